@@ -62,7 +62,7 @@ class QuireError(Exception):
         self.status, self.code = status, code
 
     @classmethod
-    def of(cls, response: httpx.Response) -> "QuireError":
+    def from_response(cls, response: httpx.Response) -> "QuireError":
         try:
             error = response.json()["error"]
             return cls(str(error["message"]), response.status_code, error.get("code"))
@@ -95,7 +95,7 @@ class Progress:
         if self.lines_per_second:
             words.append(f"{self.lines_per_second:.1f}/s")
         if self.seconds_left is not None:
-            words.append(f"{_duration(self.seconds_left)} left")
+            words.append(f"{_format_duration(self.seconds_left)} left")
         if self.cost is not None:
             words.append(f"cost {self.cost:.2f}")
         return ", ".join(words)
@@ -155,7 +155,7 @@ class _Note:
     values: Body
 
     @classmethod
-    def of(cls, file: Path, url: str) -> "_Note":
+    def for_file(cls, file: Path, url: str) -> "_Note":
         """Return the note about the same content on the same server, or a new one."""
         with file.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
@@ -176,38 +176,38 @@ class _Note:
         part.replace(self.path)
 
 
-def _uploaded(file: Path, note: _Note) -> _Verb[str]:
+def _upload(file: Path, note: _Note) -> _Verb[str]:
     """Upload a file, if it is not uploaded yet. Returns its id."""
-    if known := note.values.get("file"):
-        return str(known)
+    if file_id := note.values.get("file"):
+        return str(file_id)
     size = file.stat().st_size
     if size <= PART_BYTES:
-        answer = yield from _sent(
+        answer = yield from _send(
             "POST", "/files", data={"purpose": "batch"},
             file=("file", (file.name[:255], file.read_bytes())),
         )  # fmt: skip
         note.keep(file=answer["id"])
         return str(answer["id"])
     try:
-        stored = yield from _uploaded_in_parts(file, size, note)
+        stored = yield from _upload_in_parts(file, size, note)
     except QuireError as error:
         if error.code not in ("upload_not_found", "upload_not_pending"):
             raise
         stored = None
     if stored is None:  # the upload or its file has expired: begin again
         note.keep(upload=None, parts=[])
-        stored = yield from _uploaded_in_parts(file, size, note)
+        stored = yield from _upload_in_parts(file, size, note)
         if stored is None:
             raise QuireError(f"the service deleted the upload of {file} at once")
     note.keep(file=stored)
     return stored
 
 
-def _uploaded_in_parts(file: Path, size: int, note: _Note) -> _Verb[str | None]:
+def _upload_in_parts(file: Path, size: int, note: _Note) -> _Verb[str | None]:
     """Send the parts that are missing. Returns the file's id; None if the file was deleted since
     an earlier client completed the upload."""
     if not note.values.get("upload"):
-        begun = yield from _sent("POST", "/uploads", {
+        begun = yield from _send("POST", "/uploads", {
             "filename": file.name[:255], "purpose": "batch", "bytes": size,
             "mime_type": "application/jsonl",
         })  # fmt: skip
@@ -217,136 +217,141 @@ def _uploaded_in_parts(file: Path, size: int, note: _Note) -> _Verb[str | None]:
     with file.open("rb") as content:
         content.seek(len(parts) * part_bytes)
         while piece := content.read(part_bytes):
-            part = yield from _sent("POST", f"{path}/parts", file=("data", ("part", piece)))
+            part = yield from _send("POST", f"{path}/parts", file=("data", ("part", piece)))
             parts.append(part["id"])
             note.keep(parts=parts)
-    done = yield from _sent("POST", f"{path}/complete", {"part_ids": parts})
+    done = yield from _send("POST", f"{path}/complete", {"part_ids": parts})
     return str(done["file"]["id"]) if done["file"] else None
 
 
-def _submitted(file: Path, url: str, options: Body) -> _Verb[Body]:
+def _submit_file(file: Path, url: str, options: Body) -> _Verb[Body]:
     """Submit a file. Returns its batch, the same one if it was submitted before."""
-    options = {"endpoint": _first_url(file), "completion_window": "24h", **options}
-    note = _Note.of(file, url)
+    options = {"endpoint": _read_first_url(file), "completion_window": "24h", **options}
+    note = _Note.for_file(file, url)
     batches, name = note.values["batches"], json.dumps(options, sort_keys=True)
-    made = batches.setdefault(name, {"key": str(uuid.uuid4())})
-    if "id" in made:
+    entry = batches.setdefault(name, {"key": str(uuid.uuid4())})
+    if "id" in entry:
         try:
-            known: Body = yield from _sent("GET", f"/batches/{made['id']}")
-            return known
+            current: Body = yield from _send("GET", f"/batches/{entry['id']}")
+            return current
         except QuireError as error:
             if error.code != "batch_not_found":
                 raise
             raise QuireError(
-                f"{file} was submitted as {made['id']}, which this key cannot see: use the key "
+                f"{file} was submitted as {entry['id']}, which this key cannot see: use the key "
                 f"that submitted it, or delete {note.path} to run all lines again",
                 error.status, error.code,
             ) from error  # fmt: skip
-    batch = yield from _made(file, note, options, {"Idempotency-Key": made["key"]})
-    made["id"] = batch["id"]
+    batch = yield from _create(file, note, options, {"Idempotency-Key": entry["key"]})
+    entry["id"] = batch["id"]
     note.keep()
     return batch
 
 
-def _rehearsed(file: Path, url: str, options: Body) -> _Verb[Body]:
+def _rehearse(file: Path, url: str, options: Body) -> _Verb[Body]:
     """Return the forecast of a file, or with a pilot its batch. A later submission uses the same
     upload."""
-    options = {"endpoint": _first_url(file), "completion_window": "24h", "dry_run": True, **options}
+    options = {
+        "endpoint": _read_first_url(file),
+        "completion_window": "24h",
+        "dry_run": True,
+        **options,
+    }
     if options.get("pilot") is not None:  # its lines must not run twice
-        return (yield from _submitted(file, url, options))
-    return (yield from _made(file, _Note.of(file, url), options, {}))
+        return (yield from _submit_file(file, url, options))
+    return (yield from _create(file, _Note.for_file(file, url), options, {}))
 
 
-def _made(file: Path, note: _Note, options: Body, headers: Mapping[str, str]) -> _Verb[Body]:
+def _create(file: Path, note: _Note, options: Body, headers: Mapping[str, str]) -> _Verb[Body]:
     """Upload a file, if it is not uploaded yet, and make a batch of it. Returns the answer."""
     try:
-        return (yield from _posted(file, note, options, headers))
+        return (yield from _post(file, note, options, headers))
     except QuireError as error:
         if error.code != "file_not_found":
             raise
     note.keep(file=None, upload=None, parts=[])  # it expired, or was deleted: upload it again
-    return (yield from _posted(file, note, options, headers))
+    return (yield from _post(file, note, options, headers))
 
 
-def _posted(file: Path, note: _Note, options: Body, headers: Mapping[str, str]) -> _Verb[Body]:
-    file_id = yield from _uploaded(file, note)
+def _post(file: Path, note: _Note, options: Body, headers: Mapping[str, str]) -> _Verb[Body]:
+    file_id = yield from _upload(file, note)
     note.keep()  # the idempotency key, before it is used
     body = {"input_file_id": file_id, **options}
-    return (yield from _sent("POST", "/batches", body, headers=headers))
+    return (yield from _send("POST", "/batches", body, headers=headers))
 
 
-def _watched(batch_id: str, report: Report | None) -> _Verb[Body]:
+def _watch(batch_id: str, report: Report | None) -> _Verb[Body]:
     """Wait until a batch has ended. Returns it."""
     prices: Body | None = None
     while True:
-        batch: Body = yield from _sent("GET", f"/batches/{batch_id}")
+        batch: Body = yield from _send("GET", f"/batches/{batch_id}")
         if report is not None:
             if prices is None and batch.get("model"):
-                prices = yield from _prices(batch["model"])
-            report(_progress(batch, prices))
+                prices = yield from _load_prices(batch["model"])
+            report(_make_progress(batch, prices))
         if batch["status"] in ENDED:
             return batch
         yield _Pause(LOOK_EVERY)
 
 
-def _prices(model: str) -> _Verb[Body | None]:
+def _load_prices(model: str) -> _Verb[Body | None]:
     """The prices of a model; none if the key may not see it, or it is no longer served. None if
     the service failed: the next look asks again."""
     try:
-        answer = yield from _sent("GET", f"/models/{model}")
+        answer = yield from _send("GET", f"/models/{model}")
     except QuireError as error:
         return {} if error.status in (403, 404) else None
     return answer.get("prices_per_million_tokens") or {}
 
 
-def _fetched(batch_id: str, stem: Path) -> _Verb[list[Path]]:
+def _fetch(batch_id: str, stem: Path) -> _Verb[list[Path]]:
     """Write the output and the errors to `STEM.output.jsonl` and `STEM.errors.jsonl`."""
-    batch, written = (yield from _sent("GET", f"/batches/{batch_id}")), []
+    batch, paths = (yield from _send("GET", f"/batches/{batch_id}")), []
     for name, kind in (("output_file_id", "output"), ("error_file_id", "errors")):
         if file_id := batch.get(name):
             target = stem.with_name(f"{stem.name}.{kind}.jsonl")
             # What a running batch has so far is not the beginning of the file at its end.
             is_final = batch["status"] in ENDED
             part = target.with_name(f".{target.name}.{file_id}{'' if is_final else '.so-far'}")
-            yield from _persistently(_Save(f"/files/{file_id}/content", part, is_final))
+            yield from _retry(_Save(f"/files/{file_id}/content", part, is_final))
             part.replace(target)
-            written.append(target)
-    return written
+            paths.append(target)
+    return paths
 
 
-def _resubmitted(batch_id: str) -> _Verb[Body]:
+def _resubmit(batch_id: str) -> _Verb[Body]:
     """Make a batch of another one's failed lines: a single one, also if an answer is lost."""
     headers = {"Idempotency-Key": str(uuid.uuid4())}
-    return (yield from _sent("POST", f"/batches/{batch_id}/resubmit", headers=headers))
+    return (yield from _send("POST", f"/batches/{batch_id}/resubmit", headers=headers))
 
 
-def _mapped(
+def _map(
     rows: Sequence[Any], prompt: Callable[[Any], Any], schema: Body | None, body: Body
 ) -> _Verb[None]:
     """Yield `(row, answer)` for each row as it finishes; the answer may be a QuireError."""
     if not rows:  # a file without requests is refused
         return
-    lines = [_line(number, prompt(row), schema, body) for number, row in enumerate(rows)]
+    lines = [_make_line(number, prompt(row), schema, body) for number, row in enumerate(rows)]
     content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-    sent = yield from _sent(
+    sent = yield from _send(
         "POST", "/files", data={"purpose": "batch"}, file=("file", ("rows.jsonl", content))
     )
-    batch = yield from _sent(
+    batch = yield from _send(
         "POST", "/batches", {"input_file_id": sent["id"], "endpoint": CHAT},
         headers={"Idempotency-Key": str(uuid.uuid4())},
     )  # fmt: skip
     seen: set[str] = set()
     while True:
-        batch = yield from _sent("GET", f"/batches/{batch['id']}")
+        batch = yield from _send("GET", f"/batches/{batch['id']}")
         counts = batch["request_counts"]
         ended = batch["status"] in ENDED
         # A read fetches all lines again, so the next one waits until there are a quarter more.
         if ended or counts["completed"] + counts["failed"] > len(seen) * 1.25:
             for name in ("output_file_id", "error_file_id"):
-                for line in (yield from _lines(batch[name])):
+                for line in (yield from _read_lines(batch[name])):
                     if line["custom_id"] not in seen:
                         seen.add(line["custom_id"])
-                        yield _Item((rows[int(line["custom_id"])], _answer(line, schema)))
+                        yield _Item((rows[int(line["custom_id"])], _parse_answer(line, schema)))
         if ended:
             break
         yield _Pause(LOOK_EVERY)
@@ -355,15 +360,15 @@ def _mapped(
         raise QuireError(f"{batch['id']} failed: {faults[0].get('message')}")
 
 
-def _lines(file_id: str | None) -> _Verb[list[Body]]:
+def _read_lines(file_id: str | None) -> _Verb[list[Body]]:
     """Return the lines that a file has now."""
     if file_id is None:
         return []
-    answer = yield from _persistently(_Send("GET", f"/files/{file_id}/content"))
+    answer = yield from _retry(_Send("GET", f"/files/{file_id}/content"))
     return [json.loads(line) for line in answer.content.split(b"\n") if line]
 
 
-def _line(number: int, prompt: Any, schema: Body | None, body: Body) -> Body:
+def _make_line(number: int, prompt: Any, schema: Body | None, body: Body) -> Body:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     request = {"messages": messages, **body}
     if schema is not None:
@@ -373,7 +378,7 @@ def _line(number: int, prompt: Any, schema: Body | None, body: Body) -> Body:
     return {"custom_id": str(number), "method": "POST", "url": CHAT, "body": request}
 
 
-def _answer(line: Body, schema: Body | None) -> Any:
+def _parse_answer(line: Body, schema: Body | None) -> Any:
     """Return the text of a line's answer, or with a schema its JSON value, or a QuireError."""
     response = line.get("response") or {}
     failure = line.get("error") or (response.get("body") or {}).get("error")
@@ -391,7 +396,7 @@ def _answer(line: Body, schema: Body | None) -> Any:
         return QuireError(f"the answer ended with {choice['finish_reason']}: {text}")
 
 
-def _progress(batch: Body, prices: Body | None) -> Progress:
+def _make_progress(batch: Body, prices: Body | None) -> Progress:
     counts, now = batch["request_counts"], batch.get("progress") or {}
     cost = None
     if prices:
@@ -408,7 +413,7 @@ def _progress(batch: Body, prices: Body | None) -> Progress:
     )  # fmt: skip
 
 
-def _first_url(file: Path) -> str:
+def _read_first_url(file: Path) -> str:
     """Return the url of the first line that is not blank, or a default. The server explains what
     is wrong with such a line."""
     with (
@@ -423,7 +428,7 @@ def _first_url(file: Path) -> str:
 # Sending -----------------------------------------------------------------------------------------
 
 
-def _sent(
+def _send(
     method: str,
     path: str,
     body: Body | None = None,
@@ -432,26 +437,26 @@ def _sent(
 ) -> _Verb[Body]:
     """Return the JSON body of the answer."""
     step = _Send(method, path, body, headers or {}, **multipart)
-    answer: Body = (yield from _persistently(step)).json()
+    answer: Body = (yield from _retry(step)).json()
     return answer
 
 
-def _persistently(step: _Step) -> _Verb[httpx.Response]:
+def _retry(step: _Step) -> _Verb[httpx.Response]:
     """Return a successful response, after retries if necessary. Raises QuireError."""
     for attempt in range(TRIES):
         answer: httpx.Response | httpx.TransportError = yield step
         if isinstance(answer, httpx.Response) and (answer.is_success or answer.status_code == 416):
             return answer
-        pause = _pause_after(attempt, answer)
+        pause = _compute_pause(attempt, answer)
         if pause is None:
             break
         yield _Pause(pause)
     if isinstance(answer, httpx.Response):
-        raise QuireError.of(answer)
+        raise QuireError.from_response(answer)
     raise QuireError(f"the service does not answer: {answer!r}") from answer
 
 
-def _pause_after(attempt: int, answer: httpx.Response | httpx.TransportError) -> float | None:
+def _compute_pause(attempt: int, answer: httpx.Response | httpx.TransportError) -> float | None:
     """Return seconds to wait before the next try; None if there is none."""
     if attempt + 1 >= TRIES:
         return None
@@ -459,13 +464,13 @@ def _pause_after(attempt: int, answer: httpx.Response | httpx.TransportError) ->
         if answer.status_code not in _RETRIED or answer.headers.get("x-should-retry") == "false":
             return None
         with suppress(KeyError, ValueError):
-            wanted = float(answer.headers["retry-after"])
-            if wanted >= 0:  # nan is not
-                return min(wanted, LONGEST_PAUSE)
+            seconds = float(answer.headers["retry-after"])
+            if seconds >= 0:  # nan is not
+                return min(seconds, LONGEST_PAUSE)
     return min(0.5 * 2.0**attempt, LONGEST_PAUSE)
 
 
-def _settings(base_url: str | None, api_key: str | None) -> dict[str, Any]:
+def _read_settings(base_url: str | None, api_key: str | None) -> dict[str, Any]:
     """Return the arguments that both of httpx's clients take."""
     key = (api_key or os.environ.get("QUIRE_API_KEY", "")).strip()
     if not key:
@@ -473,18 +478,23 @@ def _settings(base_url: str | None, api_key: str | None) -> dict[str, Any]:
     if not (key.isascii() and key.isprintable()):
         raise QuireError("the API key has characters that no key has; copy it again")
     return {
-        "base_url": _base_url(base_url or os.environ.get("QUIRE_BASE_URL") or DEFAULT_URL),
+        "base_url": _parse_base_url(base_url or os.environ.get("QUIRE_BASE_URL") or DEFAULT_URL),
         "headers": {"Authorization": f"Bearer {key}"},
         "timeout": httpx.Timeout(60.0, write=300.0),
     }
 
 
-def _base_url(text: str) -> httpx.URL:
+def _parse_base_url(text: str) -> httpx.URL:
     with suppress(httpx.InvalidURL, UnicodeError):  # UnicodeError: a host that DNS cannot have
         url = httpx.URL(text.strip().rstrip("/"))
         has_host = bool(url.host.encode("idna"))
         has_port = url.port is None or 0 < url.port < 2**16
-        if url.scheme in ("http", "https") and has_host and has_port and not _more_than_path(url):
+        if (
+            url.scheme in ("http", "https")
+            and has_host
+            and has_port
+            and not _has_more_than_path(url)
+        ):
             return url
     raise QuireError(
         f"{text!r} is not a base URL; it is like https://quire.example.com/v1 or "
@@ -492,12 +502,12 @@ def _base_url(text: str) -> httpx.URL:
     )
 
 
-def _more_than_path(url: httpx.URL) -> bool:
+def _has_more_than_path(url: httpx.URL) -> bool:
     """Whether a URL has a query or a fragment, before which no path can be put."""
     return bool(url.query or url.fragment)
 
 
-def _request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save) -> httpx.Request:
+def _make_request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save) -> httpx.Request:
     if isinstance(step, _Save):
         size = step.target.stat().st_size if step.resumes and step.target.exists() else 0
         headers = {"Range": f"bytes={size}-"} if size else {}
@@ -508,7 +518,7 @@ def _request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save) -> h
     )  # fmt: skip
 
 
-def _mode(response: httpx.Response) -> str:
+def _choose_mode(response: httpx.Response) -> str:
     """Return the mode in which to open a download's file. A server may send the whole file again
     instead of the rest."""
     return "ab" if response.status_code == httpx.codes.PARTIAL_CONTENT else "wb"
@@ -523,7 +533,7 @@ class Quire:
         api_key: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._http = httpx.Client(transport=transport, **_settings(base_url, api_key))
+        self._http = httpx.Client(transport=transport, **_read_settings(base_url, api_key))
 
     def __enter__(self) -> "Quire":
         return self
@@ -540,34 +550,34 @@ class Quire:
         `options` are fields of `POST /v1/batches`. By default, `endpoint` is the url of the first
         line and `completion_window` is 24h.
         """
-        return self._run(_submitted(Path(file), str(self._http.base_url), options))
+        return self._run(_submit_file(Path(file), str(self._http.base_url), options))
 
     def dry_run(self, file: str | Path, **options: Any) -> Body:
         """Upload a file and validate it. Returns the forecast of its tokens, cost and time."""
-        return self._run(_rehearsed(Path(file), str(self._http.base_url), options))
+        return self._run(_rehearse(Path(file), str(self._http.base_url), options))
 
     def watch(self, batch_id: str, report: Report | None = None) -> Body:
         """Wait until a batch has ended. Returns the batch object."""
-        return self._run(_watched(batch_id, report))
+        return self._run(_watch(batch_id, report))
 
     def fetch(self, batch_id: str, stem: str | Path) -> list[Path]:
         """Write `STEM.output.jsonl` and `STEM.errors.jsonl`. Returns the files that the batch
         has."""
-        return self._run(_fetched(batch_id, Path(stem)))
+        return self._run(_fetch(batch_id, Path(stem)))
 
     def get(self, batch_id: str) -> Body:
-        return self._run(_sent("GET", f"/batches/{batch_id}"))
+        return self._run(_send("GET", f"/batches/{batch_id}"))
 
     def cancel(self, batch_id: str) -> Body:
-        return self._run(_sent("POST", f"/batches/{batch_id}/cancel"))
+        return self._run(_send("POST", f"/batches/{batch_id}/cancel"))
 
     def start(self, batch_id: str) -> Body:
         """Run the lines that a dry run with `pilot=N` has not run."""
-        return self._run(_sent("POST", f"/batches/{batch_id}/start"))
+        return self._run(_send("POST", f"/batches/{batch_id}/start"))
 
     def resubmit(self, batch_id: str) -> Body:
         """Make a batch of the lines in another batch's error file. Returns the new batch."""
-        return self._run(_resubmitted(batch_id))
+        return self._run(_resubmit(batch_id))
 
     def map(
         self,
@@ -582,7 +592,7 @@ class Quire:
         `schema` the JSON value, or a QuireError for a row that failed. `body` has more fields of a
         chat completion.
         """
-        verb, answer = _mapped(list(rows), prompt, schema, body), None
+        verb, answer = _map(list(rows), prompt, schema, body), None
         with suppress(StopIteration):
             while True:
                 step = verb.send(answer)
@@ -608,14 +618,14 @@ class Quire:
                 case _Pause():
                     time.sleep(step.seconds)
                 case _Send():
-                    return self._http.send(_request(self._http, step))
+                    return self._http.send(_make_request(self._http, step))
                 case _Save():
-                    response = self._http.send(_request(self._http, step), stream=True)
+                    response = self._http.send(_make_request(self._http, step), stream=True)
                     with closing(response):
                         if not response.is_success:
                             response.read()
                         else:
-                            with step.target.open(_mode(response)) as file:
+                            with step.target.open(_choose_mode(response)) as file:
                                 for chunk in response.iter_bytes():
                                     file.write(chunk)
                     return response
@@ -633,7 +643,7 @@ class AsyncQuire:
         api_key: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = httpx.AsyncClient(transport=transport, **_settings(base_url, api_key))
+        self._http = httpx.AsyncClient(transport=transport, **_read_settings(base_url, api_key))
 
     async def __aenter__(self) -> "AsyncQuire":
         return self
@@ -645,28 +655,28 @@ class AsyncQuire:
         await self._http.aclose()
 
     async def submit(self, file: str | Path, **options: Any) -> Body:
-        return await self._run(_submitted(Path(file), str(self._http.base_url), options))
+        return await self._run(_submit_file(Path(file), str(self._http.base_url), options))
 
     async def dry_run(self, file: str | Path, **options: Any) -> Body:
-        return await self._run(_rehearsed(Path(file), str(self._http.base_url), options))
+        return await self._run(_rehearse(Path(file), str(self._http.base_url), options))
 
     async def watch(self, batch_id: str, report: Report | None = None) -> Body:
-        return await self._run(_watched(batch_id, report))
+        return await self._run(_watch(batch_id, report))
 
     async def fetch(self, batch_id: str, stem: str | Path) -> list[Path]:
-        return await self._run(_fetched(batch_id, Path(stem)))
+        return await self._run(_fetch(batch_id, Path(stem)))
 
     async def get(self, batch_id: str) -> Body:
-        return await self._run(_sent("GET", f"/batches/{batch_id}"))
+        return await self._run(_send("GET", f"/batches/{batch_id}"))
 
     async def cancel(self, batch_id: str) -> Body:
-        return await self._run(_sent("POST", f"/batches/{batch_id}/cancel"))
+        return await self._run(_send("POST", f"/batches/{batch_id}/cancel"))
 
     async def start(self, batch_id: str) -> Body:
-        return await self._run(_sent("POST", f"/batches/{batch_id}/start"))
+        return await self._run(_send("POST", f"/batches/{batch_id}/start"))
 
     async def resubmit(self, batch_id: str) -> Body:
-        return await self._run(_resubmitted(batch_id))
+        return await self._run(_resubmit(batch_id))
 
     async def map(
         self,
@@ -675,7 +685,7 @@ class AsyncQuire:
         schema: Body | None = None,
         **body: Any,
     ) -> AsyncIterator[tuple[Any, Any]]:
-        verb, answer = _mapped(list(rows), prompt, schema, body), None
+        verb, answer = _map(list(rows), prompt, schema, body), None
         with suppress(StopIteration):
             while True:
                 step = verb.send(answer)
@@ -701,14 +711,14 @@ class AsyncQuire:
                 case _Pause():
                     await asyncio.sleep(step.seconds)
                 case _Send():
-                    return await self._http.send(_request(self._http, step))
+                    return await self._http.send(_make_request(self._http, step))
                 case _Save():
-                    response = await self._http.send(_request(self._http, step), stream=True)
+                    response = await self._http.send(_make_request(self._http, step), stream=True)
                     async with aclosing(response):
                         if not response.is_success:
                             await response.aread()
                         else:
-                            with step.target.open(_mode(response)) as file:
+                            with step.target.open(_choose_mode(response)) as file:
                                 async for chunk in response.aiter_bytes():
                                     file.write(chunk)
                     return response
@@ -720,7 +730,7 @@ class AsyncQuire:
 # The command -------------------------------------------------------------------------------------
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}" if hours else f"{minutes}m{rest:02}" if minutes else f"{rest}s"
@@ -770,15 +780,15 @@ def _deliver(quire: Quire, batch: Body, stem: Path) -> int:
     return 0
 
 
-def _existing(file: Path) -> Path:
+def _require_file(file: Path) -> Path:
     if not file.is_file():
         raise QuireError(f"{file} is not a file")
     return file
 
 
 def _submit(quire: Quire, options: argparse.Namespace) -> int:
-    file = _existing(options.file)
-    batch = quire.submit(file, **_fields(options))
+    file = _require_file(options.file)
+    batch = quire.submit(file, **_make_fields(options))
     if not options.wait:
         print(batch["id"])
         return 0
@@ -788,7 +798,7 @@ def _submit(quire: Quire, options: argparse.Namespace) -> int:
     return code
 
 
-def _fields(options: argparse.Namespace) -> Body:
+def _make_fields(options: argparse.Namespace) -> Body:
     """Return the fields of a batch that the command line sets."""
     fields = {
         "endpoint": options.endpoint, "completion_window": options.window,
@@ -797,7 +807,7 @@ def _fields(options: argparse.Namespace) -> Body:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "quire", description="Batches of a Quire service, from another machine.",
         epilog="Environment: QUIRE_BASE_URL (default http://localhost:8000/v1), QUIRE_API_KEY.",
@@ -831,7 +841,7 @@ def _run(quire: Quire, options: argparse.Namespace) -> int:
         case "submit":
             return _submit(quire, options)
         case "dry-run":
-            forecast = quire.dry_run(_existing(options.file), **_fields(options))
+            forecast = quire.dry_run(_require_file(options.file), **_make_fields(options))
             print(json.dumps(forecast, indent=2))
             return 0 if forecast["would_run"] else 1
         case "fetch":
@@ -846,7 +856,7 @@ def _run(quire: Quire, options: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    options = _make_parser().parse_args(argv)
     try:
         with Quire() as quire:
             code = _run(quire, options)

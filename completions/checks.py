@@ -29,7 +29,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         )
         found.append(Error(message, hint=hint, id="quire.E001"))
     try:
-        model_files.served_models()
+        model_files.load_catalog()
     except CatalogError as error:
         hint = "QUIRE_MODELS is its path; the repository has an example, models.toml."
         found.append(Error(str(error), hint=hint, id="quire.E002"))
@@ -41,7 +41,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         hint = f"Set it below {CLIENT_TIMEOUT}, and run longer requests in the background."
         found.append(Warning(message, hint=hint, id="quire.W001"))
     try:
-        provider = configuration.current()
+        provider = configuration.load_configuration()
     except configuration.ConfigurationError as error:
         found.append(Error(str(error), hint=error.hint, id="quire.E004"))
     else:

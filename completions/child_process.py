@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from completions.contract.llguidance_threads import step_back
+from completions.contract.llguidance_threads import lower_priority
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_QUESTIONS = 200
@@ -30,7 +30,7 @@ class ChildProcess:
             [sys.executable, "-m", module, *arguments],
             cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        step_back(self._process.pid)  # before it imports anything
+        lower_priority(self._process.pid)  # before it imports anything
 
     @property
     def pid(self) -> int:

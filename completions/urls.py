@@ -15,7 +15,7 @@ from completions.endpoints.grammars import ValidateView
 from completions.endpoints.health import HealthView, ReadyView
 from completions.endpoints.metrics import MetricsView
 from completions.endpoints.models import ModelsView, ModelView
-from completions.endpoints.openapi.document import OpenAPIView, docs
+from completions.endpoints.openapi.document import OpenAPIView, show_docs
 from completions.endpoints.tokenization import DetokenizeView, TokenizeView
 from completions.endpoints.uploads import (
     CancelUploadView,
@@ -25,15 +25,20 @@ from completions.endpoints.uploads import (
     UploadView,
 )
 from completions.endpoints.usage import UsageView
-from completions.responses.chat import ChatView
+from completions.responses.chat import ChatResponseContext
 
 urlpatterns = [
     path("v1/completions", CompletionsView.as_view()),
     path("v1/completions/<str:job_id>", CompletionView.as_view()),
     path("v1/completions/<str:job_id>/cancel", CancelView.as_view()),
-    path("v1/chat/completions", CompletionsView.as_view(view_type=ChatView)),
-    path("v1/chat/completions/<str:job_id>", CompletionView.as_view(view_type=ChatView)),
-    path("v1/chat/completions/<str:job_id>/cancel", CancelView.as_view(view_type=ChatView)),
+    path("v1/chat/completions", CompletionsView.as_view(context_type=ChatResponseContext)),
+    path(
+        "v1/chat/completions/<str:job_id>", CompletionView.as_view(context_type=ChatResponseContext)
+    ),
+    path(
+        "v1/chat/completions/<str:job_id>/cancel",
+        CancelView.as_view(context_type=ChatResponseContext),
+    ),
     path("v1/batches", BatchesView.as_view()),
     path("v1/batches/<str:batch_id>", BatchView.as_view()),
     path("v1/batches/<str:batch_id>/start", StartBatchView.as_view()),
@@ -54,7 +59,7 @@ urlpatterns = [
     path("v1/detokenize", DetokenizeView.as_view()),
     path("v1/grammars/validate", ValidateView.as_view()),
     path("v1/openapi.json", OpenAPIView.as_view()),
-    path("docs", docs),
+    path("docs", show_docs),
     path("healthz", HealthView.as_view()),
     path("readyz", ReadyView.as_view()),
     path("metrics", MetricsView.as_view()),

@@ -41,12 +41,12 @@ def _is_usable(venv: Path) -> bool:
         return True
     program = "import sys; print(*sys.version_info[:2])"
     try:
-        found = subprocess.run(  # noqa: S603
+        result = subprocess.run(  # noqa: S603
             [venv / "bin" / "python", "-c", program], capture_output=True, text=True, check=False
         )
     except OSError:
         return False
-    return found.stdout.split() == [str(part) for part in sys.version_info[:2]]
+    return result.stdout.split() == [str(part) for part in sys.version_info[:2]]
 
 
 def _make(venv: Path) -> None:
@@ -63,7 +63,7 @@ def _install_with_uv(python: Path, requirements: Path) -> str | None:
     if _run(bootstrap) != 0:
         return "uv cannot be installed from the package index of pip"
     uv = python.with_name("uv")
-    settings = pip_settings.for_uv(python)
+    settings = pip_settings.load_uv_settings(python)
     command = [str(uv), "pip", "install", "--python", str(python), *settings.options]
     command += ["-r", str(requirements), "-c", str(CONSTRAINTS)]
     # Without bytecode, each start by a user who cannot write to `.venv` takes seconds longer.

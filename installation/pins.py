@@ -27,25 +27,25 @@ class UnreachableError(Exception):
 
 
 def main() -> int:
-    versions = supported(ROOT / "pyproject.toml")
+    versions = list_supported(ROOT / "pyproject.toml")
     try:
         with ThreadPoolExecutor(len(versions)) as threads:
-            complaints = [line for lines in threads.map(_check, versions) for line in lines]
+            messages = [line for lines in threads.map(_check, versions) for line in lines]
     except UnreachableError as error:
         print(f"pins NOT CHECKED: the package index cannot be reached: {error}")
         return 3
-    for complaint in complaints:
-        print(complaint, file=sys.stderr)
-    if not complaints:
+    for message in messages:
+        print(message, file=sys.stderr)
+    if not messages:
         print(f"pins: resolve with wheels for Python {', '.join(versions)}")
-    return 1 if complaints else 0
+    return 1 if messages else 0
 
 
-def supported(project_file: Path) -> list[str]:
+def list_supported(project_file: Path) -> list[str]:
     """Return the Python versions of `requires-python`, which has the form ">=3.A,<3.B"."""
-    wanted = tomllib.loads(project_file.read_text("utf-8"))["project"]["requires-python"]
-    bounds = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", wanted)
-    assert bounds is not None, f"requires-python is {wanted!r}, not of the form >=3.A,<3.B"
+    requirement = tomllib.loads(project_file.read_text("utf-8"))["project"]["requires-python"]
+    bounds = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", requirement)
+    assert bounds is not None, f"requires-python is {requirement!r}, not of the form >=3.A,<3.B"
     return [f"3.{minor}" for minor in range(int(bounds[1]), int(bounds[2]))]
 
 
@@ -53,7 +53,7 @@ def resolve(version: str, requirements: Path, constraints: Path) -> list[str]:
     """Return the lines NAME==VERSION that uv chooses for this Python. Raises ValueError with uv's
     reason, or UnreachableError."""
     python = Path(sys.executable)
-    settings = pip_settings.for_uv(python)
+    settings = pip_settings.load_uv_settings(python)
     uv = str(python.with_name("uv"))
     command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
     command += ["--python-version", version, "--only-binary", ":all:", *settings.options]
@@ -73,14 +73,14 @@ def resolve(version: str, requirements: Path, constraints: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if "==" in line]
 
 
-def unpinned(resolved: Iterable[str], files: Iterable[Path]) -> list[str]:
+def list_unpinned(resolved: Iterable[str], files: Iterable[Path]) -> list[str]:
     """Return the packages of `resolved` that no line of `files` pins."""
     lines = [line for path in files for line in path.read_text("utf-8").splitlines()]
-    pinned = {_name(line) for line in lines if "==" in line}
+    pinned = {_parse_name(line) for line in lines if "==" in line}
     return [
         line
         for line in resolved
-        if _name(line) not in pinned and not _name(line).startswith(_BROUGHT_BY_TORCH)
+        if _parse_name(line) not in pinned and not _parse_name(line).startswith(_BROUGHT_BY_TORCH)
     ]
 
 
@@ -90,13 +90,13 @@ def _check(version: str) -> list[str]:
         resolved = resolve(version, REQUIREMENTS, CONSTRAINTS)
     except ValueError as error:
         return [f"the pins do not resolve for Python {version}:\n{error}"]
-    missing = unpinned(resolved, [*ROOT.glob("requirements*.txt"), CONSTRAINTS])
+    missing = list_unpinned(resolved, [*ROOT.glob("requirements*.txt"), CONSTRAINTS])
     return [
         f"{line} is not pinned (Python {version}): add it to constraints.txt" for line in missing
     ]
 
 
-def _name(line: str) -> str:
+def _parse_name(line: str) -> str:
     """Return the package of a line NAME[EXTRA]==VERSION, normalised by PEP 503."""
     return re.sub(r"[-_.]+", "-", re.split(r"[\[=<>;\s]", line.strip())[0]).lower()
 

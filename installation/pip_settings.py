@@ -42,27 +42,29 @@ class UvSettings:
     """To add to its command line."""
 
 
-def for_uv(python: Path) -> UvSettings:
-    """Settings with which uv finds what `python -m pip` finds, beside those of the environment."""
-    listed = subprocess.run(  # noqa: S603
+def load_uv_settings(python: Path) -> UvSettings:
+    """Return settings with which uv finds what `python -m pip` finds, beside those of the
+    environment."""
+    result = subprocess.run(  # noqa: S603
         [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
-    return translate(read(listed.stdout), os.environ)
+    return translate(read(result.stdout), os.environ)
 
 
 def read(listing: str) -> dict[str, str]:
     """The settings in the output of `pip config list`, by name, as they apply to `pip install`."""
-    found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
+    settings: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in listing.splitlines():
         key, equals, value = line.partition("=")
         section, _, name = key.rpartition(".")
-        if equals and section in found:
-            found[section][name] = ast.literal_eval(value)
-    return {name: value for section in _SECTIONS for name, value in found[section].items()}
+        if equals and section in settings:
+            settings[section][name] = ast.literal_eval(value)
+    return {name: value for section in _SECTIONS for name, value in settings[section].items()}
 
 
 def translate(settings: Mapping[str, str], environ: Mapping[str, str]) -> UvSettings:
-    """pip's `settings` in uv's terms, without the variables that `environ` already has."""
+    """Translate pip's `settings` into uv's terms, without the variables that `environ` already
+    has."""
     variables = {
         variable: separator.join(settings[name].split())
         for name, (variable, separator) in _VARIABLES.items()

@@ -11,14 +11,14 @@ VISIBILITY_TIMEOUT = 60
 """Seconds until an unacknowledged message goes to another worker."""
 
 
-def redis_broker_url(redis_url: str) -> str:
+def make_broker_url(redis_url: str) -> str:
     """Convert a redis-py URL to kombu's form, which has its own scheme for unix sockets."""
     if not redis_url.startswith("unix://"):
         return redis_url
     return redis_url.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
 
 
-broker_url = redis_broker_url(settings.REDIS_URL)
+broker_url = make_broker_url(settings.REDIS_URL)
 broker_transport_options = {
     "global_keyprefix": settings.REDIS_PREFIX,
     "visibility_timeout": VISIBILITY_TIMEOUT,
@@ -57,7 +57,7 @@ worker_cancel_long_running_tasks_on_connection_loss = False
 _START = datetime.now(UTC) - timedelta(seconds=monotonic())
 
 
-def steady_now() -> datetime:
+def get_steady_time() -> datetime:
     """Return a time that no change of the system's clock moves. By the clock of the system, a step
     back by an hour would stop all periodic tasks for an hour."""
     return _START + timedelta(seconds=monotonic())
@@ -67,7 +67,7 @@ def steady_now() -> datetime:
 beat_schedule = {
     name: {
         "task": f"completions.tasks.{name}",
-        "schedule": schedule(every, nowfun=steady_now),
+        "schedule": schedule(every, nowfun=get_steady_time),
         "options": {"expires": expires},
     }
     for name, every, expires in (

@@ -36,7 +36,7 @@ FOREIGN = (
 
 def refuse_foreign_variables(redis_url: str) -> None:
     """Raise ImproperlyConfigured if a variable would redirect a part of the service. One that is
-    empty or repeats `redis_url` changes nothing."""
+    empty or repeats `parse_redis_url` changes nothing."""
     for pattern, reason in FOREIGN:
         for name, value in os.environ.items():
             if re.fullmatch(pattern, name) and value not in ("", redis_url):
@@ -64,7 +64,7 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
             raise ImproperlyConfigured(f"{var} is '{value:g}'; use a number of at least {least:g}")
         return value
 
-    def origins(self, var: str) -> list[str]:
+    def parse_origins(self, var: str) -> list[str]:
         """Return the origins in `var`, as browsers write them. Raises ImproperlyConfigured."""
         values: list[str] = [value.strip().lower() for value in self.list(var, default=[])]
         for value in values:
@@ -75,7 +75,7 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
                 )
         return values
 
-    def redis_url(self, var: str) -> str:
+    def parse_redis_url(self, var: str) -> str:
         """Return the Redis URL in `var`, or "". Raises ImproperlyConfigured, which does not repeat
         the URL: it may hold a password."""
         url: str = self.str(var, default="")
@@ -89,7 +89,7 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
                 ) from None
         return url
 
-    def choice(self, var: str, choices: Sequence[str], default: str) -> str:
+    def parse_choice(self, var: str, choices: Sequence[str], default: str) -> str:
         """Return the value of `var`, one of `choices`. Raises ImproperlyConfigured."""
         value: str = self.str(var, default=default)
         if value not in (*choices, default):

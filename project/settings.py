@@ -34,7 +34,7 @@ RUN_DIR = QUIRE_HOME / "run"
 LOG_DIR = QUIRE_HOME / "log"
 MODELS_FILE = Path(env.str("QUIRE_MODELS", default=str(BASE_DIR / "models.toml"))).expanduser()
 DEVICE = env.str("QUIRE_DEVICE", default="auto")
-DTYPE = env.choice("QUIRE_DTYPE", DTYPES, default="") or None
+DTYPE = env.parse_choice("QUIRE_DTYPE", DTYPES, default="") or None
 if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", DEVICE):
     raise ImproperlyConfigured(f"QUIRE_DEVICE is {DEVICE!r}; use auto, cpu, cuda or cuda:N")
 _ranks = env.str("QUIRE_TENSOR_PARALLEL_SIZE", default="")
@@ -44,7 +44,7 @@ TENSOR_PARALLEL_SIZE = int(_ranks) if _ranks else None
 """Replaces `tensor_parallel_size` of the first model."""
 
 
-def _generated_secrets(path: Path) -> dict[str, str]:
+def _load_secrets(path: Path) -> dict[str, str]:
     """Return the secrets of an embedded installation. The link lets the first writer win."""
     if not path.exists():
         drawn = {name: secrets.token_urlsafe(48) for name in ("secret_key", "key_pepper")}
@@ -60,13 +60,13 @@ def _generated_secrets(path: Path) -> dict[str, str]:
     return loaded
 
 
-def _secret(variable: str, name: str) -> str:
-    given = env.str(variable, default="")
-    return given or _generated_secrets(QUIRE_HOME / "secrets.json")[name]
+def _get_secret(variable: str, name: str) -> str:
+    value = env.str(variable, default="")
+    return value or _load_secrets(QUIRE_HOME / "secrets.json")[name]
 
 
-SECRET_KEY = _secret("QUIRE_SECRET_KEY", "secret_key")
-KEY_PEPPER = _secret("QUIRE_KEY_PEPPER", "key_pepper")
+SECRET_KEY = _get_secret("QUIRE_SECRET_KEY", "secret_key")
+KEY_PEPPER = _get_secret("QUIRE_KEY_PEPPER", "key_pepper")
 METRICS_TOKEN = env.str("QUIRE_METRICS_TOKEN", default="")
 """Bearer token of `GET /metrics`. Without it the page does not exist."""
 
@@ -74,7 +74,7 @@ METRICS_TOKEN = env.str("QUIRE_METRICS_TOKEN", default="")
 # Redis: at REDIS_URL, or the embedded Valkey on a unix socket ------------------------------------
 
 
-def _socket_path() -> Path:
+def _make_socket_path() -> Path:
     """Return a path in QUIRE_HOME, or in a temp folder if it exceeds the kernel's 107 bytes."""
     path = RUN_DIR / "valkey.sock"
     if len(os.fsencode(path)) <= 100:
@@ -83,8 +83,8 @@ def _socket_path() -> Path:
     return Path(tempfile.gettempdir()) / f"quire-{os.getuid()}-{digest}" / "valkey.sock"
 
 
-_redis_url = env.redis_url("REDIS_URL")
-VALKEY_SOCKET: Path | None = None if _redis_url else _socket_path()
+_redis_url = env.parse_redis_url("REDIS_URL")
+VALKEY_SOCKET: Path | None = None if _redis_url else _make_socket_path()
 REDIS_URL = _redis_url or f"unix://{quote(str(VALKEY_SOCKET))}?db=0"
 REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")
 refuse_foreign_variables(_redis_url)
@@ -93,7 +93,7 @@ refuse_foreign_variables(_redis_url)
 # Database: SQLite under QUIRE_HOME, or DATABASE_URL ----------------------------------------------
 
 
-def _database() -> dict[str, Any]:
+def _make_database() -> dict[str, Any]:
     embedded = f"sqlite:///{quote(str(QUIRE_HOME))}/quire.sqlite3"
     config: dict[str, Any] = env.db("DATABASE_URL", default=embedded)
     if "ENGINE" not in config:
@@ -114,7 +114,7 @@ def _database() -> dict[str, Any]:
     return config
 
 
-DATABASES = {"default": _database()}
+DATABASES = {"default": _make_database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
@@ -294,7 +294,7 @@ UNFOLD = {
     "SIDEBAR": {
         "show_search": True,
         "command_search": True,
-        "navigation": "completions.admin.navigation.items",
+        "navigation": "completions.admin.navigation.make_items",
     },
 }  # fmt: skip
 STATIC_URL = "/static/"
@@ -309,7 +309,7 @@ FORMAT_MODULE_PATH = "project.date_formats"
 HTTPS = env.bool("QUIRE_HTTPS", default=False)
 # Addresses and CIDR networks whose X-Forwarded-For is trusted; keys may be bound to networks.
 TRUSTED_PROXIES = env.list("QUIRE_TRUSTED_PROXIES", default=[])
-CORS_ORIGINS = env.origins("QUIRE_CORS_ORIGINS")
+CORS_ORIGINS = env.parse_origins("QUIRE_CORS_ORIGINS")
 """Origins whose pages may use the API; project/server/cross_origin.py answers them."""
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
@@ -341,8 +341,8 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_TOKEN": None,
 }
 
-LOG_FORMAT = env.choice("QUIRE_LOG_FORMAT", ("auto", "json", "console"), default="auto")
-LOG_LEVEL = env.choice(
+LOG_FORMAT = env.parse_choice("QUIRE_LOG_FORMAT", ("auto", "json", "console"), default="auto")
+LOG_LEVEL = env.parse_choice(
     "QUIRE_LOG_LEVEL", ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), default="INFO"
 )
-LOGGING = structured_logs.configuration(LOG_LEVEL, LOG_FORMAT)
+LOGGING = structured_logs.make_configuration(LOG_LEVEL, LOG_FORMAT)

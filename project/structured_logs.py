@@ -17,7 +17,7 @@ from structlog.typing import EventDict, Processor
 from completions.contract.json_lines import encode_line
 
 
-def _without_query(_logger: Any, _method: str, event: EventDict) -> EventDict:
+def _remove_query(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Name a request by its path alone: its query may be the code of a sign-in."""
     if isinstance(request := event.get("request"), HttpRequest):
         event["request"] = f"{request.method} {request.path}"
@@ -29,14 +29,14 @@ _KNOWN: list[Processor] = [
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.ExtraAdder(),
-    _without_query,
+    _remove_query,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 ]
 
 
-def configuration(level: str, wanted: str) -> dict[str, Any]:
+def make_configuration(level: str, level_name: str) -> dict[str, Any]:
     """Return a configuration for `dictConfig`. `auto` is text on a terminal, else JSON."""
-    on_terminal = wanted == "console" or (wanted == "auto" and sys.stderr.isatty())
+    on_terminal = level_name == "console" or (level_name == "auto" and sys.stderr.isatty())
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -51,7 +51,7 @@ def configuration(level: str, wanted: str) -> dict[str, Any]:
             }
         },
         # Anyone can send a wrong Host header: log the message without a traceback.
-        "filters": {"message_alone": {"()": lambda: _without_traceback}},
+        "filters": {"message_alone": {"()": lambda: _keep_without_traceback}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
         "root": {"handlers": ["stderr"], "level": level},
         "loggers": {
@@ -68,7 +68,7 @@ def configuration(level: str, wanted: str) -> dict[str, Any]:
     }
 
 
-def _without_traceback(record: logging.LogRecord) -> bool:
+def _keep_without_traceback(record: logging.LogRecord) -> bool:
     record.exc_info = None
     return True
 

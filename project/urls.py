@@ -13,6 +13,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
 ]
 
-handler400 = "completions.http.error_handlers.bad_request"
-handler404 = "completions.http.error_handlers.not_found"
-handler500 = "completions.http.error_handlers.server_error"
+handler400 = "completions.http.error_handlers.handle_bad_request"
+handler404 = "completions.http.error_handlers.handle_not_found"
+handler500 = "completions.http.error_handlers.handle_server_error"

@@ -54,7 +54,7 @@ def begin(claim: Claim, model: str, worker: str) -> AttemptSpan | None:
 
     span = tracing.tracer.start_span(
         f"generate {model}",
-        context=tracing.parent(orjson.loads(claim.trace or "{}")),
+        context=tracing.extract_parent(orjson.loads(claim.trace or "{}")),
         kind=SpanKind.CONSUMER,
         attributes={
             "gen_ai.request.model": model,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from completions.contract.token_bytes import byte_of_character
+from completions.contract.token_bytes import make_byte_table
 from workers import sentencepiece_model
 
 TOKENIZER = "tokenizer.json"
@@ -168,7 +168,7 @@ def _convert_ranks(folder: Path, source: str, ranks: Mapping[bytes, int]) -> Tok
 def _byte_level(ranks: Mapping[bytes, int], pattern: str, control: Sequence[str] = ()) -> Tokenizer:
     """Make a tokenizer that merges the pair whose joined bytes have the lowest rank, as tiktoken
     does. Ids are ranks, after those of ``control``."""
-    characters = {byte: character for character, byte in byte_of_character().items()}
+    characters = {byte: character for character, byte in make_byte_table().items()}
 
     def text(token: bytes) -> str:
         return "".join(map(characters.__getitem__, token))

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from benchmarks import command_line
 from benchmarks.engine.records import SCHEMA
 from benchmarks.engine.turns import DEMO_MODEL
-from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars import tokens as model_tokens
 from completions.grammars.compiler import Compiler
@@ -150,7 +150,7 @@ def _row(case: Case, compiler: Compiler, tokenizer: Tokenizer, passes: int) -> s
         judged.append(time.thread_time() - began)
         for document in documents:
             began = time.thread_time()
-            matcher = LLMatcher(tokens, grammar, log_level=0, limits=JUDGE_LIMITS)
+            matcher = LLMatcher(tokens, grammar, log_level=0, limits=VALIDATION_LIMITS)
             compiled.append(time.thread_time() - began)
             masks[-1] += _mask_seconds(matcher, document)
     least = sorted(map(min, zip(*masks, strict=True)))

@@ -165,7 +165,7 @@ def main() -> None:
         shutdown_grace=settings.SHUTDOWN_GRACE,
         step_limit=settings.STEP_LIMIT,
     )
-    engine = ScriptedEngine(entry.slots, args.step)
+    engine = ScriptedEngine(entry.max_sequences, args.step)
     sys.exit(run(celery_app, entry, options, lambda *_: engine))
 
 

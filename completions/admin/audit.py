@@ -5,7 +5,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from completions.admin.base import ReadOnlyAdmin
-from completions.admin.display import NONE, label
+from completions.admin.display import NONE, make_label
 from completions.models import AuditEntry
 
 _TONES = {
@@ -29,7 +29,7 @@ class AuditAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Did")
     def did(self, entry: AuditEntry) -> SafeString:
-        return label(_TONES.get(entry.action, ""), entry.get_action_display().lower())
+        return make_label(_TONES.get(entry.action, ""), entry.get_action_display().lower())
 
     @admin.display(description="To")
     def what(self, entry: AuditEntry) -> SafeString:
@@ -38,8 +38,8 @@ class AuditAdmin(ReadOnlyAdmin):
 
     @admin.display(description="Changes")
     def summary(self, entry: AuditEntry) -> str:
-        named = [name.replace("_", " ") for name in entry.changes]
-        return ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
+        names = [name.replace("_", " ") for name in entry.changes]
+        return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
     @admin.display(description="Changes")
     def differences(self, entry: AuditEntry) -> SafeString:
@@ -47,7 +47,7 @@ class AuditAdmin(ReadOnlyAdmin):
             "",
             "<tr><th>{}</th><td>{}</td><td>{}</td></tr>",
             (
-                (name.replace("_", " "), _shown(was), _shown(now))
+                (name.replace("_", " "), _format_value(was), _format_value(now))
                 for name, (was, now) in entry.changes.items()
             ),
         )
@@ -58,7 +58,7 @@ class AuditAdmin(ReadOnlyAdmin):
         )
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None or value in ("", []):
         return NONE
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

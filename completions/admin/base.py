@@ -1,7 +1,8 @@
 """The boundary to django-unfold: only this file imports it, and only this file has to change to
 return to Django's own admin.
 
-Tables that nobody edits derive from `ReadOnlyAdmin`. Pages without a table are built with `page`.
+Tables that nobody edits derive from `ReadOnlyAdmin`. Pages without a table are built with
+`render_page`.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +20,7 @@ from django.template.response import TemplateResponse
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_POST
 
-from completions.admin.display import two
+from completions.admin.display import make_two_lines
 from completions.admin.live.state import UnreachableError
 
 if TYPE_CHECKING:  # unfold has no types; its classes replace these
@@ -55,21 +56,21 @@ __all__ = [
     "Textarea",
     "UserChangeForm",
     "UserCreationForm",
-    "acts",
-    "column",
+    "make_column",
     "owner",
-    "page",
-    "sees",
+    "render_page",
+    "require_change",
+    "require_view",
 ]
 
 admin.site.index_template = "quire/dashboard.html"
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Model)
-View = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
+PageView = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 
-def column(title: str, show: Callable[[Any], Any], order: str = "") -> Callable[[Any], Any]:
+def make_column(title: str, show: Callable[[Any], Any], order: str = "") -> Callable[[Any], Any]:
     """A column for `list_display`: `show` returns the cell of a row. `order` is the field that the
     column sorts by; without one it cannot be sorted."""
 
@@ -81,32 +82,32 @@ def column(title: str, show: Callable[[Any], Any], order: str = "") -> Callable[
     return cell
 
 
-owner = column("Key", lambda row: two(row.api_key.name, row.organization.name))
+owner = make_column("Key", lambda row: make_two_lines(row.api_key.name, row.organization.name))
 
 
 class ModelAdmin(UnfoldAdmin[M], Generic[M]):
     """A table whose address may contain the lookups of its filters only.
 
-    Django takes any lookup of the table's own columns. A regular expression stops the process on
-    SQLite, where it runs in Python, and tells a user of a column that no page shows.
+    Django takes any lookup of the table's own columns. Refuse regular expressions: on SQLite they
+    run in Python and can stop the process, and their matches reveal columns that no page shows.
     """
 
     linked_lookups: tuple[str, ...] = ()
     """Lookups of links from other pages, in addition to those of `list_filter`."""
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        if not _fits_sql(value):
+        if not _is_storable(value):
             return False
         if lookup in self.linked_lookups:
             return True
-        return any(lookup in _lookups(each) for each in self.get_list_filter(request))
+        return any(lookup in _list_lookups(each) for each in self.get_list_filter(request))
 
 
 _INTEGERS = range(-(2**63), 2**63)
 """Those of SQL's bigint. SQLite and PostgreSQL raise errors for others, each its own."""
 
 
-def _fits_sql(value: str) -> bool:
+def _is_storable(value: str) -> bool:
     """Whether a value is within SQL's integers if it is one, and within Python's times in UTC if it
     is a time. Django answers with the whole list to what is neither."""
     with suppress(ValueError):
@@ -125,7 +126,7 @@ _SUFFIXES = ("", "__exact", "__id__exact", "__isnull", "__gte", "__lt")
 """What the filters of Django's `django.contrib.admin.filters` append to the name of a field."""
 
 
-def _lookups(list_filter: Any) -> Collection[str]:
+def _list_lookups(list_filter: Any) -> Collection[str]:
     """Return the lookups in the links of one item of `list_filter`."""
     if isinstance(list_filter, type) and issubclass(list_filter, admin.SimpleListFilter):
         return (str(list_filter.parameter_name),)
@@ -145,7 +146,7 @@ class ReadOnlyAdmin(ModelAdmin[Any]):
     has_change_permission = has_delete_permission = has_add_permission
 
 
-def page(
+def render_page(
     request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
 ) -> TemplateResponse:
     """Render a page inside the admin's frame."""
@@ -153,37 +154,37 @@ def page(
     return TemplateResponse(request, template, {**frame, **context}, status=status)
 
 
-def sees(permission: str) -> Callable[[View[P]], View[P]]:
+def require_view(permission: str) -> Callable[[PageView[P]], PageView[P]]:
     """Decorate a page for users with this permission of `completions`; others get 403."""
 
-    def guard(view: View[P]) -> View[P]:
+    def guard(view: PageView[P]) -> PageView[P]:
         @wraps(view)
-        def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def check(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             if not request.user.has_perm(f"completions.{permission}"):
                 raise PermissionDenied
             return view(request, *args, **kwargs)
 
-        return guarded
+        return check
 
     return guard
 
 
-def acts(permission: str) -> Callable[[View[P]], View[P]]:
+def require_change(permission: str) -> Callable[[PageView[P]], PageView[P]]:
     """Decorate an action for users with this permission.
 
     Actions accept only POST, so no link and no browser prefetch can trigger them. If Redis is
     down, the user returns to the dashboard with a message.
     """
 
-    def guard(view: View[P]) -> View[P]:
+    def guard(view: PageView[P]) -> PageView[P]:
         @wraps(view)
-        def acting(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def check(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             try:
                 return view(request, *args, **kwargs)
             except UnreachableError as error:
                 messages.error(request, f"Nothing was done. {error}")
                 return redirect("admin:index")
 
-        return require_POST(sees(permission)(acting))
+        return require_POST(require_view(permission)(check))
 
     return guard

@@ -11,8 +11,18 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions.admin.base import ReadOnlyAdmin, acts, column, owner, page
-from completions.admin.display import NONE, ago, code, compact, exact, label, money, seconds, size
+from completions.admin.base import ReadOnlyAdmin, make_column, owner, render_page, require_change
+from completions.admin.display import (
+    NONE,
+    format_ago,
+    format_compact,
+    format_exact,
+    format_money,
+    format_seconds,
+    format_size,
+    make_code,
+    make_label,
+)
 from completions.batches import lines, progress, states
 from completions.batches.progress import Progress
 from completions.batches.summary import Summary
@@ -29,15 +39,17 @@ class FileAdmin(ReadOnlyAdmin):
     """The table of files. The content is the client's and is not shown."""
 
     list_display = [
-        column("Name", lambda file: file.filename),
-        column("Id", lambda file: code(file.id)),
+        make_column("Name", lambda file: file.filename),
+        make_column("Id", lambda file: make_code(file.id)),
         owner,
         "purpose",
-        column("Size", lambda file: size(file.bytes)),
-        column("Created", lambda file: ago(file.created_at, timezone.now())),
-        column(
+        make_column("Size", lambda file: format_size(file.bytes)),
+        make_column("Created", lambda file: format_ago(file.created_at, timezone.now())),
+        make_column(
             "Expires",
-            lambda file: ago(file.expires_at, timezone.now()) if file.expires_at else "never",
+            lambda file: (
+                format_ago(file.expires_at, timezone.now()) if file.expires_at else "never"
+            ),
         ),
     ]
     list_filter = ["purpose", "organization"]
@@ -50,16 +62,19 @@ class FileAdmin(ReadOnlyAdmin):
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
     list_display = [
-        column("Batch", lambda batch: code(batch.id, _link("batch", batch.pk))),
-        column("Status", lambda batch: label(batch.status)),
+        make_column("Batch", lambda batch: make_code(batch.id, _link("batch", batch.pk))),
+        make_column("Status", lambda batch: make_label(batch.status)),
         owner,
         "model",
-        column("Lines done", lambda batch: _done(batch)),
-        column("Rate", lambda batch: _rate(progress.measure_pace(batch, timezone.now()))),
-        column(
-            "Left", lambda batch: seconds(progress.measure_pace(batch, timezone.now()).seconds_left)
+        make_column("Lines done", lambda batch: _show_progress(batch)),
+        make_column(
+            "Rate", lambda batch: _format_rate(progress.measure_pace(batch, timezone.now()))
         ),
-        column("Created", lambda batch: ago(batch.created_at, timezone.now())),
+        make_column(
+            "Left",
+            lambda batch: format_seconds(progress.measure_pace(batch, timezone.now()).seconds_left),
+        ),
+        make_column("Created", lambda batch: format_ago(batch.created_at, timezone.now())),
     ]
     list_display_links = None
     list_filter = ["status", "organization"]
@@ -79,119 +94,137 @@ class BatchAdmin(ReadOnlyAdmin):
         batch = self.get_object(request, object_id)
         if batch is None or not self.has_view_permission(request, batch):
             raise Http404(f"There is no batch {object_id}.")
-        return _batch_page(request, batch)
+        return _show_batch(request, batch)
 
 
-def _done(batch: Batch) -> SafeString:
+def _show_progress(batch: Batch) -> SafeString:
     percent = round(100 * batch.done / batch.total) if batch.total else 0
-    failed = f", {exact(batch.failed)} failed" if batch.failed else ""
+    failed = f", {format_exact(batch.failed)} failed" if batch.failed else ""
     return format_html(
         '<span class="q-progress"><span class="q-bar"><i style="width:{}%"></i></span>'
         "{} / {}{}</span>",
-        percent, exact(batch.done), exact(batch.total), failed,
-    )  # fmt: skip
+        percent,
+        format_exact(batch.done),
+        format_exact(batch.total),
+        failed,
+    )
 
 
-def _rate(pace: Progress | None) -> str:
-    return f"{compact(pace.lines_per_second)}/s" if pace and pace.lines_per_second else NONE
+def _format_rate(pace: Progress | None) -> str:
+    return f"{format_compact(pace.lines_per_second)}/s" if pace and pace.lines_per_second else NONE
 
 
 def _link(table: str, key: Any) -> str:
     return reverse(f"admin:completions_{table}_change", args=[key])
 
 
-def _batch_page(request: HttpRequest, batch: Batch) -> HttpResponse:
+def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
     now = timezone.now()
     pace = progress.measure_progress(batch, now) if not batch.has_ended else None
-    used = _records(batch).aggregate(cost=Sum("cost_nanos"))
+    used = _select_records(batch).aggregate(cost=Sum("cost_nanos"))
     can_cancel = batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
     context = {
         "batch": batch,
-        "status_label": label(batch.status),
+        "status_label": make_label(batch.status),
         "percent": round(100 * batch.done / batch.total, 1) if batch.total else 0,
         "failed_percent": round(100 * batch.failed / batch.total, 1) if batch.total else 0,
         "counts": [
-            ("Lines", exact(batch.total), f"{exact(batch.completed)} completed"),
-            ("Failed", exact(batch.failed), ""),
-            ("Rate", _rate(pace), "lines, last minute"),
-            ("Left", seconds(pace.seconds_left if pace else None),
-             f"batches before it: {exact(pace.position)}" if pace and pace.position else ""),
-            ("Tokens", compact(batch.prompt_tokens + batch.completion_tokens),
-             f"{compact(batch.prompt_tokens)} in, {compact(batch.completion_tokens)} out"),
-            ("Cost", money(used["cost"] or 0), ""),
+            ("Lines", format_exact(batch.total), f"{format_exact(batch.completed)} completed"),
+            ("Failed", format_exact(batch.failed), ""),
+            ("Rate", _format_rate(pace), "lines, last minute"),
+            (
+                "Left",
+                format_seconds(pace.seconds_left if pace else None),
+                f"batches before it: {format_exact(pace.position)}"
+                if pace and pace.position
+                else "",
+            ),
+            (
+                "Tokens",
+                format_compact(batch.prompt_tokens + batch.completion_tokens),
+                f"{format_compact(batch.prompt_tokens)} in, "
+                f"{format_compact(batch.completion_tokens)} out",
+            ),
+            ("Cost", format_money(used["cost"] or 0), ""),
         ],
-        "facts": _facts(batch, now),
-        "files": _files(batch),
+        "facts": _list_facts(batch, now),
+        "files": _list_files(batch),
         "line_errors": batch.errors[:50],
         "more_line_errors": max(0, len(batch.errors) - 50),
-        "errors": _grouped_errors(batch),
-        "summary": _summary(batch),
+        "errors": _group_errors(batch),
+        "summary": _make_summary(batch),
         "may_cancel": can_cancel and request.user.has_perm("completions.change_batch"),
-    }  # fmt: skip
-    return page(request, "quire/batch.html", "Batch", context)
+    }
+    return render_page(request, "quire/batch.html", "Batch", context)
 
 
-def _records(batch: Batch) -> QuerySet[UsageRecord]:
+def _select_records(batch: Batch) -> QuerySet[UsageRecord]:
     """The usage of the batch's ended lines. Their job ids are adjacent in the index."""
     return UsageRecord.objects.filter(job_id__range=batch.job_ids).order_by()
 
 
-def _grouped_errors(batch: Batch) -> list[dict[str, Any]]:
+def _group_errors(batch: Batch) -> list[dict[str, Any]]:
     """Group failed lines by error code, with some line numbers of each."""
-    failed = _records(batch).filter(status="failed")
+    failed = _select_records(batch).filter(status="failed")
     counted = failed.values_list("error_code").annotate(count=Count("id"))
     codes = {**dict(counted), **batch.summary.get("errors", {})}  # includes refused lines
     grouped = []
     for name in sorted(codes, key=codes.__getitem__, reverse=True)[:_CODES_SHOWN]:
         ids = failed.filter(error_code=name).values_list("job_id", flat=True)[:_LINES_NAMED]
-        named = sorted((lines.parse_job_id(job_id)[1], job_id) for job_id in ids)
+        numbers = sorted((lines.parse_job_id(job_id)[1], job_id) for job_id in ids)
         grouped.append(
             {
                 "code": name or "unknown",
-                "count": exact(codes[name]),
+                "count": format_exact(codes[name]),
                 "meaning": lines.explain_error(name),
-                "lines": [(n, reverse("operations:job", args=[job_id])) for n, job_id in named],
-                "more": max(0, codes[name] - len(named)),
+                "lines": [(n, reverse("operations:job", args=[job_id])) for n, job_id in numbers],
+                "more": max(0, codes[name] - len(numbers)),
             }
         )
     return grouped
 
 
-def _summary(batch: Batch) -> dict[str, Any] | None:
-    """Aggregates of the results, as tables for the page; None before the first result."""
+def _make_summary(batch: Batch) -> dict[str, Any] | None:
+    """Return the aggregates of the results as tables for the page; None before the first result."""
     if not batch.summary:
         return None
-    shown = Summary(batch.counted_fields, batch.summary).as_summary()
+    summary = Summary(batch.counted_fields, batch.summary).as_summary()
     numbers = [
-        (name, *(compact(shown[key][each]) for each in _QUANTILES))
+        (name, *(format_compact(summary[key][each]) for each in _QUANTILES))
         for key, name in _NUMBERS
-        if shown[key] is not None
+        if summary[key] is not None
     ]
     fields = [
-        (pointer or "/", [(dump(each["value"]), exact(each["count"])) for each in found])
-        for pointer, found in shown.get("values", {}).items()
+        (pointer or "/", [(dump(each["value"]), format_exact(each["count"])) for each in counts])
+        for pointer, counts in summary.get("values", {}).items()
     ]
-    ends = [(name, exact(count)) for name, count in shown["finish_reasons"].items()]
-    cut = [(pointer or "/", exact(count)) for pointer, count in shown.get("cut", {}).items()]
+    ends = [(name, format_exact(count)) for name, count in summary["finish_reasons"].items()]
+    cut = [
+        (pointer or "/", format_exact(count)) for pointer, count in summary.get("cut", {}).items()
+    ]
     return {"numbers": numbers, "fields": fields, "ends": ends, "cut": cut}
 
 
 _QUANTILES = ("mean", "p50", "p90", "p99", "max")
 _NUMBERS = (
-    ("queue_seconds", "seconds in the queue"), ("run_seconds", "seconds with a worker"),
-    ("prompt_tokens", "prompt tokens"), ("completion_tokens", "completion tokens"),
-)  # fmt: skip
+    ("queue_seconds", "seconds in the queue"),
+    ("run_seconds", "seconds with a worker"),
+    ("prompt_tokens", "prompt tokens"),
+    ("completion_tokens", "completion tokens"),
+)
 
 
-def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
+def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
     moments = (
-        ("Created", batch.created_at), ("Started", batch.in_progress_at),
-        ("Finalizing since", batch.finalizing_at), ("Cancelled", batch.cancelling_at),
+        ("Created", batch.created_at),
+        ("Started", batch.in_progress_at),
+        ("Finalizing since", batch.finalizing_at),
+        ("Cancelled", batch.cancelling_at),
         ("Ended", batch.ended_at),
-    )  # fmt: skip
+    )
     waits = batch.held and not batch.has_ended
     held = [("Held", "only its pilot runs until it is started", "")] if waits else []
-    closes = "" if batch.has_ended else f", closes {ago(batch.expires_at, now)}"
+    closes = "" if batch.has_ended else f", closes {format_ago(batch.expires_at, now)}"
     return [
         ("Organization", batch.organization.name, _link("organization", batch.organization_id)),
         ("API key", str(batch.api_key), _link("apikey", batch.api_key_id)),
@@ -199,35 +232,44 @@ def _facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
         ("Endpoint", batch.endpoint, ""),
         ("Window", f"{batch.completion_window}{closes}", ""),
         *held,
-        *_plan(batch),
-        *((name, f"{at:%Y-%m-%d %H:%M:%S} ({ago(at, now)})", "") for name, at in moments if at),
+        *_list_plan(batch),
+        *(
+            (name, f"{at:%Y-%m-%d %H:%M:%S} ({format_ago(at, now)})", "")
+            for name, at in moments
+            if at
+        ),
     ]
 
 
-def _plan(batch: Batch) -> list[tuple[str, str, str]]:
+def _list_plan(batch: Batch) -> list[tuple[str, str, str]]:
     """What the line order is expected to save, and what it has saved so far."""
     plan = batch.plan or {}
     if plan.get("computed_tokens") is None:
         return []
     computed, in_file_order = plan["computed_tokens"], plan["file_order_tokens"]
     return [
-        ("Prompt tokens to compute", f"{exact(computed)} of {exact(plan['prompt_tokens'])}", ""),
-        ("In file order", exact(in_file_order), ""),
-        ("Computed so far", exact(batch.prompt_tokens - batch.cached_tokens), ""),
+        (
+            "Prompt tokens to compute",
+            f"{format_exact(computed)} of {format_exact(plan['prompt_tokens'])}",
+            "",
+        ),
+        ("In file order", format_exact(in_file_order), ""),
+        ("Computed so far", format_exact(batch.prompt_tokens - batch.cached_tokens), ""),
     ]
 
 
-def _files(batch: Batch) -> list[tuple[str, str, str]]:
+def _list_files(batch: Batch) -> list[tuple[str, str, str]]:
     """Return (name, id, link) for each readable file."""
     ids = (
-        ("Input", batch.input_file_id), ("Output", batch.output_file_id),
+        ("Input", batch.input_file_id),
+        ("Output", batch.output_file_id),
         ("Errors", batch.error_file_id),
-    )  # fmt: skip
+    )
     there = File.objects.readable(timezone.now()).in_bulk([file_id for _, file_id in ids])
     return [(name, file_id, _link("file", file_id)) for name, file_id in ids if file_id in there]
 
 
-@acts("change_batch")
+@require_change("change_batch")
 def cancel(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Send no more lines; the results so far are kept."""
     batch = get_object_or_404(Batch, pk=batch_id)

@@ -19,7 +19,7 @@ _TONES = {
 }  # fmt: skip
 
 
-def compact(number: float | None) -> str:
+def format_compact(number: float | None) -> str:
     """Format 12345 as 12.3k."""
     if number is None:
         return NONE
@@ -32,12 +32,12 @@ def compact(number: float | None) -> str:
     return text
 
 
-def exact(number: int | None) -> str:
+def format_exact(number: int | None) -> str:
     """Format 12345 as 12,345."""
     return NONE if number is None else f"{number:,}"
 
 
-def money(nanos: int | None) -> str:
+def format_money(nanos: int | None) -> str:
     """Format billionths of the operator's currency; amounts below 1 get four decimals."""
     if nanos is None:
         return NONE
@@ -47,11 +47,11 @@ def money(nanos: int | None) -> str:
     return f"{amount:.4f}" if amount >= Decimal("0.0001") else "< 0.0001"
 
 
-def milliseconds(value: float | None) -> str:
-    return seconds(None if value is None else value / 1000)
+def format_milliseconds(value: float | None) -> str:
+    return format_seconds(None if value is None else value / 1000)
 
 
-def seconds(value: float | None) -> str:
+def format_seconds(value: float | None) -> str:
     """Format a duration in seconds: 840 ms, 1.25 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
     if value is None:
         return NONE
@@ -67,7 +67,7 @@ def seconds(value: float | None) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
 
 
-def ago(then: datetime | None, now: datetime) -> str:
+def format_ago(then: datetime | None, now: datetime) -> str:
     """Format a moment as `5 min ago` or `in 5 min`."""
     if then is None:
         return NONE
@@ -79,7 +79,7 @@ def ago(then: datetime | None, now: datetime) -> str:
     return "now"
 
 
-def share(part: float, whole: float) -> str:
+def format_share(part: float, whole: float) -> str:
     """Format a share as a percentage; NONE if `whole` is 0."""
     if not whole:
         return NONE
@@ -87,7 +87,7 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.1f} %"
 
 
-def size(count: float | None) -> str:
+def format_size(count: float | None) -> str:
     """Format a number of bytes: 3.2 MiB."""
     if count is None:
         return NONE
@@ -98,19 +98,19 @@ def size(count: float | None) -> str:
     return f"{count:.3g} TiB"
 
 
-def label(state: str, text: str = "") -> SafeString:
+def make_label(state: str, text: str = "") -> SafeString:
     tone = _TONES.get(state, "plain")
     return format_html(
         '<span class="q-label q-{}">{}</span>', tone, text or state.replace("_", " ")
     )
 
 
-def code(text: str, link: str = "") -> SafeString:
+def make_code(text: str, link: str = "") -> SafeString:
     """Render an id in a monospaced font; the style sheet shortens it."""
-    shown = format_html('<code class="q-id" title="{}">{}</code>', text, text)
-    return format_html('<a class="q-link" href="{}">{}</a>', link, shown) if link else shown
+    element = format_html('<code class="q-id" title="{}">{}</code>', text, text)
+    return format_html('<a class="q-link" href="{}">{}</a>', link, element) if link else element
 
 
-def two(first: str, second: str) -> SafeString:
+def make_two_lines(first: str, second: str) -> SafeString:
     """Render a text above a fainter one."""
     return format_html('<span class="q-two">{}<small>{}</small></span>', first, second)

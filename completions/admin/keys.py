@@ -18,10 +18,24 @@ from django.utils.safestring import SafeString
 from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.accounts.keys import read_limits
-from completions.admin.base import CheckboxSelectMultiple, ModelAdmin, Textarea, acts, page
+from completions.admin.base import (
+    CheckboxSelectMultiple,
+    ModelAdmin,
+    Textarea,
+    render_page,
+    require_change,
+)
 from completions.admin.dashboard import chart_js, figures
 from completions.admin.dashboard.figures import MONTH
-from completions.admin.display import NONE, ago, compact, exact, label, money, two
+from completions.admin.display import (
+    NONE,
+    format_ago,
+    format_compact,
+    format_exact,
+    format_money,
+    make_label,
+    make_two_lines,
+)
 from completions.catalog import model_files
 from completions.models import ApiKey, Scope
 from completions.models.organizations import (
@@ -73,7 +87,7 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
         super().__init__(*args, **kwargs)
         if "allowed_models" not in self.fields:  # the user may only view
             return
-        served = [entry.id for entry in model_files.served_models()]
+        served = [entry.id for entry in model_files.load_catalog()]
         gone = [name for name in self.instance.allowed_models if name not in served]
         choices = [(name, name) for name in served]
         choices += [(name, f"{name} (no longer served)") for name in gone]
@@ -111,20 +125,20 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Read the usage of all keys on the page in one query."""
-        found = super().get_changelist_instance(request)
-        keys = list(found.result_list)
-        use = figures.daily_tokens([key.pk for key in keys], timezone.now())
+        changelist = super().get_changelist_instance(request)
+        keys = list(changelist.result_list)
+        use = figures.count_daily_tokens([key.pk for key in keys], timezone.now())
         for key in keys:
             key.daily_tokens = use[key.pk]
-        return found
+        return changelist
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Search for the public id in a secret: nothing else of a secret is stored."""
         typed = search_term.strip()
-        wanted = parse_public_id(typed) if typed.startswith("sk-") else typed
-        return super().get_search_results(request, queryset, wanted or typed)
+        term = parse_public_id(typed) if typed.startswith("sk-") else typed
+        return super().get_search_results(request, queryset, term or typed)
 
     @admin.display(description="Secret", ordering="public_id")
     def prefix(self, key: ApiKey) -> SafeString:
@@ -132,40 +146,44 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     @admin.display(description="Name", ordering="name")
     def named(self, key: ApiKey) -> SafeString:
-        return two(key.name, key.organization.name)
+        return make_two_lines(key.name, key.organization.name)
 
     @admin.display
     def state(self, key: ApiKey) -> SafeString:
         now = timezone.now()
         state = "suspended" if key.organization.suspended_at else key.state(now)
         ends = state == "active" and key.expires_at
-        return two(label(state), f"expires {ago(key.expires_at, now)}" if ends else "")
+        return make_two_lines(
+            make_label(state), f"expires {format_ago(key.expires_at, now)}" if ends else ""
+        )
 
     @admin.display(description="Tokens, 30 days")
     def use(self, key: Any) -> SafeString:
-        title = f"{exact(sum(key.daily_tokens))} tokens in 30 days"
+        title = f"{format_exact(sum(key.daily_tokens))} tokens in 30 days"
         return format_html(
             '<span class="q-use">{} {}</span>',
-            chart_js.sparkline(key.daily_tokens, title),
-            compact(sum(key.daily_tokens)) if any(key.daily_tokens) else "",
+            chart_js.make_sparkline(key.daily_tokens, title),
+            format_compact(sum(key.daily_tokens)) if any(key.daily_tokens) else "",
         )
 
     @admin.display(description="Limits")
     def limits(self, key: ApiKey) -> SafeString:
-        named = (
+        labels = (
             (key.requests_per_minute, "req/min"), (key.tokens_per_minute, "tok/min"),
             (key.max_concurrency, "at once"), (key.daily_token_budget, "tok/day"),
             (key.monthly_token_budget, "tok/month"),
         )  # fmt: skip
-        parts = [f"{compact(value)} {unit}" for value, unit in named if value]
+        parts = [f"{format_compact(value)} {unit}" for value, unit in labels if value]
         budget = read_limits(key).budget
         costs = ((budget.daily_cost, "day"), (budget.monthly_cost, "month"))
-        parts += [f"cost {money(value)}/{unit}" for value, unit in costs if value is not None]
+        parts += [
+            f"cost {format_money(value)}/{unit}" for value, unit in costs if value is not None
+        ]
         return format_html('<span class="q-faint">{}</span>', ", ".join(parts) or "none")
 
     @admin.display(description="Last used", ordering="last_used_at")
     def last_used(self, key: ApiKey) -> str:
-        return ago(key.last_used_at, timezone.now()) if key.last_used_at else "never"
+        return format_ago(key.last_used_at, timezone.now()) if key.last_used_at else "never"
 
     @admin.action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
@@ -195,11 +213,11 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         key = self.get_object(request, object_id)
-        extra = {} if key is None else _spent(key) | {"graces": GRACES}
+        extra = {} if key is None else _load_spent(key) | {"graces": GRACES}
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Keys are revoked, not deleted, because usage refers to them."""
+        """Return False: keys are revoked, not deleted, because usage refers to them."""
         return False
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
@@ -212,50 +230,52 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     def response_add(
         self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
     ) -> HttpResponse:
-        return _secret_page(request, obj, request.issued_secret, "created")  # type: ignore[attr-defined]
+        return _show_secret(request, obj, request.issued_secret, "created")  # type: ignore[attr-defined]
 
 
-def _secret_page(request: HttpRequest, key: ApiKey, secret: str, did: str) -> HttpResponse:
+def _show_secret(request: HttpRequest, key: ApiKey, secret: str, did: str) -> HttpResponse:
     """Show the secret. No other page does, because it is neither stored nor cached."""
     context = {"key": key, "secret": secret, "opts": ApiKey._meta}
-    return page(request, "quire/secret.html", f"Key {key.name} {did}", context)
+    return render_page(request, "quire/secret.html", f"Key {key.name} {did}", context)
 
 
-def _spent(key: ApiKey) -> dict[str, Any]:
+def _load_spent(key: ApiKey) -> dict[str, Any]:
     now = timezone.now()
     spent = budgets.sum_spent("api_key_id", [key.pk], now)[key.pk]
     rows = zip(_SPENT, spent, astuple(read_limits(key).budget), strict=True)
     previous_ends = key.previous_expires_at
-    daily = figures.daily_tokens([key.pk], now)[key.pk]
-    labels = [MONTH.label(day) for day in MONTH.buckets(now)]
+    daily = figures.count_daily_tokens([key.pk], now)[key.pk]
+    labels = [MONTH.format_bucket(day) for day in MONTH.list_buckets(now)]
     requests = reverse("admin:completions_usagerecord_changelist")
     return {
         "key": key,
         "key_state": key.state(now),
-        "use": chart_js.bars(labels, [chart_js.Line("tokens", daily, chart_js.PRIMARY)]),
+        "use": chart_js.make_bars(labels, [chart_js.Series("tokens", daily, chart_js.PRIMARY)]),
         "used": any(daily),
         "spent": [
             {
                 "name": name,
-                "value": shown(used),
-                "budget": shown(most) if most is not None else NONE,
-                "percent": min(100, round(100 * used / most)) if most else 0,
+                "value": title(used),
+                "budget": title(limit) if limit is not None else NONE,
+                "percent": min(100, round(100 * used / limit)) if limit else 0,
             }
-            for (name, shown), used, most in rows
+            for (name, title), used, limit in rows
         ],
         "requests_link": f"{requests}?api_key={key.pk}",
-        "previous_ends": ago(previous_ends, now) if previous_ends and previous_ends > now else "",
+        "previous_ends": format_ago(previous_ends, now)
+        if previous_ends and previous_ends > now
+        else "",
     }
 
 
 _SPENT: Sequence[tuple[str, Callable[[int], str]]] = (
-    ("Tokens today", compact), ("Tokens this month", compact),
-    ("Cost today", money), ("Cost this month", money),
+    ("Tokens today", format_compact), ("Tokens this month", format_compact),
+    ("Cost today", format_money), ("Cost this month", format_money),
 )  # fmt: skip
 """Titles of what is spent, in the order of Budget and Spent."""
 
 
-@acts("change_apikey")
+@require_change("change_apikey")
 def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
     """Issue a new secret; the old one works for the chosen time."""
     key = get_object_or_404(ApiKey, pk=key_id)
@@ -265,10 +285,10 @@ def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
         return redirect("admin:completions_apikey_change", key_id)
     secret = changes.rotate(key, timedelta(hours=int(hours)), Actor.from_user(request.user))
     key.refresh_from_db()
-    return _secret_page(request, key, secret, "rotated")
+    return _show_secret(request, key, secret, "rotated")
 
 
-@acts("change_apikey")
+@require_change("change_apikey")
 def revoke(request: HttpRequest, key_id: int) -> HttpResponseBase:
     """Revoke a key permanently; its batches are cancelled."""
     key = get_object_or_404(ApiKey, pk=key_id)

@@ -19,53 +19,55 @@ Item = dict[str, Any]
 # The sidebar -------------------------------------------------------------------------------------
 
 
-def items(request: HttpRequest) -> list[Item]:
+def make_items(request: HttpRequest) -> list[Item]:
     """Return groups of links; unfold hides links that the user has no permission for."""
     return [
-        _group(_link("Dashboard", "monitoring", "admin:index")),
-        _group(
-            _link("Live jobs", "bolt", "operations:live", "completions.view_job"),
-            _table("Requests", "receipt_long", "usagerecord"),
-            _table("Batches", "stacks", "batch"),
-            _table("Files", "draft", "file"),
-            _link("Playground", "experiment", "console:playground", "completions.view_job"),
+        _make_group(_make_link("Dashboard", "monitoring", "admin:index")),
+        _make_group(
+            _make_link("Live jobs", "bolt", "operations:live", "completions.view_job"),
+            _make_table("Requests", "receipt_long", "usagerecord"),
+            _make_table("Batches", "stacks", "batch"),
+            _make_table("Files", "draft", "file"),
+            _make_link("Playground", "experiment", "console:playground", "completions.view_job"),
             title="Work",
         ),
-        _group(
-            _link("Workers", "memory", "operations:workers", "completions.view_job"),
-            _link("Models", "model_training", "operations:models", "completions.view_usagerecord"),
+        _make_group(
+            _make_link("Workers", "memory", "operations:workers", "completions.view_job"),
+            _make_link(
+                "Models", "model_training", "operations:models", "completions.view_usagerecord"
+            ),
             title="Engine",
         ),
-        _group(
-            _table("API keys", "key", "apikey"),
-            _table("Organizations", "apartment", "organization"),
-            _table("Webhooks", "webhook", "webhookendpoint"),
-            _table("Deliveries", "outbox", "webhookdelivery"),
-            _table("Usage", "bar_chart", "usagehour"),
-            _table("Audit trail", "history", "auditentry"),
+        _make_group(
+            _make_table("API keys", "key", "apikey"),
+            _make_table("Organizations", "apartment", "organization"),
+            _make_table("Webhooks", "webhook", "webhookendpoint"),
+            _make_table("Deliveries", "outbox", "webhookdelivery"),
+            _make_table("Usage", "bar_chart", "usagehour"),
+            _make_table("Audit trail", "history", "auditentry"),
             title="Access",
         ),
-        _group(
-            _table("Users", "person", "user", app="auth"),
-            _table("Roles", "group", "group", app="auth"),
+        _make_group(
+            _make_table("Users", "person", "user", app="auth"),
+            _make_table("Roles", "group", "group", app="auth"),
             title="Admin",
         ),
     ]
 
 
-def _group(*links: Item, title: str = "") -> Item:
+def _make_group(*links: Item, title: str = "") -> Item:
     return {"title": title, "separator": bool(title), "items": links}
 
 
-def _link(title: str, icon: str, view: str, permission: str | None = None) -> Item:
+def _make_link(title: str, icon: str, view: str, permission: str | None = None) -> Item:
     item: Item = {"title": title, "icon": icon, "link": reverse(view)}
     if permission:
         item["permission"] = lambda request: request.user.has_perm(permission)
     return item
 
 
-def _table(title: str, icon: str, model: str, app: str = "completions") -> Item:
-    return _link(title, icon, f"admin:{app}_{model}_changelist", f"{app}.view_{model}")
+def _make_table(title: str, icon: str, model: str, app: str = "completions") -> Item:
+    return _make_link(title, icon, f"admin:{app}_{model}_changelist", f"{app}.view_{model}")
 
 
 # The search box ----------------------------------------------------------------------------------
@@ -74,23 +76,22 @@ _MOST = 8
 
 
 def search(request: HttpRequest) -> HttpResponseBase:
-    """Unfold's page of matches, which ends in an error where it is asked for a page that the
-    matches do not have."""
+    """Return Unfold's page of matches. For a page beyond the last match, Unfold raises an error."""
     site: Any = admin.site
     try:
-        found: HttpResponseBase = site.search(request)
+        response: HttpResponseBase = site.search(request)
     except InvalidPage as error:
         raise Http404(str(error)) from error
-    return found
+    return response
 
 
 def find(request: HttpRequest, term: str) -> list[SearchResult]:
     """Return the matches for unfold, which lowercases `term`; the query string keeps its case."""
     typed = request.GET.get("s", term).strip()
-    return [*_requests(request, typed), *_rows(request, typed)]
+    return [*_find_requests(request, typed), *_find_rows(request, typed)]
 
 
-def _requests(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
+def _find_requests(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
     if not request.user.has_perm("completions.view_usagerecord"):
         return
     for job_id, what in find_job(typed):
@@ -98,15 +99,15 @@ def _requests(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
         yield SearchResult(title=job_id, description=what, link=link, icon="bolt")
 
 
-def _rows(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
+def _find_rows(request: HttpRequest, typed: str) -> Iterator[SearchResult]:
     keys = ApiKey.objects.with_secrets([parse_public_id(typed)])
-    wanted = (
+    tables = (
         (ApiKey, Q(name__icontains=typed) | Q(pk__in=keys), "API key", "key"),
         (Organization, Q(name__icontains=typed), "Organization", "apartment"),
         (Batch, Q(id=typed), "Batch", "stacks"),
         (File, Q(id=typed) | Q(filename__icontains=typed), "File", "draft"),
     )
-    for model, condition, what, icon in wanted:
+    for model, condition, what, icon in tables:
         name = model._meta.model_name
         if request.user.has_perm(f"completions.view_{name}"):
             for row in model._default_manager.filter(condition)[:_MOST]:

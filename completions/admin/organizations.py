@@ -20,11 +20,11 @@ from completions.admin.base import (
     ModelAdmin,
     UserChangeForm,
     UserCreationForm,
-    column,
+    make_column,
 )
 from completions.admin.dashboard import figures
 from completions.admin.dashboard.figures import MONTH
-from completions.admin.display import compact, label, money
+from completions.admin.display import format_compact, format_money, make_label
 from completions.models import Organization
 from completions.models.organizations import BUDGETS
 
@@ -33,17 +33,19 @@ from completions.models.organizations import BUDGETS
 class OrganizationAdmin(ModelAdmin[Organization]):
     list_display = [
         "name",
-        column("Status", lambda row: label("suspended" if row.suspended_at else "active")),
-        column("API keys", lambda row: _count("apikey", row, row.keys), "keys"),
-        column(
+        make_column(
+            "Status", lambda row: make_label("suspended" if row.suspended_at else "active")
+        ),
+        make_column("API keys", lambda row: _show_count("apikey", row, row.keys), "keys"),
+        make_column(
             "Requests, 30 days",
-            lambda row: _count("usagerecord", row, compact(row.used["requests"])),
+            lambda row: _show_count("usagerecord", row, format_compact(row.used["requests"])),
         ),
-        column(
+        make_column(
             "Tokens",
-            lambda row: compact(row.used["prompt_tokens"] + row.used["completion_tokens"]),
+            lambda row: format_compact(row.used["prompt_tokens"] + row.used["completion_tokens"]),
         ),
-        column("Cost", lambda row: money(row.used["cost_nanos"])),
+        make_column("Cost", lambda row: format_money(row.used["cost_nanos"])),
         "store_prompts",
     ]
     search_fields = ["name"]
@@ -72,21 +74,21 @@ class OrganizationAdmin(ModelAdmin[Organization]):
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Read the usage of all organizations in one query."""
-        found = super().get_changelist_instance(request)
-        used = figures.by_organization(MONTH, timezone.now())
-        for organization in found.result_list:
+        changelist = super().get_changelist_instance(request)
+        used = figures.sum_by_organization(MONTH, timezone.now())
+        for organization in changelist.result_list:
             organization.used = used.get(organization.pk, figures.NOTHING)
-        return found
+        return changelist
 
 
-def _count(table: str, organization: Organization, shown: Any) -> SafeString:
+def _show_count(table: str, organization: Organization, text: Any) -> SafeString:
     """A count that links to the organization's rows of a table."""
     link = reverse(f"admin:completions_{table}_changelist")
     return format_html(
         '<a class="q-link" href="{}?organization__id__exact={}">{}</a>',
         link,
         organization.pk,
-        shown,
+        text,
     )
 
 

@@ -14,8 +14,16 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions.admin.base import EndlessPaginator, ReadOnlyAdmin, column, owner
-from completions.admin.display import ago, code, compact, label, milliseconds, money, two
+from completions.admin.base import EndlessPaginator, ReadOnlyAdmin, make_column, owner
+from completions.admin.display import (
+    format_ago,
+    format_compact,
+    format_milliseconds,
+    format_money,
+    make_code,
+    make_label,
+    make_two_lines,
+)
 from completions.admin.live import state
 from completions.catalog import model_files
 from completions.jobs import operate
@@ -27,19 +35,19 @@ Choices = list[tuple[str, str]]
 
 def find_job(typed: str) -> Iterator[tuple[str, str]]:
     """Find jobs by job id or by the response's `x-request-id`. Yields (job id, description)."""
-    known = set()
+    seen = set()
     for record in UsageRecord.objects.filter(Q(job_id=typed) | Q(request_id=typed))[:8]:
-        known.add(record.job_id)
+        seen.add(record.job_id)
         error = f", {record.error_code}" if record.error_code else ""
         yield record.job_id, f"Request, {record.status}{error}"
     for job_id in Job.objects.filter(id=typed).values_list("id", flat=True):
-        if job_id not in known:
-            known.add(job_id)
+        if job_id not in seen:
+            seen.add(job_id)
             yield job_id, "Background job"
     try:
-        with state.store() as store:
+        with state.open_store() as store:
             for job in operate.find_jobs(store, typed):
-                if job.id not in known:
+                if job.id not in seen:
                     yield job.id, f"Request, {job.state}"
     except state.UnreachableError:
         return
@@ -59,9 +67,9 @@ class _Filter(admin.SimpleListFilter):
             return queryset
         if value not in dict(self.lookup_choices):
             raise IncorrectLookupParameters
-        return self.chosen(queryset, value)
+        return self.filter_rows(queryset, value)
 
-    def chosen(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+    def filter_rows(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
         return rows.filter(**{self.parameter_name or "": value})
 
 
@@ -74,16 +82,16 @@ class ModelFilter(_Filter):
     title = parameter_name = "model"
 
     def lookups(self, request: Any, model_admin: Any) -> Choices:
-        names = [entry.id for entry in model_files.served_models()]
-        asked = request.GET.get("model")
-        return [(n, n) for n in (*names, *([asked] if asked and asked not in names else []))]
+        names = [entry.id for entry in model_files.load_catalog()]
+        model = request.GET.get("model")
+        return [(n, n) for n in (*names, *([model] if model and model not in names else []))]
 
 
 class EndedFilter(_Filter):
     title = parameter_name = "ended"
     values = [("1", "last hour"), ("24", "last 24 hours"), ("168", "last 7 days")]
 
-    def chosen(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+    def filter_rows(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
         return rows.filter(finished_at__gte=timezone.now() - timedelta(hours=int(value)))
 
 
@@ -93,33 +101,39 @@ class LatencyFilter(_Filter):
     title, parameter_name = "slow in the last 24 hours", "slower"
     values = [("1", "over 1 s"), ("5", "over 5 s"), ("30", "over 30 s"), ("120", "over 2 min")]
 
-    def chosen(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+    def filter_rows(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
         day = rows.filter(finished_at__gte=timezone.now() - timedelta(days=1))
         timed: QuerySet[Any] = day.annotate(latency=LATENCY_MS)
         return timed.filter(latency__gt=1000 * int(value))
 
 
-tokens = column(
+tokens = make_column(
     "Tokens in / out",
-    lambda row: f"{compact(row.prompt_tokens)} / {compact(row.completion_tokens)}",
+    lambda row: f"{format_compact(row.prompt_tokens)} / {format_compact(row.completion_tokens)}",
 )
-cost = column("Cost", lambda row: money(row.cost_nanos))
+cost = make_column("Cost", lambda row: format_money(row.cost_nanos))
 
 
 @admin.register(UsageRecord)
 class RequestAdmin(ReadOnlyAdmin):
     list_display = [
-        column(
+        make_column(
             "Request",
-            lambda record: code(record.job_id, reverse("operations:job", args=[record.job_id])),
+            lambda record: make_code(
+                record.job_id, reverse("operations:job", args=[record.job_id])
+            ),
         ),
-        column("Ended", lambda record: _moment(record.finished_at)),
-        column("Status", lambda record: two(label(record.status), record.error_code)),
+        make_column("Ended", lambda record: _show_moment(record.finished_at)),
+        make_column(
+            "Status", lambda record: make_two_lines(make_label(record.status), record.error_code)
+        ),
         owner,
-        column("Model", lambda record: two(record.model, f"{record.kind} {record.adapter}")),
+        make_column(
+            "Model", lambda record: make_two_lines(record.model, f"{record.kind} {record.adapter}")
+        ),
         tokens,
-        column("First token", lambda record: milliseconds(record.first_token_ms)),
-        column("Took", lambda record: milliseconds(record.latency_ms)),
+        make_column("First token", lambda record: format_milliseconds(record.first_token_ms)),
+        make_column("Took", lambda record: format_milliseconds(record.latency_ms)),
         cost,
     ]
     list_display_links = None
@@ -152,8 +166,8 @@ class RequestAdmin(ReadOnlyAdmin):
         return queryset, False
 
 
-def _moment(at: datetime) -> SafeString:
+def _show_moment(at: datetime) -> SafeString:
     return format_html(
         '<time datetime="{}" title="{} UTC">{}</time>',
-        at.isoformat(), f"{at:%Y-%m-%d %H:%M:%S}", ago(at, timezone.now()),
+        at.isoformat(), f"{at:%Y-%m-%d %H:%M:%S}", format_ago(at, timezone.now()),
     )  # fmt: skip

@@ -8,17 +8,17 @@ from completions.admin.live import jobs, models, workers
 
 _PAGES = (
     ("search/", navigation.search, "search"),
-    ("live/", jobs.open_jobs, "live"),
-    ("jobs/<str:job_id>/", job.job_page, "job"),
+    ("live/", jobs.list_open_jobs, "live"),
+    ("jobs/<str:job_id>/", job.show_job, "job"),
     ("jobs/<str:job_id>/cancel/", jobs.cancel, "cancel"),
     ("jobs/<str:job_id>/requeue/", jobs.requeue, "requeue"),
     ("batches/<str:batch_id>/cancel/", batches.cancel, "cancel-batch"),
     ("keys/<int:key_id>/rotate/", keys.rotate, "rotate"),
     ("keys/<int:key_id>/revoke/", keys.revoke, "revoke"),
-    ("workers/", workers.workers, "workers"),
+    ("workers/", workers.list_workers, "workers"),
     ("workers/<str:worker_id>/drain/", workers.drain, "drain"),
     ("workers/<str:worker_id>/resume/", workers.resume, "resume"),
-    ("models/", models.models, "models"),
+    ("models/", models.list_models, "models"),
 )
 app_name = "operations"
 urlpatterns = [path(route, admin.site.admin_view(view), name=name) for route, view, name in _PAGES]

@@ -4,8 +4,8 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
-from completions.admin.base import ReadOnlyAdmin, column, owner
-from completions.admin.display import NONE, exact, share, two
+from completions.admin.base import ReadOnlyAdmin, make_column, owner
+from completions.admin.display import NONE, format_exact, format_share, make_two_lines
 from completions.admin.requests import ModelFilter, cost, tokens
 from completions.models import UsageHour
 from completions.usage import report
@@ -16,12 +16,14 @@ class UsageHourAdmin(ReadOnlyAdmin):
     list_display = [
         "hour",
         owner,
-        column("Model", lambda hour: two(hour.model, hour.adapter)),
+        make_column("Model", lambda hour: make_two_lines(hour.model, hour.adapter)),
         "requests",
-        column("Failed", lambda hour: exact(hour.failed) if hour.failed else NONE),
+        make_column("Failed", lambda hour: format_exact(hour.failed) if hour.failed else NONE),
         tokens,
-        column("Cached", lambda hour: share(hour.cached_tokens, hour.prompt_tokens)),
-        column("Forced", lambda hour: share(hour.forced_tokens, hour.completion_tokens)),
+        make_column("Cached", lambda hour: format_share(hour.cached_tokens, hour.prompt_tokens)),
+        make_column(
+            "Forced", lambda hour: format_share(hour.forced_tokens, hour.completion_tokens)
+        ),
         cost,
     ]
     list_filter = [("hour", admin.DateFieldListFilter), ModelFilter, "organization"]
@@ -32,14 +34,14 @@ class UsageHourAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Export as CSV by day", permissions=["view"])
     def export_days(self, request: HttpRequest, queryset: QuerySet[UsageHour]) -> HttpResponse:
-        return _csv(queryset, "1d")
+        return _write_csv(queryset, "1d")
 
     @admin.action(description="Export as CSV by hour", permissions=["view"])
     def export_hours(self, request: HttpRequest, queryset: QuerySet[UsageHour]) -> HttpResponse:
-        return _csv(queryset, "1h")
+        return _write_csv(queryset, "1h")
 
 
-def _csv(hours: QuerySet[UsageHour], width: str) -> HttpResponse:
+def _write_csv(hours: QuerySet[UsageHour], width: str) -> HttpResponse:
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
     # The admin's query set joins tables; a plain one groups faster.

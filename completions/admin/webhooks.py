@@ -7,8 +7,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from completions.admin.base import ModelAdmin, ReadOnlyAdmin, column
-from completions.admin.display import NONE, label
+from completions.admin.base import ModelAdmin, ReadOnlyAdmin, make_column
+from completions.admin.display import NONE, make_label
 from completions.models import WebhookDelivery, WebhookEndpoint
 from completions.webhooks import deliveries
 
@@ -21,7 +21,7 @@ class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
     fields = ("organization", "url", "enabled")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Users who may change the address see the secret, because the receiver needs it."""
+        """Include the secret for users who may change the address: the receiver needs it."""
         shows_secret = obj is not None and self.has_change_permission(request, obj)
         return [*self.fields, "secret"] if shows_secret else self.fields
 
@@ -32,9 +32,9 @@ class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
 @admin.register(WebhookDelivery)
 class WebhookDeliveryAdmin(ReadOnlyAdmin):
     list_display = [
-        "id", "type", "subject", column("To", lambda row: row.endpoint.url),
-        column("Status", lambda row: _standing(row)), "attempts",
-        column("Answer", lambda row: row.error or row.status_code or NONE), "created_at",
+        "id", "type", "subject", make_column("To", lambda row: row.endpoint.url),
+        make_column("Status", lambda row: _show_state(row)), "attempts",
+        make_column("Answer", lambda row: row.error or row.status_code or NONE), "created_at",
     ]  # fmt: skip
     list_filter = ["type", "endpoint"]
     list_select_related = ["endpoint"]
@@ -50,7 +50,7 @@ class WebhookDeliveryAdmin(ReadOnlyAdmin):
         return request.user.has_perm("completions.change_webhookdelivery")
 
 
-def _standing(delivery: WebhookDelivery) -> SafeString:
+def _show_state(delivery: WebhookDelivery) -> SafeString:
     if delivery.delivered_at:
-        return label("active", "delivered")
-    return label("draining", "waits") if delivery.due_at else label("revoked", "given up")
+        return make_label("active", "delivered")
+    return make_label("draining", "waits") if delivery.due_at else make_label("revoked", "given up")

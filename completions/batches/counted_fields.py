@@ -10,7 +10,7 @@ from completions.grammars import Constraint
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.structural_tag import ANSWER
 from completions.models.storable import replace_nul
-from completions.responses.truncated_json import path_at_end
+from completions.responses.truncated_json import find_path_at_end
 
 MAX_FIELDS = 64
 """The most fields of one schema that are counted: the first ones in its order."""
@@ -32,7 +32,7 @@ def find_schema(constraint: Constraint | None) -> Mapping[str, Any] | None:
     if constraint is not None and constraint.field == ANSWER:  # of a chat completion
         inner = constraint.value["constraint"]
         constraint = Constraint(*inner) if inner else None
-    kind, value = constraint.plain() if constraint else ("", None)
+    kind, value = constraint.as_plain() if constraint else ("", None)
     if kind != "json_schema":
         return None
     schema = json.loads(value) if isinstance(value, str) else value
@@ -146,6 +146,6 @@ def _encode(value: Any) -> str:
 def find_truncated(text: str) -> str:
     """Return the pointer to the value in which truncated JSON ends; empty for the whole
     document."""
-    names = (_EACH if isinstance(each, int) else escape(each) for each in path_at_end(text))
+    names = (_EACH if isinstance(each, int) else escape(each) for each in find_path_at_end(text))
     pointer: str = replace_nul("".join(f"/{name}" for name in names))
     return pointer

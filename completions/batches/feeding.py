@@ -58,11 +58,11 @@ def feed(store: SyncStore, publish: Publish) -> int:
     owners = {batch.organization_id for batches in by_model.values() for batch in batches}
     room_in_bytes = _measure_room(store, owners, memory["maxmemory"])
     for model, batches in by_model.items():
-        entry = model_files.served_models().get(model)
+        entry = model_files.load_catalog().get(model)
         if entry is None:
             continue  # waits until models.toml has the model again, or expires
-        slots = sum(each.slots or entry.slots for each in accepting if each.model == model)
-        window = LINES_PER_SEQUENCE * (slots or entry.slots)
+        slots = sum(each.slots or entry.max_sequences for each in accepting if each.model == model)
+        window = LINES_PER_SEQUENCE * (slots or entry.max_sequences)
         share = max(1, window // len({batch.organization_id for batch in batches}))
         room = dict.fromkeys((batch.organization_id for batch in batches), share)
         for organization_id, sent in _count_sent(model).items():

@@ -48,7 +48,7 @@ def decompress_json(packed: bytes) -> dict[str, Any]:
 def make_job(batch: Batch, line: BatchLine) -> NewJob:
     packed = decompress_json(bytes(line.job))
     context = packed.get("context") or packed["view"]  # the name in version 0.1.0
-    entry = model_files.served_models().get(batch.model)
+    entry = model_files.load_catalog().get(batch.model)
     return NewJob(
         id=context["id"],
         kind="batch",

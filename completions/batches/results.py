@@ -16,7 +16,7 @@ from completions.jobs.ended import EndedJob
 from completions.jobs.events import Usage
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from completions.models.updates import update_each
-from completions.responses.whole_response import whole_response
+from completions.responses.whole_response import make_whole_response
 
 _TIMEOUTS = ("queue_timeout", "generation_timeout")
 """Codes of jobs whose deadline has passed. The deadline of a line is the batch's expiry."""
@@ -46,7 +46,7 @@ def make_answer(job: EndedJob) -> Answer:
     meta = lines.make_meta(job)
     result, succeeded, reasoning = None, False, 0
     if job.state != "cancelled" and not timed_out:
-        status, body = whole_response(job)
+        status, body = make_whole_response(job)
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
         result = lines.make_answered_result(response, meta)
         succeeded = status < 300
@@ -79,7 +79,7 @@ def _make_receipt(
     batch: Batch, line: BatchLine, answer: Answer, build_of: BuildOf
 ) -> dict[str, Any] | None:
     """Make the receipt of an answered line; None if the model's files have been removed."""
-    entry = model_files.served_models().get(batch.model)
+    entry = model_files.load_catalog().get(batch.model)
     request = lines.decompress_json(bytes(line.job))["request"]
     try:
         files = model_files.load(entry) if entry else None

@@ -31,7 +31,7 @@ from completions.batches.summary import Summary
 from completions.batches.writing import Alive
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError
-from completions.grammars import Asker, TokenSource
+from completions.grammars import Caller, TokenSource
 from completions.jobs.rids import BatchRids, read_rids
 from completions.models import (
     UNFINISHED,
@@ -137,7 +137,7 @@ class Check:
         self._rids = rids
         self._cache_of = cache_of
         self._principal = keys.make_principal(batch.api_key)
-        self._asker = Asker(batch.organization_id)
+        self._asker = Caller(batch.organization_id)
         self._seen: dict[bytes, int] = {}
         self._schema = SharedSchema()
         self._summary = Summary(None)
@@ -348,17 +348,17 @@ class Check:
 
 
 async def prepare_line(
-    endpoint: str, job_id: str, body: Any, principal: Principal, asker: Asker | None = None
+    endpoint: str, job_id: str, body: Any, principal: Principal, caller: Caller | None = None
 ) -> PreparedLine:
     """Prepare a line's job. Raises APIError."""
-    prepared = await preparation.prepare_offline(endpoint, body, principal, job_id, asker)
+    prepared = await preparation.prepare_offline(endpoint, body, principal, job_id, caller)
     for name in ("stream", "background"):
         if getattr(prepared.request.returns, name):
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
             raise APIError("invalid_request", message, name)
-    view = prepared.view
+    view = prepared.context
     schema = find_schema(prepared.request.constraint)
-    return PreparedLine(view.served_model, view.as_dict(), prepared.payload, schema)
+    return PreparedLine(view.served_model, view.to_dict(), prepared.payload, schema)
 
 
 def _begin(batch: Batch) -> None:

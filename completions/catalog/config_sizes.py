@@ -17,20 +17,20 @@ TABLE = Path(__file__).with_name("config_sizes.json")
 _STRETCHED = ("yarn", "linear", "dynamic")
 
 
-def vocab_size(config: Mapping[str, Any]) -> int | None:
-    return _size(config, "vocab_size")
+def get_vocab_size(config: Mapping[str, Any]) -> int | None:
+    return _get_size(config, "vocab_size")
 
 
-def context_length(config: Mapping[str, Any]) -> int | None:
+def get_context_length(config: Mapping[str, Any]) -> int | None:
     """Return the context length that the configuration states; None if it states none."""
-    return _size(config, "max_position_embeddings")
+    return _get_size(config, "max_position_embeddings")
 
 
-def context_limit(config: Mapping[str, Any]) -> int | None:
+def get_context_limit(config: Mapping[str, Any]) -> int | None:
     """Return the most tokens that `max_model_len` may allow: more than the context length where
     rotary positions are stretched by a factor, as Qwen documents for YaRN."""
-    stated = context_length(config)
-    text = text_config(config)
+    stated = get_context_length(config)
+    text = get_text_config(config)
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
     if stated is None or kind not in _STRETCHED or not isinstance(factor, int | float):
@@ -39,23 +39,23 @@ def context_limit(config: Mapping[str, Any]) -> int | None:
     return max(stated, int(factor * original))
 
 
-def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part that describes the language model, with its model type."""
     text = config.get("text_config") or config
     return {"model_type": config.get("model_type"), **text}
 
 
-def _size(config: Mapping[str, Any], key: str) -> int | None:
-    text = text_config(config)
-    family = _table().get(text["model_type"] or "", {})
+def _get_size(config: Mapping[str, Any], key: str) -> int | None:
+    text = get_text_config(config)
+    family = _load_table().get(text["model_type"] or "", {})
     for name in (key, family.get(f"{key}_key")):
-        given = text.get(name) if name else None
-        if isinstance(given, int):
-            return given if given > 0 else None
+        value = text.get(name) if name else None
+        if isinstance(value, int):
+            return value if value > 0 else None
     return family.get(key)
 
 
 @cache
-def _table() -> Mapping[str, Mapping[str, Any]]:
+def _load_table() -> Mapping[str, Mapping[str, Any]]:
     table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text("utf-8"))
     return table

@@ -66,8 +66,8 @@ class ModelEntry:
     """Default whitespace of constrained JSON: `compact` or `flexible`."""
     tool_format: str | None = None
     """Format of the model's tool calls, one of TOOL_FORMAT_NAMES; None refuses tools."""
-    thinking_marks: tuple[str, str] | None = None
-    """The marks around the model's reasoning; None for a model that does not reason."""
+    think_tags: tuple[str, str] | None = None
+    """The tags around the model's reasoning; None for a model that does not reason."""
     thinking_switch: str | None = None
     """The variable of the chat template that turns reasoning on and off."""
     repetition_penalty_scope: str = "output"
@@ -98,16 +98,16 @@ class ModelEntry:
         return tuple(1000 * self.prices[kind] for kind in PRICED) if self.prices else ()
 
     @property
-    def slots(self) -> int:
+    def max_sequences(self) -> int:
         """Sequences that a worker runs at once, until a worker reports the number."""
         return self.max_num_seqs or CPU_SLOTS
 
     @property
     def queue(self) -> str:
-        return queue_of(self.id)
+        return make_queue_name(self.id)
 
 
-def queue_of(model_id: str) -> str:
+def make_queue_name(model_id: str) -> str:
     """The Celery queue of a model's jobs."""
     return f"gen.{model_id}"
 
@@ -150,7 +150,9 @@ def load(path: Path, models_dir: Path) -> Catalog:
     tables = document.get("models")
     if not isinstance(tables, dict) or not tables:
         raise CatalogError(f"{path} names no model; add a [models.NAME] table")
-    return Catalog({name: _entry(name, table, models_dir, path) for name, table in tables.items()})
+    return Catalog(
+        {name: _parse_entry(name, table, models_dir, path) for name, table in tables.items()}
+    )
 
 
 _TYPES: dict[str, type] = {
@@ -160,7 +162,7 @@ _TYPES: dict[str, type] = {
     "stream_interval": int, "kv_cache_bytes": int, "gpu_memory_utilization": float,
     "enforce_eager": bool, "async_scheduling": bool, "grammar_threads": int,
     "json_whitespace": str, "tool_format": str,
-    "thinking_marks": list, "thinking_switch": str, "adapters": dict,
+    "think_tags": list, "thinking_switch": str, "adapters": dict,
     "text_prompts": bool, "speculation": object, "stop_token_ids": list, "prices": dict,
     "repetition_penalty_scope": str,
     "logit_processors": dict,
@@ -172,22 +174,26 @@ _CHOICES = {
 }  # fmt: skip
 
 _SPECULATION: Mapping[Any, bool] = {"auto": True, "off": False, True: True, False: False}
+_FORMER_KEYS = {"thinking_marks": "think_tags"}
+"""Keys by their names in version 0.1, accepted until version 0.3."""
 _READ_APART = ("path", "adapters", "prices", "logit_processors", "speculation")
 
 
-def _entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
+def _parse_entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
     where = f"{path}: [models.{name}]"
+    if isinstance(table, dict):
+        table = _rename_keys(table, where)
     _check_values(table, where)
-    given = [source for source in _SOURCES if source in table]
-    if len(given) != 1:
+    sources = [source for source in _SOURCES if source in table]
+    if len(sources) != 1:
         raise CatalogError(f"{where} needs exactly one of: {', '.join(_SOURCES)}")
     if "wheel" in table and not ("gguf" in table and "sha256" in table):
         raise CatalogError(f"{where}: a wheel needs gguf (a path in it) and that file's sha256")
     options = {key: value for key, value in table.items() if key not in _READ_APART}
-    if "thinking_marks" in table:
-        options["thinking_marks"] = _thinking_marks(table["thinking_marks"], where)
+    if "think_tags" in table:
+        options["think_tags"] = _parse_think_tags(table["think_tags"], where)
     elif "thinking_switch" in table:
-        raise CatalogError(f"{where}: thinking_switch needs thinking_marks")
+        raise CatalogError(f"{where}: thinking_switch needs think_tags")
     ids = options["stop_token_ids"] = tuple(table.get("stop_token_ids", ()))
     if not all(type(id) is int and id >= 0 for id in ids):
         raise CatalogError(f"{where}: stop_token_ids must be token ids: integers of at least 0")
@@ -198,12 +204,19 @@ def _entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEntry:
         id=name,
         folder=models_dir / (f"{plain_name}--gguf" if is_gguf else path_given or plain_name),
         gguf_file=models_dir / path_given if is_gguf else None,
-        adapters=_adapters(table.get("adapters", {}), models_dir, where),
-        prices=_prices(table.get("prices", {}), where),
-        logit_processors=_logit_processors(table.get("logit_processors", {}), where),
-        speculation=_speculation(table.get("speculation", "auto"), where),
+        adapters=_parse_adapters(table.get("adapters", {}), models_dir, where),
+        prices=_parse_prices(table.get("prices", {}), where),
+        logit_processors=_parse_logit_processors(table.get("logit_processors", {}), where),
+        speculation=_parse_speculation(table.get("speculation", "auto"), where),
         **options,
     )
+
+
+def _rename_keys(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    for former, key in _FORMER_KEYS.items():
+        if former in table and key in table:
+            raise CatalogError(f"{where}: {former} is the former name of {key}; keep only {key}")
+    return {_FORMER_KEYS.get(key, key): value for key, value in table.items()}
 
 
 def _check_values(table: Any, where: str) -> None:
@@ -215,8 +228,8 @@ def _check_values(table: Any, where: str) -> None:
             raise CatalogError(f"{where} has an unknown key {key!r}; known: {', '.join(_TYPES)}")
         is_right = expected in (type(value), object)
         if not is_right and not (expected is float and type(value) is int):
-            named = {"dict": "table", "list": "array"}.get(expected.__name__, expected.__name__)
-            raise CatalogError(f"{where}: {key} must be of type {named}")
+            type_name = {"dict": "table", "list": "array"}.get(expected.__name__, expected.__name__)
+            raise CatalogError(f"{where}: {key} must be of type {type_name}")
         if expected is int and type(value) is int and value < 1:
             raise CatalogError(f"{where}: {key} must be at least 1")
         if expected is float and not 0 < float(str(value)) <= 1:
@@ -225,21 +238,19 @@ def _check_values(table: Any, where: str) -> None:
             raise CatalogError(f"{where}: {key} must be one of {', '.join(_CHOICES[key])}")
 
 
-def _speculation(given: Any, where: str) -> bool:
-    if type(given) not in (str, bool) or given not in _SPECULATION:
+def _parse_speculation(value: Any, where: str) -> bool:
+    if type(value) not in (str, bool) or value not in _SPECULATION:
         raise CatalogError(f'{where}: speculation must be "auto", "off", true or false')
-    return _SPECULATION[given]
+    return _SPECULATION[value]
 
 
-def _thinking_marks(given: list[Any], where: str) -> tuple[str, str]:
-    if len(given) != 2 or not all(isinstance(mark, str) and mark.strip() for mark in given):
-        raise CatalogError(
-            f"{where}: thinking_marks must be two strings, such as <think> and </think>"
-        )
-    return given[0], given[1]
+def _parse_think_tags(value: list[Any], where: str) -> tuple[str, str]:
+    if len(value) != 2 or not all(isinstance(tag, str) and tag.strip() for tag in value):
+        raise CatalogError(f"{where}: think_tags must be two strings, such as <think> and </think>")
+    return value[0], value[1]
 
 
-def _adapters(table: dict[str, Any], models_dir: Path, where: str) -> dict[str, Path]:
+def _parse_adapters(table: dict[str, Any], models_dir: Path, where: str) -> dict[str, Path]:
     for name, path in table.items():
         if not isinstance(path, str) or not path:
             raise CatalogError(f"{where}: adapter {name!r} must name a folder")
@@ -250,7 +261,7 @@ def _adapters(table: dict[str, Any], models_dir: Path, where: str) -> dict[str, 
     return {name: models_dir / path for name, path in table.items()}
 
 
-def _prices(table: dict[str, Any], where: str) -> dict[str, float]:
+def _parse_prices(table: dict[str, Any], where: str) -> dict[str, float]:
     """Check prices and fill in missing ones: cached prompts cost as much as prompts, others 0."""
     for key, value in table.items():
         if key not in PRICED:
@@ -267,7 +278,7 @@ def _prices(table: dict[str, Any], where: str) -> dict[str, float]:
     }
 
 
-def _logit_processors(table: dict[str, Any], where: str) -> dict[str, str]:
+def _parse_logit_processors(table: dict[str, Any], where: str) -> dict[str, str]:
     for name, path in table.items():
         if not isinstance(path, str) or not _ATTRIBUTE.fullmatch(path):
             raise CatalogError(f"{where}: logit processor {name!r} must be 'module:attribute'")

@@ -56,7 +56,7 @@ class ModelFiles:
             "text_prompts": self.entry.text_prompts,
             "chat": self.chat_template is not None,
             "tools": self.entry.tool_format is not None,
-            "thinking": self.entry.thinking_marks is not None,
+            "thinking": self.entry.think_tags is not None,
             "fim": self.fim_token_ids is not None,
             "routed_experts": self.routes_experts,
         }
@@ -68,7 +68,7 @@ class ModelFiles:
         path = self.entry.folder / "manifest.json"
         if not path.is_file():
             return None
-        manifest = _json(path)
+        manifest = _read_json(path)
         files = manifest["files"]
         weights = sorted(each["sha256"] for name, each in files.items() if "safetensors" in name)
         if not weights:
@@ -86,8 +86,8 @@ class ModelFiles:
         """All end tokens, from the configurations, the tokenizer and models.toml."""
         name = self.special_tokens.get("eos_token")
         own = self.tokenizer.token_to_id(name) if name else None
-        named = [*self.config_eos_token_ids, *([] if own is None else [own])]
-        return tuple(dict.fromkeys([*named, *self.entry.stop_token_ids]))
+        ids = [*self.config_eos_token_ids, *([] if own is None else [own])]
+        return tuple(dict.fromkeys([*ids, *self.entry.stop_token_ids]))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -121,7 +121,7 @@ class ModelFiles:
     @cached_property
     def tokenizer_config(self) -> Mapping[str, Any]:
         path = self.entry.folder / "tokenizer_config.json"
-        return _json(path) if path.is_file() else {}
+        return _read_json(path) if path.is_file() else {}
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -131,8 +131,8 @@ class ModelFiles:
             return path.read_text("utf-8")
         template = self.tokenizer_config.get("chat_template")
         if isinstance(template, list):  # several by name, as in older tokenizers
-            named = {entry["name"]: entry["template"] for entry in template}
-            template = named.get("default")
+            templates = {entry["name"]: entry["template"] for entry in template}
+            template = templates.get("default")
         return template if isinstance(template, str) else None
 
     @cached_property
@@ -143,25 +143,25 @@ class ModelFiles:
         than tokenizer_config.json, unless the latter lists all tokens.
         """
         path = self.entry.folder / "special_tokens_map.json"
-        sources = [_json(path) if path.is_file() else {}, self.tokenizer_config]
+        sources = [_read_json(path) if path.is_file() else {}, self.tokenizer_config]
         if "added_tokens_decoder" in self.tokenizer_config:
             sources.reverse()
-        found = {}
+        by_name = {}
         for name in SPECIAL_TOKENS:
             values = (source.get(name) for source in sources)
             texts = (each.get("content") if isinstance(each, dict) else each for each in values)
             if (text := next((each for each in texts if isinstance(each, str)), None)) is not None:
-                found[name] = text
-        return found
+                by_name[name] = text
+        return by_name
 
 
-def served_models() -> Catalog:
+def load_catalog() -> Catalog:
     """Return models.toml, which is read once per process."""
-    return _catalog(settings.MODELS_FILE, settings.MODELS_DIR)
+    return _load_catalog(settings.MODELS_FILE, settings.MODELS_DIR)
 
 
 @lru_cache
-def _catalog(path: Path, models_dir: Path) -> Catalog:
+def _load_catalog(path: Path, models_dir: Path) -> Catalog:
     return entries.load(path, models_dir)
 
 
@@ -173,9 +173,9 @@ def load(entry: ModelEntry) -> ModelFiles:
         raise ModelFilesError(
             f"model {entry.id}: {path} is missing; `make setup` fetches what models.toml names"
         )
-    config = _json(path)
-    vocab_size = config_sizes.vocab_size(config)
-    context = config_sizes.context_length(config)
+    config = _read_json(path)
+    vocab_size = config_sizes.get_vocab_size(config)
+    context = config_sizes.get_context_length(config)
     length = entry.max_model_len or context
     if vocab_size is None:
         raise ModelFilesError(f"model {entry.id}: {path} states no vocab_size")
@@ -188,40 +188,40 @@ def load(entry: ModelEntry) -> ModelFiles:
             raise ModelFilesError(
                 f"model {entry.id}: stop_token_ids holds {id}, beyond its {vocab_size} tokens"
             )
-    text = config_sizes.text_config(config)
+    text = config_sizes.get_text_config(config)
     return ModelFiles(
         entry=entry,
         vocab_size=vocab_size,
-        max_model_len=min(length, config_sizes.context_limit(config) or length),
-        quantization=_quantization(entry.folder, config),
-        config_eos_token_ids=_eos_token_ids(entry.folder, text),
+        max_model_len=min(length, config_sizes.get_context_limit(config) or length),
+        quantization=_detect_quantization(entry.folder, config),
+        config_eos_token_ids=_read_eos_token_ids(entry.folder, text),
         routes_experts=any((text.get(key) or 0) > 1 for key in _EXPERT_KEYS),
         created=int(path.stat().st_mtime),
     )
 
 
-def _quantization(folder: Path, config: Mapping[str, Any]) -> str | None:
+def _detect_quantization(folder: Path, config: Mapping[str, Any]) -> str | None:
     settings = config.get("quantization_config") or {}
     path = folder / _MODELOPT_FILE
     if not settings and path.is_file():
-        algorithm = (_json(path).get("quantization") or {}).get("quant_algo")
+        algorithm = (_read_json(path).get("quantization") or {}).get("quant_algo")
         return "modelopt" if algorithm else None
     method = settings.get("quant_method")
     return f"gguf {settings['type']}" if method == "gguf" and "type" in settings else method
 
 
-def _eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+def _read_eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Collect the ids from both configurations, which may differ."""
     path = folder / "generation_config.json"
-    generation = _json(path) if path.is_file() else {}
-    found: list[int] = []
+    generation = _read_json(path) if path.is_file() else {}
+    all_ids: list[int] = []
     for source in (generation, config):
         ids = source.get("eos_token_id")
-        found += ids if isinstance(ids, list) else [] if ids is None else [ids]
-    return tuple(dict.fromkeys(found))
+        all_ids += ids if isinstance(ids, list) else [] if ids is None else [ids]
+    return tuple(dict.fromkeys(all_ids))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -43,11 +43,11 @@ class TokenIds:
     count: int
     json: bytes
 
-    def fragment(self) -> orjson.Fragment:
+    def to_fragment(self) -> orjson.Fragment:
         """The ids within a larger JSON document."""
         return orjson.Fragment(self.json)
 
-    def as_list(self) -> list[int]:
+    def to_list(self) -> list[int]:
         ids: list[int] = []
         start = 1
         while start < len(self.json) - 1:
@@ -70,7 +70,7 @@ def encode(model: ModelFiles, text: str, special: bool = True) -> TokenIds:
 def encode_all(model: ModelFiles, texts: Sequence[str], special: bool = True) -> list[list[int]]:
     """The tokens of several texts. Raises TokenizationError."""
     if sum(map(len, texts)) > LONG:
-        return [_encode_in_child(model, text, special).as_list() for text in texts]
+        return [_encode_in_child(model, text, special).to_list() for text in texts]
     return _encode_here(model, texts, special)
 
 
@@ -94,8 +94,8 @@ def decode_all(
     """The texts of prompts. Raises TokenizationError."""
     if sum(map(len, prompts)) > LONG:
         return [_decode_in_child(model, ids, skip_special_tokens) for ids in prompts]
-    listed = [list(ids) for ids in prompts]
-    return model.tokenizer.decode_batch(listed, skip_special_tokens=skip_special_tokens)
+    id_lists = [list(ids) for ids in prompts]
+    return model.tokenizer.decode_batch(id_lists, skip_special_tokens=skip_special_tokens)
 
 
 def _decode_in_child(model: ModelFiles, ids: Sequence[int], skip_special_tokens: bool) -> str:
@@ -113,7 +113,7 @@ def _ask(model: ModelFiles, action: str, value: bytes, special: bool) -> tuple[i
     path = str(model.entry.folder / "tokenizer.json")
     question = orjson.dumps([path, action, orjson.Fragment(value), special]) + b"\n"
     for _ in range(_TRIES):
-        with _children().borrowed() as child:
+        with _get_children().borrowed() as child:
             try:
                 number, _, document = child.exchange(question, SECONDS).partition(b" ")
             except TimeoutError as error:
@@ -129,7 +129,7 @@ def _ask(model: ModelFiles, action: str, value: bytes, special: bool) -> tuple[i
 
 
 @lru_cache
-def _children() -> IdleChildren[Any]:
+def _get_children() -> IdleChildren[Any]:
     children = IdleChildren(lambda: ChildProcess(CHILD), KEPT)
     atexit.register(children.close)
     return children

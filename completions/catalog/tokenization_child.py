@@ -21,7 +21,7 @@ def load(path: str) -> Tokenizer:
     return tokenizer
 
 
-def answer(question: bytes) -> bytes:
+def run_request(question: bytes) -> bytes:
     """The line that answers a line."""
     path, action, value, special = orjson.loads(question)
     try:
@@ -36,7 +36,7 @@ def answer(question: bytes) -> bytes:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the service handles Ctrl-C
     for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(answer(line))
+        sys.stdout.buffer.write(run_request(line))
         sys.stdout.buffer.flush()
 
 

@@ -14,7 +14,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegun:
+class CallStart:
     """A tool is called; its arguments follow."""
 
     name: str
@@ -27,7 +27,7 @@ class Arguments:
     text: str
 
 
-Part = Text | CallBegun | Arguments
+Part = Text | CallStart | Arguments
 
 
 class CallParser(ABC):
@@ -37,20 +37,20 @@ class CallParser(ABC):
     appends parts and returns whether there may be more to do.
     """
 
-    def __init__(self, opening: str, kept: str = "", between: str | None = None) -> None:
-        """`opening` begins a call; its suffix `kept` belongs to the header. `between` holds the
-        characters that are dropped after a call, by default white space."""
+    def __init__(self, opening: str, kept_prefix: str = "", between: str | None = None) -> None:
+        """`opening` begins a call; its suffix `kept_prefix` belongs to the header. `between` holds
+        the characters that are dropped after a call, by default white space."""
         self._mark = opening
-        self._kept = kept
+        self._kept = kept_prefix
         self._between = between
         self._buffer = ""
-        self._step = self._in_text
+        self._step = self._parse_text
         self._after_call = False
 
     @property
-    def in_call(self) -> bool:
+    def is_in_call(self) -> bool:
         """Whether a call has begun and not ended."""
-        return self._step != self._in_text
+        return self._step != self._parse_text
 
     def push(self, text: str) -> list[Part]:
         self._buffer += text
@@ -62,31 +62,31 @@ class CallParser(ABC):
     def finish(self) -> list[Part]:
         """The last parts; no more text follows."""
         left, self._buffer = self._buffer, ""
-        if self._step == self._in_header:
-            self._step = self._in_text
-            return [self._not_a_call(left)]
-        return [Text(left)] if left and self._step == self._in_text else []
+        if self._step == self._parse_header:
+            self._step = self._parse_text
+            return [self._make_text(left)]
+        return [Text(left)] if left and self._step == self._parse_text else []
 
-    def _not_a_call(self, written: str) -> Text:
-        return Text(self._mark.removesuffix(self._kept) + written)
+    def _make_text(self, text: str) -> Text:
+        return Text(self._mark.removesuffix(self._kept) + text)
 
-    def _in_text(self, parts: list[Part]) -> bool:
+    def _parse_text(self, parts: list[Part]) -> bool:
         if self._after_call:
             self._buffer = self._buffer.lstrip(self._between)
             self._after_call = not self._buffer
-        before, mark, self._buffer = split_at(self._buffer, (self._mark,))
+        before, marker, self._buffer = split_at(self._buffer, (self._mark,))
         if before:
             parts.append(Text(before))
-        if mark is None:
+        if marker is None:
             return False
         self._buffer = self._kept + self._buffer
-        self._step = self._in_header
+        self._step = self._parse_header
         return True
 
     @abstractmethod
-    def _in_header(self, parts: list[Part]) -> bool:
+    def _parse_header(self, parts: list[Part]) -> bool:
         """Read up to the arguments."""
 
     def _end_call(self) -> None:
-        self._step = self._in_text
+        self._step = self._parse_text
         self._after_call = True

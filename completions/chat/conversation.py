@@ -5,17 +5,17 @@ from typing import Any
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.forms import simplify, with_calls_in_text
+from completions.chat.forms import simplify, write_calls_in_text
 from completions.chat.json_calls import HERMES
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import Tool, ToolFormat
 
 
-def prompt_text(
+def render_prompt(
     model: ModelFiles,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Tool],
-    written: ToolFormat | None,
+    tool_format: ToolFormat | None,
     options: Mapping[str, Any],
     add_generation_prompt: bool = True,
 ) -> str:
@@ -25,14 +25,14 @@ def prompt_text(
     earlier calls if it does not use them. What it refuses is rendered in a simpler form.
     """
     source = model.chat_template or ""
-    knows_tools = "tools" in template.variables_of(source)
-    write = (written or HERMES).write
+    knows_tools = "tools" in template.find_variables(source)
+    write = (tool_format or HERMES).write
     if knows_tools and "tool_calls" in source:
-        messages = _with_text(messages)
+        messages = _make_texts(messages)
     else:
-        messages = with_calls_in_text(messages, write)
-    if not knows_tools and tools and written is not None:
-        messages = _with_preamble(messages, written.preamble(tools))
+        messages = write_calls_in_text(messages, write)
+    if not knows_tools and tools and tool_format is not None:
+        messages = _add_preamble(messages, tool_format.write_preamble(tools))
     refusal: ChatTemplateError | None = None
     for form in simplify(messages, write):
         try:
@@ -40,7 +40,7 @@ def prompt_text(
                 model,
                 form,
                 add_generation_prompt=add_generation_prompt,
-                tools=[tool.as_dict() for tool in tools] or None,
+                tools=[tool.to_dict() for tool in tools] or None,
                 options=options,
             )
         except ChatTemplateError as error:
@@ -49,13 +49,13 @@ def prompt_text(
     raise refusal
 
 
-def _with_text(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _make_texts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The messages with empty text where a message that calls tools has none: templates search or
     append to the text, as Qwen's do, or would print `None`."""
     return [{**message, "content": message.get("content") or ""} for message in messages]
 
 
-def _with_preamble(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
+def _add_preamble(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
     """The messages with the text appended to the system message, which is added if missing."""
     if messages and messages[0]["role"] == "system":
         first, *rest = messages

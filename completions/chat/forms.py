@@ -11,10 +11,10 @@ from hashlib import sha256
 from itertools import chain
 from typing import Any
 
-from completions.chat.tools import Call
+from completions.chat.tools import ToolCall
 
 Message = Mapping[str, Any]
-Write = Callable[[Call], str]
+Write = Callable[[ToolCall], str]
 """Writes a call as text."""
 _ID_LENGTH = 9
 """Of the ids of calls in Mistral's templates."""
@@ -24,21 +24,21 @@ def simplify(messages: Sequence[Message], write: Write) -> Iterator[Sequence[Mes
     """The messages as they are, then in ever simpler forms."""
     yield messages
     if any(message.get("tool_calls") for message in messages):
-        yield from _other_arguments(messages)
-        single = one_call_each(messages)
+        yield from _iter_argument_forms(messages)
+        single = split_calls(messages)
         yield single
-        yield from _other_arguments(single)
-    turns = in_turns(with_calls_in_text(messages, write))
+        yield from _iter_argument_forms(single)
+    turns = merge_turns(write_calls_in_text(messages, write))
     yield turns
-    yield without_system(turns)
+    yield merge_system(turns)
 
 
-def _other_arguments(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    yield with_arguments(messages, _as_text)
-    yield with_arguments(messages, _as_object)
+def _iter_argument_forms(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
+    yield convert_arguments(messages, _to_text)
+    yield convert_arguments(messages, _to_object)
 
 
-def with_arguments(messages: Sequence[Message], convert: Callable[[Any], Any]) -> list[Message]:
+def convert_arguments(messages: Sequence[Message], convert: Callable[[Any], Any]) -> list[Message]:
     """The messages with other arguments of calls."""
     converted = []
     for message in messages:
@@ -54,54 +54,54 @@ def with_arguments(messages: Sequence[Message], convert: Callable[[Any], Any]) -
     return converted
 
 
-def _as_text(arguments: Mapping[str, Any] | str) -> str:
+def _to_text(arguments: Mapping[str, Any] | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _as_object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
+def _to_object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
     return {"arguments": arguments} if isinstance(arguments, str) else arguments
 
 
-def one_call_each(messages: Sequence[Message]) -> list[Message]:
+def split_calls(messages: Sequence[Message]) -> list[Message]:
     """The messages with one call in each, its results behind it, and short ids."""
     split: list[Message] = []
     waiting: dict[str, list[Message]] = {}  # calls of one message, with results, by id
     for message in messages:
         calls = message.get("tool_calls")
         if message["role"] == "tool" and message.get("tool_call_id") in waiting:
-            result = _with_short_id(message, "tool_call_id")
+            result = _shorten_id(message, "tool_call_id")
             waiting[message["tool_call_id"]].append(result)
             continue
         split += chain.from_iterable(waiting.values())
         waiting = {}
-        for place, call in enumerate(calls or ()):
-            text = message["content"] if place == 0 else ""
-            one = {**message, "content": text, "tool_calls": [_with_short_id(call, "id")]}
+        for position, call in enumerate(calls or ()):
+            text = message["content"] if position == 0 else ""
+            one = {**message, "content": text, "tool_calls": [_shorten_id(call, "id")]}
             waiting.setdefault(call["id"], []).append(one)
         if not calls:
-            split.append(_with_short_id(message, "tool_call_id"))
+            split.append(_shorten_id(message, "tool_call_id"))
     return [*split, *chain.from_iterable(waiting.values())]
 
 
-def _with_short_id(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    if not (given := value.get(name)):
+def _shorten_id(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if not (id := value.get(name)):
         return value
-    return {**value, name: sha256(given.encode()).hexdigest()[:_ID_LENGTH]}
+    return {**value, name: sha256(id.encode()).hexdigest()[:_ID_LENGTH]}
 
 
-def with_calls_in_text(messages: Sequence[Message], write: Write) -> list[Message]:
+def write_calls_in_text(messages: Sequence[Message], write: Write) -> list[Message]:
     """The messages with calls written into their texts."""
     plain: list[Message] = []
     for message in messages:
         texts = [message["content"]] if message.get("content") else []
         functions = (call["function"] for call in message.get("tool_calls", ()))
-        texts += [write(Call(each["name"], each["arguments"])) for each in functions]
-        kept = {key: value for key, value in message.items() if key != "tool_calls"}
-        plain.append({**kept, "content": "\n".join(texts)})
+        texts += [write(ToolCall(each["name"], each["arguments"])) for each in functions]
+        fields = {key: value for key, value in message.items() if key != "tool_calls"}
+        plain.append({**fields, "content": "\n".join(texts)})
     return plain
 
 
-def in_turns(messages: Sequence[Message]) -> list[Message]:
+def merge_turns(messages: Sequence[Message]) -> list[Message]:
     """A system message if there is one, then users and assistants in turn. A user says the results
     of tools, and what the system says later."""
     turns: list[tuple[str, list[str]]] = []
@@ -118,9 +118,9 @@ def in_turns(messages: Sequence[Message]) -> list[Message]:
     return [{"role": role, "content": "\n\n".join(filter(None, texts))} for role, texts in turns]
 
 
-def without_system(turns: Sequence[Message]) -> list[Message]:
+def merge_system(turns: Sequence[Message]) -> list[Message]:
     """The turns with the system's text in front of the first user's."""
     if not turns or turns[0]["role"] != "system":
         return list(turns)
     first = {"role": "user", "content": turns[0]["content"]}
-    return in_turns([first, *turns[1:]])
+    return merge_turns([first, *turns[1:]])

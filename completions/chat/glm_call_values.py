@@ -15,7 +15,7 @@ Schema = Mapping[str, Any]
 
 _MAX_DEPTH = 16
 """The deepest nesting of unions that is followed."""
-_MOST_PARTS = 1000
+_MAX_PARTS = 1000
 """How many parts of a schema are read for one argument, and how many values are compared with
 parts. A schema may be large, and lead back to itself."""
 _BOUNDS = {
@@ -42,10 +42,10 @@ class ArgumentReader:
 
     def is_string(self, name: str) -> bool:
         """Whether only strings are allowed, so that every text is one."""
-        schemas = self._schemas(name)
-        return bool(schemas) and all(_kinds(schema) == {"string"} for schema in schemas)
+        schemas = self._list_schemas(name)
+        return bool(schemas) and all(_list_kinds(schema) == {"string"} for schema in schemas)
 
-    def as_json(self, name: str, text: str) -> str:
+    def to_json(self, name: str, text: str) -> str:
         """The JSON of an argument.
 
         A text that is valid JSON is read as a string only if the schema may allow this string and
@@ -55,24 +55,26 @@ class ArgumentReader:
             value = strict_json.loads(text)
         except strict_json.StrictJSONError:
             return dump(text)
-        schemas = self._schemas(name)
-        names_strings = any("string" in (_kinds(schema) or ()) for schema in schemas)
-        may_be_text = names_strings and any(self._may_hold(text, schema) for schema in schemas)
-        self._left = _MOST_PARTS
-        if may_be_text and (isinstance(value, str) or not self._fits(value, schemas)):
+        schemas = self._list_schemas(name)
+        names_strings = any("string" in (_list_kinds(schema) or ()) for schema in schemas)
+        may_be_text = names_strings and any(self._can_hold(text, schema) for schema in schemas)
+        self._left = _MAX_PARTS
+        if may_be_text and (isinstance(value, str) or not self._is_fit(value, schemas)):
             return dump(text)
         return text.strip()
 
-    def _schemas(self, name: str) -> list[Schema]:
+    def _list_schemas(self, name: str) -> list[Schema]:
         """The alternatives of an argument's schema."""
         if name not in self._known:
-            self._left = _MOST_PARTS
-            roots = list(self._alternatives(self._root))
-            declared = [schema for root in roots for schema in _declared(root, name)]
-            self._known[name] = [each for schema in declared for each in self._alternatives(schema)]
+            self._left = _MAX_PARTS
+            roots = list(self._iter_alternatives(self._root))
+            declared = [schema for root in roots for schema in _list_declared(root, name)]
+            self._known[name] = [
+                each for schema in declared for each in self._iter_alternatives(schema)
+            ]
         return self._known[name]
 
-    def _alternatives(
+    def _iter_alternatives(
         self, schema: Any, beside: Schema = MappingProxyType({}), seen: set[str] | None = None,
         depth: int = 0,
     ) -> Iterator[Schema]:  # fmt: skip
@@ -95,7 +97,7 @@ class ArgumentReader:
                 break
             if not isinstance(part, Mapping):
                 continue
-            waiting += self._joined(part, seen)
+            waiting += self._join(part, seen)
             _merge(merged, part)
             unions += [part[key] for key in ("anyOf", "oneOf") if isinstance(part.get(key), list)]
         if not unions:
@@ -104,74 +106,74 @@ class ArgumentReader:
         if unions[1:]:
             merged[_OTHER] = True
         for option in unions[0]:
-            yield from self._alternatives(option, merged, seen, depth + 1)
+            yield from self._iter_alternatives(option, merged, seen, depth + 1)
 
-    def _joined(self, part: Schema, seen: set[str]) -> list[Any]:
+    def _join(self, part: Schema, seen: set[str]) -> list[Any]:
         """The schemas that a part leads to and that hold together with it."""
-        joined, reference = _list(part.get("allOf")), part.get("$ref")
+        joined, reference = _to_list(part.get("allOf")), part.get("$ref")
         if isinstance(reference, str) and reference not in seen:
             seen.add(reference)
-            if found := resolve(self._root, reference):
-                joined = [*joined, found[1]]
+            if target := resolve(self._root, reference):
+                joined = [*joined, target[1]]
         return joined
 
-    def _fits(self, value: Any, alternatives: Iterable[Schema]) -> bool:
+    def _is_fit(self, value: Any, alternatives: Iterable[Schema]) -> bool:
         """Whether a value is certainly an instance of one of the schemas."""
         for schema in alternatives:
             self._left -= 1
             if self._left < 0:
                 return False
             try:
-                if not schema.keys() - _CHECKED and self._holds(value, schema):
+                if not schema.keys() - _CHECKED and self._is_valid(value, schema):
                     return True
             except (TypeError, RecursionError):  # such as a bound that is not a number
                 continue
         return False
 
-    def _may_hold(self, text: str, schema: Schema) -> bool:
+    def _can_hold(self, text: str, schema: Schema) -> bool:
         """Whether a string may be an instance of the schema, as far as keywords are checked."""
         try:
-            return self._holds(text, schema)
+            return self._is_valid(text, schema)
         except TypeError:  # such as a length that is not a number
             return True
 
-    def _holds(self, value: Any, schema: Schema) -> bool:
-        listed = _listed(schema)
+    def _is_valid(self, value: Any, schema: Schema) -> bool:
+        values = _list_values(schema)
         # JSON's true is not 1.
-        alike = (each for each in listed or () if isinstance(each, bool) == isinstance(value, bool))
-        if listed is not None and value not in alike:
+        alike = (each for each in values or () if isinstance(each, bool) == isinstance(value, bool))
+        if values is not None and value not in alike:
             return False
-        kinds = _kinds(schema)
-        if kinds is not None and kinds.isdisjoint(_kinds_of_value(value)):
+        kinds = _list_kinds(schema)
+        if kinds is not None and kinds.isdisjoint(_find_value_kinds(value)):
             return False
         if isinstance(value, str):
             length = len(value)
             return bool(schema.get("minLength", 0) <= length <= schema.get("maxLength", length))
         if isinstance(value, list):
-            return self._fits_items(value, schema)
+            return self._are_items_valid(value, schema)
         if isinstance(value, dict):
-            return self._fits_properties(value, schema)
+            return self._are_properties_valid(value, schema)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return True
         return all(test(value, schema[name]) for name, test in _BOUNDS.items() if name in schema)
 
-    def _fits_items(self, values: list[Any], schema: Schema) -> bool:
+    def _are_items_valid(self, values: list[Any], schema: Schema) -> bool:
         if not schema.get("minItems", 0) <= len(values) <= schema.get("maxItems", len(values)):
             return False
-        alternatives = list(self._alternatives(schema.get("items", True)))
-        return all(self._fits(value, alternatives) for value in values)
+        alternatives = list(self._iter_alternatives(schema.get("items", True)))
+        return all(self._is_fit(value, alternatives) for value in values)
 
-    def _fits_properties(self, values: dict[str, Any], schema: Schema) -> bool:
+    def _are_properties_valid(self, values: dict[str, Any], schema: Schema) -> bool:
         if not values.keys() >= set(schema.get("required", ())):
             return False
         properties, more = schema.get("properties", {}), schema.get("additionalProperties", True)
         return all(
-            self._fits(value, self._alternatives(properties.get(name, more)))
+            self._is_fit(value, self._iter_alternatives(properties.get(name, more)))
             for name, value in values.items()
         )
 
 
-def _declared(schema: Schema, name: str) -> list[Any]:
+def _list_declared(schema: Schema, name: str) -> list[Any]:
     """The schemas of a property. Patterns are the client's, so they are not tried."""
     properties, patterns = schema.get("properties", {}), schema.get("patternProperties")
     if name in properties:
@@ -186,8 +188,8 @@ def _merge(merged: dict[str, Any], part: Schema) -> None:
         if keyword == "properties":
             before = merged.get(keyword, ChainMap({})).maps
             merged[keyword] = ChainMap(dict(value) if isinstance(value, Mapping) else {}, *before)
-        elif keyword == "type" and (kinds := _kinds(part)) and (before := _kinds(merged)):
-            merged[keyword] = sorted(_common_kinds(kinds, before))
+        elif keyword == "type" and (kinds := _list_kinds(part)) and (before := _list_kinds(merged)):
+            merged[keyword] = sorted(_intersect_kinds(kinds, before))
         elif keyword in _CHECKED or keyword == "patternProperties":
             if merged.get(keyword, value) != value:
                 merged[_OTHER] = True  # both hold, and one is kept
@@ -196,7 +198,7 @@ def _merge(merged: dict[str, Any], part: Schema) -> None:
             merged[_OTHER] = True
 
 
-def _common_kinds(one: set[str], other: set[str]) -> set[str]:
+def _intersect_kinds(one: set[str], other: set[str]) -> set[str]:
     common = one & other
     for kinds, others in ((one, other), (other, one)):
         if "integer" in kinds and "number" in others:
@@ -204,27 +206,27 @@ def _common_kinds(one: set[str], other: set[str]) -> set[str]:
     return common
 
 
-def _list(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _kinds(schema: Schema) -> set[str] | None:
+def _list_kinds(schema: Schema) -> set[str] | None:
     """The types that a schema allows; None for all."""
     kinds = schema.get("type")
     if isinstance(kinds, str):
         return {kinds}
     if isinstance(kinds, list):
         return {kind for kind in kinds if isinstance(kind, str)}
-    listed = _listed(schema)
-    return {kind for value in listed for kind in _kinds_of_value(value)} if listed else None
+    values = _list_values(schema)
+    return {kind for value in values for kind in _find_value_kinds(value)} if values else None
 
 
-def _listed(schema: Schema) -> list[Any] | None:
+def _list_values(schema: Schema) -> list[Any] | None:
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     return values if isinstance(values, list) else None
 
 
-def _kinds_of_value(value: Any) -> set[str]:
+def _find_value_kinds(value: Any) -> set[str]:
     if isinstance(value, bool):
         return {"boolean"}
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):

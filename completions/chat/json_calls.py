@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from completions.chat.call_parser import Arguments, CallBegun, CallParser, Part
+from completions.chat.call_parser import Arguments, CallParser, CallStart, Part
 from completions.chat.markers import split_at
-from completions.chat.tools import Call, Tool, ToolFormat, dump
+from completions.chat.tools import Tool, ToolCall, ToolFormat, dump
 from completions.contract import strict_json
 from completions.contract.stop_spans import StopSpan
 from completions.grammars.structural_tag import json_nodes
@@ -44,20 +44,20 @@ class ObjectScanner:
 
 
 class JSONCallParser(CallParser):
-    """Finds calls between `opening` and `closing`. `kept` is the suffix of `opening` that belongs
-    to the object; `separators` are characters that are dropped between calls."""
+    """Finds calls between `opening` and `closing`. `kept_prefix` is the suffix of `opening` that
+    belongs to the object; `separators` are characters that are dropped between calls."""
 
-    def __init__(self, opening: str, kept: str, closing: str, separators: str = "") -> None:
-        super().__init__(opening, kept, _WHITESPACE + separators)
+    def __init__(self, opening: str, kept_prefix: str, closing: str, separators: str = "") -> None:
+        super().__init__(opening, kept_prefix, _WHITESPACE + separators)
         self._closing = closing
         self._scanner = ObjectScanner()
 
-    def _in_header(self, parts: list[Part]) -> bool:
+    def _parse_header(self, parts: list[Part]) -> bool:
         if header := _HEADER.match(self._buffer):
-            parts.append(CallBegun(header[1]))
+            parts.append(CallStart(header[1]))
             self._buffer = self._buffer[header.end() :]
             self._scanner = ObjectScanner()
-            self._step = self._in_arguments
+            self._step = self._parse_arguments
             return True
         start = len(self._buffer) - len(self._buffer.lstrip())
         if start == len(self._buffer):
@@ -72,20 +72,20 @@ class JSONCallParser(CallParser):
 
     def _settle(self, parts: list[Part], length: int) -> bool:
         """Read a complete object without the usual header; `length` 0 means no object."""
-        written, self._buffer = self._buffer[:length], self._buffer[length:]
-        call = _read(written)
+        text, self._buffer = self._buffer[:length], self._buffer[length:]
+        call = _read(text)
         if call is None:
-            parts.append(self._not_a_call(written))
-            self._step = self._in_text
+            parts.append(self._make_text(text))
+            self._step = self._parse_text
             return True
-        parts += [CallBegun(call[0]), Arguments(call[1])]
+        parts += [CallStart(call[0]), Arguments(call[1])]
         if self._kept:
             self._end_call()
         else:
-            self._step = self._in_closing
+            self._step = self._parse_closing
         return True
 
-    def _in_arguments(self, parts: list[Part]) -> bool:
+    def _parse_arguments(self, parts: list[Part]) -> bool:
         end = self._scanner.feed(self._buffer)
         piece = self._buffer[:end]
         if piece:
@@ -93,12 +93,12 @@ class JSONCallParser(CallParser):
         self._buffer = self._buffer[len(piece) :]
         if end is None:
             return False
-        self._step = self._in_closing
+        self._step = self._parse_closing
         return True
 
-    def _in_closing(self, parts: list[Part]) -> bool:
-        _, mark, self._buffer = split_at(self._buffer, (self._closing,))
-        if mark is None:
+    def _parse_closing(self, parts: list[Part]) -> bool:
+        _, marker, self._buffer = split_at(self._buffer, (self._closing,))
+        if marker is None:
             return False
         self._end_call()
         return True
@@ -118,7 +118,7 @@ def _read(text: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JSONFormat(ToolFormat):
-    """An object with a call's name and arguments, between an opening and a closing mark."""
+    """An object with a call's name and arguments, between an opening and a closing delimiter."""
 
     begin: str
     """The text before the arguments; {name} is the tool's name."""
@@ -129,19 +129,21 @@ class JSONFormat(ToolFormat):
     separators: str = ""
 
     @property
-    def span(self) -> StopSpan:
+    def make_span(self) -> StopSpan:
         return StopSpan(self.opening, self.closing, True, _WHITESPACE + self.separators)
 
-    def call(self, tool: Tool) -> JSONNode:
-        return json_nodes.tag(self._begun(tool.name), tool.arguments(), self.end)
+    def make_call_node(self, tool: Tool) -> JSONNode:
+        return json_nodes.make_tag(
+            self._write_header(tool.name), tool.make_arguments_node(), self.end
+        )
 
-    def write(self, call: Call) -> str:
-        return f"{self._begun(call.name)}{call.text}{self.end}"
+    def write(self, call: ToolCall) -> str:
+        return f"{self._write_header(call.name)}{call.text}{self.end}"
 
-    def parser(self, tools: Sequence[Tool]) -> CallParser:
+    def make_parser(self, tools: Sequence[Tool]) -> CallParser:
         return JSONCallParser(self.opening, self.kept, self.closing, self.separators)
 
-    def _begun(self, name: str) -> str:
+    def _write_header(self, name: str) -> str:
         return self.begin.replace("{name}", name)
 
 
@@ -149,7 +151,7 @@ HERMES = JSONFormat(
     name="hermes",
     opening="<tool_call>",
     closing="</tool_call>",
-    marks=("<tool_call>", "</tool_call>"),
+    delimiters=("<tool_call>", "</tool_call>"),
     between="\n",
     begin='<tool_call>\n{"name": "{name}", "arguments": ',
     end="}\n</tool_call>",
@@ -169,7 +171,7 @@ LLAMA3 = JSONFormat(
     name="llama3",
     opening='{"name": "',
     closing="}",
-    marks=(),
+    delimiters=(),
     between="; ",
     begin='{"name": "{name}", "parameters": ',
     end="}",

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from completions.chat.call_parser import Arguments, CallBegun, CallParser, Part
-from completions.chat.markers import MarkFilter
-from completions.chat.thinking import ThinkingParser
+from completions.chat.call_parser import Arguments, CallParser, CallStart, Part
+from completions.chat.markers import MarkerFilter
+from completions.chat.reasoning import ReasoningParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +31,25 @@ class OutputParser:
 
     def __init__(
         self,
-        thinking: ThinkingParser | None = None,
+        thinking: ReasoningParser | None = None,
         calls: CallParser | None = None,
         hidden: Sequence[str] = (),
     ) -> None:
-        """`hidden` are special tokens to be removed from the text."""
+        """Parse with the given parsers. The special tokens `hidden` are removed from the text."""
         self._thinking = thinking
         self._calls = calls
-        self._hidden = MarkFilter(hidden)
+        self._hidden = MarkerFilter(hidden)
         self._num_calls = 0
         self._whitespace = ""  # dropped if a call follows
 
     @property
-    def thinking(self) -> bool:
-        return self._thinking is not None and self._thinking.thinking
+    def is_reasoning(self) -> bool:
+        return self._thinking is not None and self._thinking.is_reasoning
 
     @property
     def has_called(self) -> bool:
         """Whether there are calls and all are complete."""
-        return self._num_calls > 0 and not (self._calls and self._calls.in_call)
+        return self._num_calls > 0 and not (self._calls and self._calls.is_in_call)
 
     def push(self, text: str) -> Delta:
         return self._split(self._hidden.push(text))
@@ -58,9 +58,9 @@ class OutputParser:
         """The text that was held back; no more text follows."""
         delta = self._split(self._hidden.finish())
         if self._thinking is not None:
-            thoughts, answer = self._thinking.finish()
-            delta.reasoning += thoughts
-            self._answer(answer, delta)
+            reasoning, answer = self._thinking.finish()
+            delta.reasoning += reasoning
+            self._push_answer(answer, delta)
         if self._calls is not None:
             self._take(self._calls.finish(), delta)
         if not self._num_calls:
@@ -71,10 +71,10 @@ class OutputParser:
         delta = Delta()
         if self._thinking is not None:
             delta.reasoning, text = self._thinking.push(text)
-        self._answer(text, delta)
+        self._push_answer(text, delta)
         return delta
 
-    def _answer(self, text: str, delta: Delta) -> None:
+    def _push_answer(self, text: str, delta: Delta) -> None:
         if self._calls is None:
             delta.content += text
         elif text:
@@ -82,7 +82,7 @@ class OutputParser:
 
     def _take(self, parts: list[Part], delta: Delta) -> None:
         for part in parts:
-            if isinstance(part, CallBegun):
+            if isinstance(part, CallStart):
                 self._whitespace = ""
                 delta.calls.append(CallDelta(self._num_calls, part.name, ""))
                 self._num_calls += 1
@@ -90,9 +90,9 @@ class OutputParser:
                 _extend(delta.calls, CallDelta(self._num_calls - 1, None, part.text))
             else:
                 text = self._whitespace + part.text
-                shown = text.rstrip()
-                self._whitespace = text[len(shown) :]
-                delta.content += shown
+                visible = text.rstrip()
+                self._whitespace = text[len(visible) :]
+                delta.content += visible
 
 
 def _extend(calls: list[CallDelta], piece: CallDelta) -> None:

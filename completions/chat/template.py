@@ -40,11 +40,11 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(pattern: str) -> str:
+def _format_now(pattern: str) -> str:
     return datetime.now().astimezone().strftime(pattern)
 
 
-def _tojson(
+def _dump_json(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,
@@ -63,36 +63,36 @@ def _tojson(
 
 
 @lru_cache
-def _environment() -> ImmutableSandboxedEnvironment:
+def _make_environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
     )
-    environment.filters["tojson"] = _tojson
+    environment.filters["tojson"] = _dump_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = _format_now
     return environment
 
 
 @lru_cache
 def _compile(source: str) -> jinja2.Template:
-    return _environment().from_string(source)
+    return _make_environment().from_string(source)
 
 
 @lru_cache
-def variables_of(source: str) -> frozenset[str]:
+def find_variables(source: str) -> frozenset[str]:
     """The names of the variables that a template reads. Raises ChatTemplateError."""
     try:
-        return frozenset(find_undeclared_variables(_environment().parse(source)))
+        return frozenset(find_undeclared_variables(_make_environment().parse(source)))
     except jinja2.TemplateError as error:
         raise ChatTemplateError(f"the model's chat template is broken: {error}") from error
 
 
-def _with_thinking(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with its thoughts under the name that gpt-oss's template reads too.
+def _copy_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with its reasoning under the name that gpt-oss's template reads too.
 
-    That template refuses a call that has both, since it would take the content for the thoughts.
+    That template refuses a call that has both, since it would take the content for the reasoning.
     """
     if "reasoning_content" not in message or (message.get("tool_calls") and message.get("content")):
         return message
@@ -117,7 +117,7 @@ def render(
     variables = {
         **options,
         **model.special_tokens,
-        "messages": [_with_thinking(message) for message in messages],
+        "messages": [_copy_reasoning(message) for message in messages],
         "tools": tools,
         "add_generation_prompt": add_generation_prompt,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from completions.chat.call_parser import CallParser
 from completions.contract.stop_spans import StopSpan
-from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, json_value
+from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, make_json_value
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 NO_ARGUMENTS: Mapping[str, Any] = {
@@ -26,15 +26,15 @@ class Tool:
     parameters: Mapping[str, Any] | None = None
     strict: bool = False
     """Whether a schema that no grammar can express is refused, not replaced by any object."""
-    place: str = "tools"
+    path: str = "tools"
     """Its path in the request, for errors."""
 
     @property
-    def schema_place(self) -> str:
+    def schema_path(self) -> str:
         """The path of `parameters` in the request."""
-        return f"{self.place}.function.parameters"
+        return f"{self.path}.function.parameters"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The tool in the form that chat templates expect."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
@@ -43,14 +43,14 @@ class Tool:
             function["parameters"] = self.parameters
         return {"type": "function", "function": function}
 
-    def arguments(self, style: str = "json") -> JSONNode:
+    def make_arguments_node(self, style: str = "json") -> JSONNode:
         """The grammar node of one object: an instance of `parameters`."""
         schema = {**ANY_OBJECT, **self.parameters} if self.parameters else NO_ARGUMENTS
-        return json_value(schema, self.schema_place, style, or_object=not self.strict)
+        return make_json_value(schema, self.schema_path, style, or_object=not self.strict)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """A tool call in a conversation."""
 
     name: str
@@ -74,7 +74,7 @@ class ToolChoice:
     parallel: bool = True
     """Whether one answer may contain several calls."""
 
-    def allowed(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    def filter_tools(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
         if self.mode == NONE:
             return ()
         return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
@@ -90,7 +90,7 @@ class ToolFormat(ABC):
     """The text that every call begins with."""
     closing: str
     """The text that every call ends with."""
-    marks: tuple[str, ...]
+    delimiters: tuple[str, ...]
     """Texts that the parser looks for and that may be special tokens of the model."""
     between: str
     """The text that may separate two calls; empty for none."""
@@ -100,26 +100,26 @@ class ToolFormat(ABC):
     """The separator between two tools in the preamble."""
 
     @property
-    def span(self) -> StopSpan:
+    def make_span(self) -> StopSpan:
         """A call in an answer's text, with the characters that the parser drops behind it."""
         return StopSpan(self.opening, self.closing, dropped=" \t\r\n")
 
     @abstractmethod
-    def call(self, tool: Tool) -> JSONNode:
+    def make_call_node(self, tool: Tool) -> JSONNode:
         """A call of the tool, as one tag of a structural tag."""
 
     @abstractmethod
-    def write(self, call: Call) -> str:
+    def write(self, call: ToolCall) -> str:
         """A call as the model would have written it."""
 
     @abstractmethod
-    def parser(self, tools: Sequence[Tool]) -> CallParser:
+    def make_parser(self, tools: Sequence[Tool]) -> CallParser:
         """A parser that finds calls of these tools in an answer."""
 
-    def preamble(self, tools: Sequence[Tool]) -> str:
+    def write_preamble(self, tools: Sequence[Tool]) -> str:
         """The preamble that describes these tools."""
-        listed = self.tools_apart.join(dump(tool.as_dict()) for tool in tools)
-        return self.instructions.replace("{tools}", listed)
+        list_text = self.tools_apart.join(dump(tool.to_dict()) for tool in tools)
+        return self.instructions.replace("{tools}", list_text)
 
 
 def dump(value: Any) -> str:

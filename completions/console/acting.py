@@ -41,11 +41,11 @@ class ActingView(AsyncAPIView):
     user: User | AnonymousUser
     key: ApiKey
 
-    async def caller(self, request: HttpRequest) -> Principal:
+    async def identify_caller(self, request: HttpRequest) -> Principal:
         self.user = await request.auser()
         await self._check()
-        self.key = await _key(request.headers.get(HEADER, ""))
-        principal = usable(self.key)
+        self.key = await _find_key(request.headers.get(HEADER, ""))
+        principal = require_usable(self.key)
         permit(replace(principal, networks=()), self.scope, "")
         access_log.note(api_key=principal.key_id, organization=principal.organization_id)
         return principal
@@ -72,7 +72,7 @@ class RunView(ActingView, CompletionsView):
         await run_and_release(partial(audit.record, actor, AuditAction.USED, self.key, used))
         response = await super().post(request)
         if isinstance(response, StreamingHttpResponse):
-            response.streaming_content = await _started(response.streaming_content)
+            response.streaming_content = await _start(response.streaming_content)
         return response
 
 
@@ -80,29 +80,29 @@ class StopView(ActingView, CancelView):
     """Cancel a job of the key's organization."""
 
 
-class JudgeView(ActingView, ValidateView):
+class ValidateConstraintView(ActingView, ValidateView):
     """Validate a constraint for the key's models. It changes nothing, so a Viewer may."""
 
     permission = LOOKS
 
 
-async def _started(frames: Any) -> AsyncIterator[bytes]:
-    """A stream that has begun, and is closed at the end of the task that answers the request: a
-    client may hang up while the response passes the middleware, and nothing would read it. Only a
-    stream that has begun ends its job."""
-    first, here = await anext(frames), await runtime.current()
+async def _start(frames: Any) -> AsyncIterator[bytes]:
+    """Start a stream, and close it when the task of the request ends. If the client hangs up while
+    the response passes the middleware, nothing else would close it. Only a stream that has begun
+    ends its job."""
+    first, process = await anext(frames), await runtime.get_runtime()
     answering = cast("asyncio.Task[Any]", asyncio.current_task())
-    answering.add_done_callback(lambda _: here.spawn(frames.aclose()))
+    answering.add_done_callback(lambda _: process.spawn(frames.aclose()))
 
-    async def all_of_it() -> AsyncIterator[bytes]:
+    async def iter_all() -> AsyncIterator[bytes]:
         yield first
         async for frame in frames:
             yield frame
 
-    return all_of_it()
+    return iter_all()
 
 
-async def _key(number: str) -> ApiKey:
+async def _find_key(number: str) -> ApiKey:
     if not (number.isascii() and number.isdecimal()) or len(number) > 18:
         raise invalid_parameter(HEADER, number, "the number of an API key")
     key = await ApiKey.objects.select_related("organization").filter(pk=int(number)).afirst()
@@ -111,8 +111,8 @@ async def _key(number: str) -> ApiKey:
     return key
 
 
-def usable(key: ApiKey) -> Principal:
-    """The principal of a key that may be used now. Raises APIError."""
+def require_usable(key: ApiKey) -> Principal:
+    """Return the principal of a key that may be used now. Raises APIError."""
     if key.organization.suspended_at is not None:
         raise APIError("api_key_revoked", f"{key.organization} is suspended.")
     state = key.state(timezone.now())

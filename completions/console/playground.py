@@ -4,7 +4,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase
 
-from completions.admin.base import page, sees
+from completions.admin.base import render_page, require_view
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
 from completions.console.acting import ACTS, HEADER
@@ -20,8 +20,8 @@ CONSTRAINTS = (
 """Field of a request, its name, and an example."""
 
 
-@sees("view_job")
-def playground(request: HttpRequest) -> HttpResponseBase:
+@require_view("view_job")
+def show_playground(request: HttpRequest) -> HttpResponseBase:
     keys = ApiKey.objects.active().select_related("organization")
     context = {
         "keys": [
@@ -29,17 +29,18 @@ def playground(request: HttpRequest) -> HttpResponseBase:
             for key in keys.order_by("organization__name", "name")
             if Scope.INFERENCE in key.scopes
         ],
-        "models": list(_models()),
+        "models": list(_list_models()),
         "constraints": CONSTRAINTS,
         "may_run": request.user.has_perm(ACTS),
         "header": HEADER,
     }
-    return page(request, "quire/playground.html", "Playground", context)
+    return render_page(request, "quire/playground.html", "Playground", context)
 
 
-def _models() -> Any:
-    """(id, has a chat template) for each model whose files are present, and for its adapters."""
-    for entry in model_files.served_models():
+def _list_models() -> Any:
+    """Return (id, has a chat template) for each model whose files are present, and for its
+    adapters."""
+    for entry in model_files.load_catalog():
         try:
             files = model_files.load(entry)
         except ModelFilesError:

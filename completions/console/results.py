@@ -13,14 +13,14 @@ from django.utils import timezone
 
 from completions.accounts import audit
 from completions.accounts.audit import Actor
-from completions.admin.base import acts, page, sees
-from completions.admin.display import exact, label
+from completions.admin.base import render_page, require_change, require_view
+from completions.admin.display import format_exact, make_label
 from completions.batches import files, lines, resubmission, search
 from completions.batches.input_lines import decode_line
 from completions.batches.search import Contents, Criteria
-from completions.console.acting import usable
+from completions.console.acting import require_usable
 from completions.endpoints import batches
-from completions.endpoints.files import storage_limit
+from completions.endpoints.files import make_storage_error
 from completions.exceptions import APIError
 from completions.models import AuditAction, Batch, BatchResult, File, Scope
 from completions.models.release import release
@@ -33,59 +33,59 @@ _PREVIEW = 160
 _STATUS = {"completed": True, "failed": False}
 
 
-@sees("view_batch")
-def results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
+@require_view("view_batch")
+def show_results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     batch = _find(batch_id)
-    wanted, after = _wanted(request, batch), _number(request.GET.get("after", ""))
+    filters, after = _parse_search(request, batch), _parse_number(request.GET.get("after", ""))
     with Contents(batch) as contents:
-        found = search.find_page(batch, wanted, contents, after, PAGE, SECONDS)
+        matches = search.find_page(batch, filters, contents, after, PAGE, SECONDS)
         is_shown = batch.organization.store_prompts
-        rows = [_row(row, text if is_shown else b"") for row, text in found.lines]
+        rows = [_make_row(row, text if is_shown else b"") for row, text in matches.lines]
     grouped = search.count_results(batch)
-    asked = {name: request.GET.get(name, "") for name in ("status", "reason", "text")}
-    query = {name: value for name, value in asked.items() if value}
+    form = {name: request.GET.get(name, "") for name in ("status", "reason", "text")}
+    query = {name: value for name, value in form.items() if value}
     context = {
         "batch": batch,
         "rows": rows,
-        "found": found,
+        "found": matches,
         "after": after,
         "shown": is_shown,
-        "total": exact(sum(count for _, _, count in grouped)),
+        "total": format_exact(sum(count for _, _, count in grouped)),
         "statuses": [
             (name, sum(n for completed, _, n in grouped if completed == value))
             for name, value in _STATUS.items()
         ],
-        "reasons": [(reason, exact(count), done) for done, reason, count in grouped],
-        "asked": asked,
+        "reasons": [(reason, format_exact(count), done) for done, reason, count in grouped],
+        "asked": form,
         "query": urlencode(query),
-        "next": urlencode({**query, "after": found.searched}),
+        "next": urlencode({**query, "after": matches.searched}),
         "indexed": bool(grouped),
         "may_act": request.user.has_perm("completions.change_batch"),
     }
-    return page(request, "quire/results.html", "Results", context)
+    return render_page(request, "quire/results.html", "Results", context)
 
 
-@sees("view_batch")
-def line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseBase:
+@require_view("view_batch")
+def show_line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseBase:
     """The request and the output of one line as JSON; null for what is gone."""
     batch = _find(batch_id)
     _require_shown(batch)
     row = get_object_or_404(BatchResult, batch=batch, number=number)
     with Contents(batch) as contents:
         sent, output = contents.read_request(row), contents.read_outputs([row])[0]
-    return JsonResponse({"request": _json(sent), "output": _json(output)})
+    return JsonResponse({"request": _parse_json(sent), "output": _parse_json(output)})
 
 
-@sees("view_batch")
+@require_view("view_batch")
 def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """The output lines that the filter finds, as JSONL."""
     batch = _find(batch_id)
     _require_shown(batch)
-    wanted = _wanted(request, batch)
+    filters = _parse_search(request, batch)
 
     async def read() -> AsyncIterator[bytes]:
         with await sync_to_async(Contents)(batch) as contents:
-            rest = search.iterate_outputs(batch, wanted, contents)
+            rest = search.iterate_outputs(batch, filters, contents)
             while piece := await files.read_next_piece(rest):
                 await release()
                 yield piece
@@ -97,7 +97,7 @@ def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     )
 
 
-@acts("change_batch")
+@require_change("change_batch")
 def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Create a batch of the requests whose results the filter finds, under this batch's key."""
     batch = _find(batch_id)
@@ -106,15 +106,15 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
         messages.error(request, "Nothing was sent: the input file was deleted or has expired.")
         return back
     try:
-        principal = usable(batch.api_key)
+        principal = require_usable(batch.api_key)
         if Scope.BATCHES not in principal.scopes:
             raise APIError("permission_denied", "The key of this batch lacks the scope batches.")
         with Contents(batch) as contents:
-            sent = search.iterate_requests(batch, _wanted(request, batch), contents)
+            sent = search.iterate_requests(batch, _parse_search(request, batch), contents)
             try:
                 again, file = resubmission.copy_batch(batch, sent)
             except files.StorageLimitError as error:
-                raise storage_limit(error, "id") from error
+                raise make_storage_error(error, "id") from error
             except files.FileLostError as error:
                 raise APIError("internal_error", str(error)) from error
         if not file.bytes:
@@ -145,28 +145,28 @@ def _require_shown(batch: Batch) -> None:
         raise Http404("The texts of this organization are not shown.")
 
 
-def _wanted(request: HttpRequest, batch: Batch) -> Criteria:
-    asked = request.GET
-    text = asked.get("text", "") if batch.organization.store_prompts else ""
-    return Criteria(_STATUS.get(asked.get("status", "")), asked.get("reason", ""), text)
+def _parse_search(request: HttpRequest, batch: Batch) -> Criteria:
+    query = request.GET
+    text = query.get("text", "") if batch.organization.store_prompts else ""
+    return Criteria(_STATUS.get(query.get("status", "")), query.get("reason", ""), text)
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
-def _row(row: BatchResult, text: bytes) -> dict[str, Any]:
-    output = _json(text) or {}
+def _make_row(row: BatchResult, text: bytes) -> dict[str, Any]:
+    output = _parse_json(text) or {}
     return {
         "number": row.number,
-        "label": label("completed" if row.completed else "failed"),
+        "label": make_label("completed" if row.completed else "failed"),
         "reason": row.reason,
         "custom_id": output.get("custom_id", ""),
-        "preview": _preview(output),
+        "preview": _shorten(output),
     }
 
 
-def _preview(output: dict[str, Any]) -> str:
+def _shorten(output: dict[str, Any]) -> str:
     """The answer's text, or the error's message."""
     if error := lines.get_error(output):
         return str(error.get("message", ""))[:_PREVIEW]
@@ -174,5 +174,5 @@ def _preview(output: dict[str, Any]) -> str:
     return str(lines.get_text(choices[0]) or "")[:_PREVIEW] if choices else ""
 
 
-def _json(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     return json.loads(decode_line(text)) if text.strip() else None

@@ -35,94 +35,108 @@ class ErrorKind:
     """Whether clients see the worker's message. It may reveal internals."""
 
 
-def _after(seconds: int) -> Mapping[str, str]:
+def _make_retry_after(seconds: int) -> Mapping[str, str]:
     return {"Retry-After": str(seconds)}
 
 
-_request = partial(ErrorKind, HTTPStatus.BAD_REQUEST, INVALID_REQUEST)
-_no_key = partial(
+_make_request_error = partial(ErrorKind, HTTPStatus.BAD_REQUEST, INVALID_REQUEST)
+_make_key_error = partial(
     ErrorKind, HTTPStatus.UNAUTHORIZED, INVALID_REQUEST, headers={"WWW-Authenticate": "Bearer"}
 )
-_not_found = partial(ErrorKind, HTTPStatus.NOT_FOUND, INVALID_REQUEST)
-_conflict = partial(ErrorKind, HTTPStatus.CONFLICT, INVALID_REQUEST, headers=NEVER)
-_limit = partial(ErrorKind, HTTPStatus.TOO_MANY_REQUESTS)
-_failure = partial(ErrorKind, HTTPStatus.INTERNAL_SERVER_ERROR, SERVER_ERROR, shows_detail=False)
-_unavailable = partial(
-    ErrorKind, HTTPStatus.SERVICE_UNAVAILABLE, SERVER_ERROR, headers=_after(1), shows_detail=False
+_make_not_found_error = partial(ErrorKind, HTTPStatus.NOT_FOUND, INVALID_REQUEST)
+_make_conflict = partial(ErrorKind, HTTPStatus.CONFLICT, INVALID_REQUEST, headers=NEVER)
+_make_limit_error = partial(ErrorKind, HTTPStatus.TOO_MANY_REQUESTS)
+_make_failure = partial(
+    ErrorKind, HTTPStatus.INTERNAL_SERVER_ERROR, SERVER_ERROR, shows_detail=False
 )
-_timeout = partial(ErrorKind, HTTPStatus.GATEWAY_TIMEOUT, SERVER_ERROR, shows_detail=False)
+_make_unavailable = partial(
+    ErrorKind,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    SERVER_ERROR,
+    headers=_make_retry_after(1),
+    shows_detail=False,
+)
+_make_timeout = partial(ErrorKind, HTTPStatus.GATEWAY_TIMEOUT, SERVER_ERROR, shows_detail=False)
 
 ERRORS: Final[Mapping[str, ErrorKind]] = {
     # 400: a field of the request
-    "invalid_request": _request("The request is malformed."),
-    "invalid_json": _request("The body is not valid JSON."),
-    "invalid_type": _request("A field has a value of the wrong type."),
-    "invalid_value": _request("A field has a value that it cannot take."),
-    "unsupported_value": _request("A field has a value that this server does not support."),
-    "unsupported_parameter": _request("This server does not support a field of the request."),
-    "unknown_parameter": _request("The request has a field that does not exist."),
-    "missing_required_parameter": _request("The request lacks a required field."),
-    "conflicting_constraints": _request("The request has more than one constraint."),
-    "integer_below_min_value": _request("An integer is below the field's minimum."),
-    "integer_above_max_value": _request("An integer is above the field's maximum."),
-    "decimal_below_min_value": _request("A number is below the field's minimum."),
-    "decimal_above_max_value": _request("A number is above the field's maximum."),
-    "empty_array": _request("An array is empty but needs an element."),
-    "array_above_max_length": _request("An array has too many elements."),
-    "invalid_token_id": _request("The prompt has an id that is not in the vocabulary."),
-    "mixed_prompt": _request("The prompt mixes texts and token ids."),
-    "text_prompt_not_supported": _request("This model takes prompts of token ids only."),
-    "unsupported_content_type": _request("A message has a part of an unsupported type."),
-    "context_length_exceeded": _request(
+    "invalid_request": _make_request_error("The request is malformed."),
+    "invalid_json": _make_request_error("The body is not valid JSON."),
+    "invalid_type": _make_request_error("A field has a value of the wrong type."),
+    "invalid_value": _make_request_error("A field has a value that it cannot take."),
+    "unsupported_value": _make_request_error(
+        "A field has a value that this server does not support."
+    ),
+    "unsupported_parameter": _make_request_error(
+        "This server does not support a field of the request."
+    ),
+    "unknown_parameter": _make_request_error("The request has a field that does not exist."),
+    "missing_required_parameter": _make_request_error("The request lacks a required field."),
+    "conflicting_constraints": _make_request_error("The request has more than one constraint."),
+    "integer_below_min_value": _make_request_error("An integer is below the field's minimum."),
+    "integer_above_max_value": _make_request_error("An integer is above the field's maximum."),
+    "decimal_below_min_value": _make_request_error("A number is below the field's minimum."),
+    "decimal_above_max_value": _make_request_error("A number is above the field's maximum."),
+    "empty_array": _make_request_error("An array is empty but needs an element."),
+    "array_above_max_length": _make_request_error("An array has too many elements."),
+    "invalid_token_id": _make_request_error("The prompt has an id that is not in the vocabulary."),
+    "mixed_prompt": _make_request_error("The prompt mixes texts and token ids."),
+    "text_prompt_not_supported": _make_request_error("This model takes prompts of token ids only."),
+    "unsupported_content_type": _make_request_error("A message has a part of an unsupported type."),
+    "context_length_exceeded": _make_request_error(
         "The prompt and max_tokens together exceed the model's context length."
     ),
-    "invalid_file_purpose": _request("The file has a different purpose."),
-    "storage_limit_exceeded": _request(
+    "invalid_file_purpose": _make_request_error("The file has a different purpose."),
+    "storage_limit_exceeded": _make_request_error(
         "Your organization's files have reached their storage limit."
     ),
     # 400: the input file of a batch. These and the codes above go to the batch's `errors`, not to a
     # response.
-    "empty_file": _request("The file has no requests."),
-    "too_many_tasks": _request("The file has too many requests. Split it."),
-    "line_too_long": _request("A line of the file is too long. Shorten it."),
-    "invalid_json_line": _request("A line of the file is not a JSON object."),
-    "url_mismatch": _request("A line of the file has a url that is not the batch's endpoint."),
-    "duplicate_custom_id": _request("Two lines of the file have the same custom_id."),
-    "model_mismatch": _request("Lines of the file ask for different models."),
-    "grammar_budget_exceeded": _request(
+    "empty_file": _make_request_error("The file has no requests."),
+    "too_many_tasks": _make_request_error("The file has too many requests. Split it."),
+    "line_too_long": _make_request_error("A line of the file is too long. Shorten it."),
+    "invalid_json_line": _make_request_error("A line of the file is not a JSON object."),
+    "url_mismatch": _make_request_error(
+        "A line of the file has a url that is not the batch's endpoint."
+    ),
+    "duplicate_custom_id": _make_request_error("Two lines of the file have the same custom_id."),
+    "model_mismatch": _make_request_error("Lines of the file ask for different models."),
+    "grammar_budget_exceeded": _make_request_error(
         "Checking the file's constraints takes too long. Split it, or send simpler ones."
     ),
-    "token_limit_exceeded": _request(
+    "token_limit_exceeded": _make_request_error(
         "The batches of this API key or your organization hold too many enqueued tokens. Try "
         "again once some of them have ended."
     ),
     # 400: the constraint
-    "invalid_grammar": _request(
+    "invalid_grammar": _make_request_error(
         "The constraint is too complex for this model's vocabulary. Simplify it."
     ),
-    "grammar_timeout": _request("Checking the constraint took too long. Simplify it."),
-    "grammar_error": _request(
+    "grammar_timeout": _make_request_error("Checking the constraint took too long. Simplify it."),
+    "grammar_error": _make_request_error(
         "The grammar could not be followed to its end. Simplify the constraint and retry."
     ),
     # 401, 403, 404
-    "missing_api_key": _no_key("The request has no API key."),
-    "invalid_api_key": _no_key("The API key is incorrect."),
-    "api_key_revoked": _no_key("The API key was revoked."),
-    "api_key_expired": _no_key("The API key has expired."),
-    "invalid_metrics_token": _no_key("Send QUIRE_METRICS_TOKEN in Authorization: Bearer ..."),
+    "missing_api_key": _make_key_error("The request has no API key."),
+    "invalid_api_key": _make_key_error("The API key is incorrect."),
+    "api_key_revoked": _make_key_error("The API key was revoked."),
+    "api_key_expired": _make_key_error("The API key has expired."),
+    "invalid_metrics_token": _make_key_error(
+        "Send QUIRE_METRICS_TOKEN in Authorization: Bearer ..."
+    ),
     "permission_denied": ErrorKind(
         HTTPStatus.FORBIDDEN, "permission_error", "You may not do this."
     ),
-    "not_found": _not_found(
+    "not_found": _make_not_found_error(
         "There is nothing at this path. GET /v1/openapi.json lists every path."
     ),
     # An id that is unknown, has expired or belongs to another organization gets the same error.
-    "model_not_found": _not_found("The model does not exist."),
-    "adapter_not_found": _not_found("The model has no such adapter."),
-    "completion_not_found": _not_found("No such completion, or its result has expired."),
-    "file_not_found": _not_found("No such file, or it has expired."),
-    "upload_not_found": _not_found("No such upload, or it has expired."),
-    "batch_not_found": _not_found("No such batch."),
+    "model_not_found": _make_not_found_error("The model does not exist."),
+    "adapter_not_found": _make_not_found_error("The model has no such adapter."),
+    "completion_not_found": _make_not_found_error("No such completion, or its result has expired."),
+    "file_not_found": _make_not_found_error("No such file, or it has expired."),
+    "upload_not_found": _make_not_found_error("No such upload, or it has expired."),
+    "batch_not_found": _make_not_found_error("No such batch."),
     # Other HTTP errors
     "method_not_allowed": ErrorKind(
         HTTPStatus.METHOD_NOT_ALLOWED,
@@ -155,14 +169,14 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "The range begins after the end of the file.",
     ),
     # 409, 422: the state of the requested object
-    "idempotency_in_progress": _conflict(
+    "idempotency_in_progress": _make_conflict(
         "The first request with this Idempotency-Key is still running. Retry to get its answer.",
-        headers=_after(1),
+        headers=_make_retry_after(1),
     ),
-    "completion_in_progress": _conflict("The completion has not ended. Cancel it first."),
-    "file_in_use": _conflict("A batch that has not ended needs this file."),
-    "upload_not_pending": _conflict("The upload takes no more parts."),
-    "nothing_to_resubmit": _conflict(
+    "completion_in_progress": _make_conflict("The completion has not ended. Cancel it first."),
+    "file_in_use": _make_conflict("A batch that has not ended needs this file."),
+    "upload_not_pending": _make_conflict("The upload takes no more parts."),
+    "nothing_to_resubmit": _make_conflict(
         "Only a batch that has ended with unfinished lines can be sent again."
     ),
     "idempotency_key_reused": ErrorKind(
@@ -171,57 +185,63 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "This Idempotency-Key was used for another request. Use a new one for each request.",
     ),
     # 429: limits. The error's type, as with OpenAI, names what is limited.
-    "request_rate_exceeded": _limit(
+    "request_rate_exceeded": _make_limit_error(
         "requests", "This API key sends too many requests per minute.", code="rate_limit_exceeded"
     ),
-    "token_rate_exceeded": _limit(
+    "token_rate_exceeded": _make_limit_error(
         "tokens", "This API key uses too many tokens per minute.", code="rate_limit_exceeded"
     ),
-    "concurrency_limit_exceeded": _limit("requests", "This API key has too many requests running."),
-    "batch_limit_exceeded": _limit(
-        "requests", "Your organization has too many batch lines waiting.", _after(60)
+    "concurrency_limit_exceeded": _make_limit_error(
+        "requests", "This API key has too many requests running."
     ),
-    "insufficient_quota": _limit("insufficient_quota", "You exceeded your current quota.", NEVER),
-    "queue_full": _limit(
-        "overloaded_error", "This API key has too many requests waiting or running.", _after(1)
+    "batch_limit_exceeded": _make_limit_error(
+        "requests", "Your organization has too many batch lines waiting.", _make_retry_after(60)
+    ),
+    "insufficient_quota": _make_limit_error(
+        "insufficient_quota", "You exceeded your current quota.", NEVER
+    ),
+    "queue_full": _make_limit_error(
+        "overloaded_error",
+        "This API key has too many requests waiting or running.",
+        _make_retry_after(1),
     ),
     # 500, 503, 504: the server
-    "internal_error": _failure(
+    "internal_error": _make_failure(
         "The server failed to handle the request. It was logged; retry, and quote the "
         "x-request-id header if it happens again."
     ),
-    "worker_error": _failure("The worker running this request was lost. Retry the request."),
-    "processor_error": _failure(
+    "worker_error": _make_failure("The worker running this request was lost. Retry the request."),
+    "processor_error": _make_failure(
         "The custom logit processor failed on this request, and would fail on it again. Ask your "
         "administrator: the worker's log has the cause.",
         NEVER,
         shows_detail=True,
     ),
-    "invalid_logits": _failure(
+    "invalid_logits": _make_failure(
         "The model computed logits that are not numbers for this request, and would do so again. "
         "Change the request, or ask your administrator to check the model.",
         NEVER,
     ),
-    "server_overloaded": _unavailable(
+    "server_overloaded": _make_unavailable(
         "The queue is full. Retry after the time given in Retry-After."
     ),
-    "server_shutting_down": _unavailable("The server is shutting down. Retry the request."),
-    "model_loading": _unavailable(
+    "server_shutting_down": _make_unavailable("The server is shutting down. Retry the request."),
+    "model_loading": _make_unavailable(
         "No worker serves this model at the moment. Retry later, or send "
         '"background": true to have it run once one does.',
-        headers=_after(5),
+        headers=_make_retry_after(5),
     ),
-    "queue_unavailable": _unavailable("The queue cannot be reached. Retry in a moment."),
-    "database_unavailable": _unavailable("The database cannot be reached. Retry in a moment."),
-    "storage_full": _unavailable(
-        "There is no room for files at the moment. Retry later.", headers=_after(60)
+    "queue_unavailable": _make_unavailable("The queue cannot be reached. Retry in a moment."),
+    "database_unavailable": _make_unavailable("The database cannot be reached. Retry in a moment."),
+    "storage_full": _make_unavailable(
+        "There is no room for files at the moment. Retry later.", headers=_make_retry_after(60)
     ),
-    "queue_timeout": _timeout(
+    "queue_timeout": _make_timeout(
         "No worker was free before the request's deadline. Retry later. Requests with "
         '"background": true wait longer, and need no open connection.',
         _AGAIN,
     ),
-    "generation_timeout": _timeout(
+    "generation_timeout": _make_timeout(
         "The completion did not end before the request's deadline. Lower max_tokens. Requests "
         'with "background": true have a later deadline.',
         NEVER,

@@ -9,16 +9,16 @@ from functools import partial
 
 from llguidance import LLParserLimits
 
-_limits = partial(
+_make_limits = partial(
     LLParserLimits, max_lexer_states=50_000, step_lexer_fuel=50_000, verbose_errors=False,
     precompute_large_lexemes=False,
 )  # fmt: skip
 # If the fuel runs out while llguidance precomputes large patterns, it drops texts without an error.
-ENGINE_LIMITS = _limits(step_max_items=20_000)
+ENGINE_LIMITS = _make_limits(step_max_items=20_000)
 """For grammars that the web tier has accepted. Its trial covers some texts only, and a step near
 the end of a count takes more items: some 10,000 for `[^a]{0,80}`."""
-JUDGE_LIMITS = _limits(initial_lexer_fuel=500_000, step_max_items=10_000)
-"""For clients' grammars. Never looser than the engine's, which must be able to run them."""
+VALIDATION_LIMITS = _make_limits(initial_lexer_fuel=500_000, step_max_items=10_000)
+"""For clients' grammars. Never weaker than the engine's, which must be able to run them."""
 
 TOO_MANY_ITEMS = re.compile(r"too many items|current row has", re.IGNORECASE)
 """Matches llguidance's message for a grammar that allows too many alternatives at once."""

@@ -38,9 +38,9 @@ class _PlainTextTokenizer:
         data = text.encode()
         if b"".join(map(self.tokens.__getitem__, ids)) == data:
             return ids
-        return self._longest(data)
+        return self._match_longest(data)
 
-    def _longest(self, data: bytes) -> list[int]:
+    def _match_longest(self, data: bytes) -> list[int]:
         """The longest token at each place. It spells what the tokenizer cannot write: the word
         mark itself, or white space that an added token takes along."""
         ids, end = [], 0
@@ -74,17 +74,17 @@ def build(
     if not read.is_exact:
         raise ValueError("grammars need a tokenizer that decodes bytes or word marks")
     special_ids = read.special_ids if special_ids is None else special_ids
-    text_tokenizer = _verbatim(read.tokenizer)
+    text_tokenizer = _make_verbatim(read.tokenizer)
     plain = _PlainTextTokenizer(text_tokenizer, tokens, special_ids, eos_token_ids[0])
     return LLTokenizer(
         TokenizerWrapper(plain),
         n_vocab=len(tokens),
         eos_token=list(eos_token_ids),
-        slices=_slices(),
+        slices=_make_slices(),
     )
 
 
-def _slices() -> list[str]:
+def _make_slices() -> list[str]:
     """Token sets for which llguidance computes a part of the mask in advance.
 
     It uses such a part as a whole where a pattern allows every token of the set: `[a-z ]{400}`
@@ -99,10 +99,10 @@ def _slices() -> list[str]:
     """
     spaces, *_ = LLTokenizer.json_slices()
     sets = [spaces]
-    for least, most in itertools.pairwise((0, *_LENGTHS)):
-        sets += (words.format(least + 1, most) for words in _WORDS)
-        sets += (words.format(max(least, 1), most - 1) for words in _WORDS_AFTER_A_SPACE)
-        sets += (f"[A-Za-z ]{{{least + 1},{most}}}", f"{_JSON_TEXT}{{1,{most}}}")
+    for low, high in itertools.pairwise((0, *_LENGTHS)):
+        sets += (words.format(low + 1, high) for words in _WORDS)
+        sets += (words.format(max(low, 1), high - 1) for words in _WORDS_AFTER_A_SPACE)
+        sets += (f"[A-Za-z ]{{{low + 1},{high}}}", f"{_JSON_TEXT}{{1,{high}}}")
     return [*sets, f"{_JSON_TEXT}{{1,30}}", f"{_JSON_TEXT}+"]
 
 
@@ -114,14 +114,14 @@ _JSON_TEXT = r'[^"\\\x00-\x1F\x7F]'
 """A character that a JSON string has without a backslash."""
 
 
-def _verbatim(tokenizer: Tokenizer) -> Tokenizer:
+def _make_verbatim(tokenizer: Tokenizer) -> Tokenizer:
     """A copy that encodes text as it stands: no leading space, no other characters in place of
     those given (as Qwen's NFC has), special tokens spelled out."""
     state = json.loads(tokenizer.to_str())
-    steps = _steps(state["normalizer"], "normalizers")
-    kept = [step for step in steps if _keeps_text(step)]
-    state["normalizer"] = {"type": "Sequence", "normalizers": kept}
-    for step in _steps(state["pre_tokenizer"], "pretokenizers"):
+    steps = _iter_steps(state["normalizer"], "normalizers")
+    verbatim = [step for step in steps if _is_verbatim(step)]
+    state["normalizer"] = {"type": "Sequence", "normalizers": verbatim}
+    for step in _iter_steps(state["pre_tokenizer"], "pretokenizers"):
         if step["type"] == "Metaspace":
             step["prepend_scheme"] = "never"
     copy = Tokenizer.from_str(json.dumps(state))
@@ -131,14 +131,14 @@ def _verbatim(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def _keeps_text(step: Mapping[str, Any]) -> bool:
+def _is_verbatim(step: Mapping[str, Any]) -> bool:
     """Whether a normalizer's step only writes bytes or spaces as the vocabulary does."""
     if step["type"] == "Replace":
         return bool(step["pattern"] == {"String": " "})
     return bool(step["type"] == "ByteLevel")
 
 
-def _steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]:
+def _iter_steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]:
     """A tokenizer step, or the steps of a sequence and of the sequences nested in it."""
     if step is None:
         return
@@ -146,4 +146,4 @@ def _steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]
         yield step
         return
     for each in step[inside]:
-        yield from _steps(each, inside)
+        yield from _iter_steps(each, inside)

@@ -14,7 +14,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
-_BRACKETS_AT_ONCE = 64 * 1024
+_BRACKETS_BATCH_SIZE = 64 * 1024
 """Brackets that are counted before other threads may run."""
 
 
@@ -28,7 +28,7 @@ class StrictJSONError(ValueError):
         self.column = column
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()
@@ -39,20 +39,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise StrictJSONError(f"{name} is not JSON")
 
 
 _TOO_DEEP = f"it is nested too deeply; flatten it to {MAX_DEPTH} levels"
 
 
-def _int(digits: str) -> int:
+def _parse_int(digits: str) -> int:
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_make_object, parse_constant=_refuse_constant)
 _PATIENT_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_int
+    object_pairs_hook=_make_object, parse_constant=_refuse_constant, parse_int=_parse_int
 )
 """Lets other threads run between two integers. The other decoder holds the interpreter for 70 ms if
 it reads half a million token ids."""
@@ -68,7 +68,7 @@ def loads(text: str) -> Any:
     """
     try:
         value = (_DECODER if len(text) < _LONG else _PATIENT_DECODER).decode(text)
-        if _depth(text) > MAX_DEPTH:
+        if _measure_depth(text) > MAX_DEPTH:
             raise StrictJSONError(_TOO_DEEP)
         if _SURROGATE_ESCAPE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -86,14 +86,14 @@ def loads(text: str) -> Any:
     return value
 
 
-def _depth(text: str) -> int:
+def _measure_depth(text: str) -> int:
     """How deeply a JSON text is nested, exactly if that is more than MAX_DEPTH."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0
     brackets = _STRING.sub("", text).encode().translate(None, _NO_BRACKETS)
     level = deepest = 0
-    for start in range(0, len(brackets), _BRACKETS_AT_ONCE):
-        steps = map(_STEPS.__getitem__, brackets[start : start + _BRACKETS_AT_ONCE])
+    for start in range(0, len(brackets), _BRACKETS_BATCH_SIZE):
+        steps = map(_STEPS.__getitem__, brackets[start : start + _BRACKETS_BATCH_SIZE])
         levels = list(accumulate(steps, initial=level))
         level, deepest = levels[-1], max(deepest, *levels)
     return deepest

@@ -24,31 +24,31 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        steps = list(_decoding_steps(tokenizer))
+        steps = list(_iter_decoding_steps(tokenizer))
         kinds = [step["type"] for step in steps]
         self.is_byte_level = kinds == ["ByteLevel"]
         """Whether the joined bytes of tokens are the bytes of their decoded text."""
         self.is_exact = not {"ByteLevel", "ByteFallback", "Metaspace"}.isdisjoint(kinds)
         """Whether a token contributes the same bytes at every position of a text."""
-        self._byte_of = byte_of_character() if "ByteLevel" in kinds else None
+        self._byte_of = make_byte_table() if "ByteLevel" in kinds else None
         self._has_byte_tokens = "ByteFallback" in kinds
-        self._space = next(filter(None, map(_space_mark, steps)), "")
+        self._space = next(filter(None, map(_find_space_mark, steps)), "")
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
         """The ids of tokens without text."""
 
-    def of(self, token_id: int) -> bytes:
+    def get(self, token_id: int) -> bytes:
         """The bytes of one token; empty for an id without a token."""
         return self._read(self.tokenizer.id_to_token(token_id) or "")
 
-    def byte_ids(self) -> frozenset[int]:
+    def find_byte_ids(self) -> frozenset[int]:
         """The ids of tokens that stand for a byte that no other token covers."""
         if not self._has_byte_tokens:
             return frozenset()
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         return frozenset(i for token, i in vocabulary.items() if _BYTE_TOKEN.fullmatch(token))
 
-    def table(self, size: int) -> list[bytes]:
+    def make_table(self, size: int) -> list[bytes]:
         """The bytes of tokens 0 to `size` - 1; empty for ids without a token."""
         table = [b""] * size
         for token, token_id in self.tokenizer.get_vocab(with_added_tokens=True).items():
@@ -63,26 +63,26 @@ class TokenBytes:
                 return bytes(map(self._byte_of.__getitem__, token))
             except KeyError:  # with other characters, a token was added and is literal text
                 return token.encode()
-        if self._has_byte_tokens and (found := _BYTE_TOKEN.fullmatch(token)):
-            return bytes.fromhex(found[1])
+        if self._has_byte_tokens and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes.fromhex(match[1])
         return (token.replace(self._space, " ") if self._space else token).encode()
 
 
-def byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet: a byte that is printable in Latin-1 maps to that character, any other byte
-    to a character from U+0100 on."""
+def make_byte_table() -> dict[str, int]:
+    """Return GPT-2's alphabet: a byte that is printable in Latin-1 maps to that character, any
+    other byte to a character from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]
-    shown = {chr(byte): byte for byte in visible}
-    return shown | {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
+    table = {chr(byte): byte for byte in visible}
+    return table | {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
 
 
-def num_ids(tokenizer: Tokenizer) -> int:
+def count_ids(tokenizer: Tokenizer) -> int:
     """One more than the largest token id. Ids may have gaps, so there may be fewer tokens."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
-def _decoding_steps(tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+def _iter_decoding_steps(tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
     decoder = tokenizer.decoder
     # The decoder's pickle state is its JSON; serializing the whole tokenizer takes 100 ms.
     waiting = [] if decoder is None else [json.loads(decoder.__getstate__())]
@@ -94,7 +94,7 @@ def _decoding_steps(tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
             yield step
 
 
-def _space_mark(step: dict[str, Any]) -> str:
+def _find_space_mark(step: dict[str, Any]) -> str:
     """The character that a decoding step replaces with a space; empty for other steps."""
     if step["type"] == "Metaspace":
         return str(step["replacement"])
@@ -103,7 +103,7 @@ def _space_mark(step: dict[str, Any]) -> str:
     return ""
 
 
-def unfinished(data: bytes) -> bytes:
+def take_unfinished(data: bytes) -> bytes:
     """The bytes at the end of ``data`` that begin a character and do not complete it."""
     if is_text(data):  # the common case, in a tenth of a decoder's time
         return b""

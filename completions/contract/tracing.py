@@ -33,7 +33,7 @@ tracer: "Tracer | None" = None
 _provider: "TracerProvider | None" = None
 
 
-def wanted(environment: Mapping[str, str]) -> bool:
+def is_enabled(environment: Mapping[str, str]) -> bool:
     """Whether OpenTelemetry's variables enable traces. Unlike in its SDK, an exporter or an address
     must be set."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -46,7 +46,7 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 def start(service: str) -> None:
     """Start tracing this process, if wanted, under OTEL_SERVICE_NAME or else `service`."""
-    if not wanted(os.environ):
+    if not is_enabled(os.environ):
         return
     protocol = next((os.environ[name] for name in PROTOCOLS if os.environ.get(name)), PROTOCOL)
     if protocol != PROTOCOL:
@@ -60,8 +60,8 @@ def start(service: str) -> None:
     except ImportError as error:
         logger.error("no traces: %s; pip install -r requirements-otel.txt", error)
         return
-    named = "OTEL_SERVICE_NAME" in os.environ
-    provider = TracerProvider(resource=Resource.create({} if named else {SERVICE_NAME: service}))
+    has_name = "OTEL_SERVICE_NAME" in os.environ
+    provider = TracerProvider(resource=Resource.create({} if has_name else {SERVICE_NAME: service}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     use(provider)
 
@@ -82,7 +82,7 @@ def stop() -> None:
     tracer = _provider = None
 
 
-def headers() -> str:
+def make_headers() -> str:
     """The W3C headers of the current span as JSON, for a job's record; empty without a span."""
     if tracer is None:
         return ""
@@ -95,7 +95,7 @@ def headers() -> str:
     return orjson.dumps(carrier).decode() if carrier else ""
 
 
-def parent(carrier: Mapping[str, str]) -> "Context":
+def extract_parent(carrier: Mapping[str, str]) -> "Context":
     """The parent context for a new span, from W3C headers. Without headers, the span starts a new
     trace."""
     from opentelemetry.context import Context

@@ -18,17 +18,17 @@ from completions.http import runtime
 from completions.http.bodies import JSONResponse
 from completions.jobs import durable
 from completions.jobs.record import JobRecord, NewJob
-from completions.responses.completion import View
-from completions.responses.meta import meta_of
+from completions.responses.completion import ResponseContext
+from completions.responses.meta import make_meta
 
 _R = TypeVar("_R", bound=HttpResponseBase)
 
 
-async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
+async def answer(view: ResponseContext, job: NewJob, meta: bool = False) -> HttpResponse:
     """Wait for a job and answer with its result. A job that is not durable is cancelled when its
     client hangs up. Raises APIError."""
     end = None
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     seconds = job.deadline - time.time() + PAST_DEADLINE
     try:
         outcome = await follow(view, seconds, is_blocking=not job.is_durable)
@@ -39,19 +39,19 @@ async def answer(view: View, job: NewJob, meta: bool = False) -> HttpResponse:
     return await _respond(view, outcome, meta)
 
 
-async def answer_again(view: View, job: JobRecord, meta: bool = False) -> HttpResponse:
+async def answer_again(view: ResponseContext, job: JobRecord, meta: bool = False) -> HttpResponse:
     """Repeat the answer that :func:`answer` gave for a job that has ended. Raises APIError."""
     return await _respond(view, await follow(view, stored=job.events), meta)
 
 
-async def _respond(view: View, outcome: Outcome, meta: bool) -> HttpResponse:
+async def _respond(view: ResponseContext, outcome: Outcome, meta: bool) -> HttpResponse:
     body = _read_result(view, outcome)
     if meta:
         body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
     return JSONResponse(body)
 
 
-def _read_result(view: View, outcome: Outcome) -> dict[str, Any]:
+def _read_result(view: ResponseContext, outcome: Outcome) -> dict[str, Any]:
     end, collected = outcome.end, outcome.collected
     if end is None:
         raise APIError("queue_timeout")
@@ -61,22 +61,22 @@ def _read_result(view: View, outcome: Outcome) -> dict[str, Any]:
         error = from_job_error(end.error.code, end.error.message)
         error.headers["Location"] = view.location  # where the partial result is
         raise error
-    return collected.response(end.usage)
+    return collected.make_response(end.usage)
 
 
 async def accept(
-    view: View, job: NewJob, principal: Principal, preferences: Preferences
+    view: ResponseContext, job: NewJob, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
     """Answer 202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
         return await accept_or_answer(view, principal, preferences)
-    queued = view.collected().polled(JobRecord.from_new(job))
+    queued = view.make_collected().make_polled(JobRecord.from_new(job))
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
     return add_location(response, view, preferences)
 
 
 async def accept_or_answer(
-    view: View, principal: Principal, preferences: Preferences
+    view: ResponseContext, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
     """Answer 200 if the job has ended, or ends within the time that the client prefers to wait;
     else 202."""
@@ -87,7 +87,7 @@ async def accept_or_answer(
     return add_location(response, view, preferences)
 
 
-def add_location(response: _R, view: View, preferences: Preferences) -> _R:
+def add_location(response: _R, view: ResponseContext, preferences: Preferences) -> _R:
     """Add the address of the background completion to the response."""
     response.headers["Location"] = view.location
     if preferences.respond_async:
@@ -95,16 +95,18 @@ def add_location(response: _R, view: View, preferences: Preferences) -> _R:
     return response
 
 
-async def find_job(view_type: type[View], job_id: str, principal: Principal) -> JobRecord:
+async def find_job(
+    context_type: type[ResponseContext], job_id: str, principal: Principal
+) -> JobRecord:
     """Find the job, if it belongs to this route and this organization. Raises APIError."""
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     try:
         job = await here.submission.fetch(job_id)
     except (RedisError, OSError) as error:
         raise APIError("queue_unavailable") from error
     if job is None:
         job = await durable.find(job_id, timezone.now())
-    of_this_route = job_id.startswith(view_type.id_prefix)
+    of_this_route = job_id.startswith(context_type.id_prefix)
     if job is None or job.organization_id != principal.organization_id or not of_this_route:
         raise APIError("completion_not_found", param="id")
     return job
@@ -113,17 +115,21 @@ async def find_job(view_type: type[View], job_id: str, principal: Principal) -> 
 async def is_admitted(job: JobRecord) -> bool:
     """Whether the job is in the queue, runs or has ended. A job that only SQL knows may still be
     refused, or waits to be restored to Redis. Raises RedisError or OSError."""
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     return job.has_ended or (await here.submission.states([job.id]))[0] is not None
 
 
 async def poll(
-    view: View, principal: Principal, wait: float, etags: str | None = None, meta: bool = False
+    view: ResponseContext,
+    principal: Principal,
+    wait: float,
+    etags: str | None = None,
+    meta: bool = False,
 ) -> JSONResponse:
     """Return the state of a job now, or as soon as it ends within `wait` seconds. `etags` are the
     ETags that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
     job = await find_job(type(view), view.id, principal)
-    outcome = Outcome(view.collected())
+    outcome = Outcome(view.make_collected())
     if wait and not job.has_ended:
         outcome = await follow(view, wait, until_closing=True)
         job = await find_job(type(view), view.id, principal)
@@ -134,18 +140,18 @@ async def poll(
         headers["Retry-After"] = "1"
     if etags is not None and headers["ETag"] in (each.strip() for each in etags.split(",")):
         return JSONResponse(status=304, headers=headers)
-    body = outcome.collected.polled(job)
+    body = outcome.collected.make_polled(job)
     if meta and job.has_ended:
         body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
     return JSONResponse(body, headers=headers)
 
 
-async def read_meta(view: View, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
+async def read_meta(view: ResponseContext, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
     """Read the `meta` of a response: how the job ran. Without times if Redis no longer knows
     them."""
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     try:
         job = await here.submission.fetch(view.id)
     except (RedisError, OSError):
         job = None
-    return meta_of(view, finish_reasons, job)
+    return make_meta(view, finish_reasons, job)

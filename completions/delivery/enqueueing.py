@@ -31,7 +31,7 @@ from completions.jobs.record import IdempotencyKey, Kind, NewJob
 from completions.jobs.rids import RidTakenError, read_rids
 from completions.jobs.submit import ModelUnservedError
 from completions.models.release import run_and_release
-from completions.requests.preparation import Prepared
+from completions.requests.preparation import PreparedRequest
 from completions.usage import budgets
 
 _NOT_QUEUED = (
@@ -52,7 +52,7 @@ _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def new_job(
-    prepared: Prepared,
+    prepared: PreparedRequest,
     kind: Kind,
     principal: Principal,
     idempotency_key: IdempotencyKey | None = None,
@@ -60,7 +60,7 @@ def new_job(
 ) -> NewJob:
     """Make the job for a request, with the timeout and lifetime of its kind. `is_counted`: the
     request counts toward the key's limit already."""
-    view = prepared.view
+    view = prepared.context
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
     ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
@@ -71,14 +71,14 @@ def new_job(
         organization_id=principal.organization_id,
         api_key_id=principal.key_id,
         request=prepared.payload,
-        context=view.as_dict(),
+        context=view.to_dict(),
         deadline=time.time() + timeout,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,
         is_counted=is_counted,
         idempotency=idempotency_key,
         request_id=access_log.current_request_id(),
-        trace=tracing.headers(),
+        trace=tracing.make_headers(),
         prices=prepared.request.model.entry.token_prices,
         stored=principal.store_prompts,
     )
@@ -88,7 +88,7 @@ async def enqueue(job: NewJob) -> Remaining:
     """Store and publish the job, and return what its API key has left. An APIError leaves no trace
     of the job."""
     access_log.note(job_id=job.id, model=job.model)
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     if here.is_closing:
         raise APIError("server_shutting_down")
     if here.is_full:

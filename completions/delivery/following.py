@@ -10,7 +10,7 @@ from completions.http import runtime
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
-from completions.responses.completion import Collected, View
+from completions.responses.completion import CollectedResponse, ResponseContext
 
 PAST_DEADLINE = 5.0
 """Seconds after the deadline within which a worker or the reconciler ends the job."""
@@ -22,7 +22,7 @@ StoredEvents = Sequence[Event]
 class Outcome:
     """What a job has produced so far; `end` is None until it has ended."""
 
-    collected: Collected
+    collected: CollectedResponse
     end: EndEvent | None = None
 
     def add(self, event: Event | None) -> None:
@@ -38,7 +38,7 @@ async def read_events(
     """Yield a job's events from one of three sources: SQL (`stored`), the end of a blocking request
     (`is_blocking`), or Redis. While following Redis, yields None for each keep-alive interval
     without events. Raises ReaderLostError."""
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     if is_blocking:
         stored = await here.reader.blocking_requests.wait_for_result(job_id)
     if stored is not None:
@@ -51,7 +51,7 @@ async def read_events(
 
 
 async def follow(
-    view: View,
+    view: ResponseContext,
     seconds: float = PAST_DEADLINE,
     stored: StoredEvents | None = None,
     *,
@@ -61,8 +61,8 @@ async def follow(
     """Collect a job's events until it ends, for at most `seconds`. The events of a blocking request
     (`is_blocking`) arrive together. With `until_closing`, stop when this process shuts down,
     because another one can answer. Raises APIError."""
-    outcome = Outcome(view.collected())
-    here = await runtime.current()
+    outcome = Outcome(view.make_collected())
+    here = await runtime.get_runtime()
     try:
         async with (
             asyncio.timeout(seconds),

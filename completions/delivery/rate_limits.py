@@ -46,7 +46,7 @@ async def count_request(principal: Principal) -> dict[str, str]:
     Returns the headers about its limits. Raises APIError."""
     if principal.limits.requests_per_minute is None:
         return {}
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     try:
         remaining = await here.submission.count_request(principal.key_id, principal.limits)
     except LimitReachedError as error:

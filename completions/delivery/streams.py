@@ -13,7 +13,7 @@ from completions.http import runtime
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
-from completions.responses.completion import View
+from completions.responses.completion import ResponseContext
 
 
 class StreamQuery(NamedTuple):
@@ -31,7 +31,7 @@ _DEFAULTS = StreamQuery()
 
 
 async def stream_frames(
-    view: View,
+    view: ResponseContext,
     deadline: float,
     query: StreamQuery = _DEFAULTS,
     stored: StoredEvents | None = None,
@@ -40,44 +40,50 @@ async def stream_frames(
     """Yield a job's events as SSE, ending with `[DONE]`. With `cancel_on_disconnect`, the job is
     cancelled when its connection ends; for that, the server must read the first frame even after a
     hang-up."""
-    here = await runtime.current()
+    here = await runtime.get_runtime()
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + deadline - time.time() + PAST_DEADLINE
-    chunks = view.chunks()
+    chunks = view.make_chunks()
     event: Event | None = None
     try:
         async with aclosing(read_events(view.id, stored)) as events:
             async for event in events:
                 if here.is_closing:
-                    yield sse.frame(APIError("server_shutting_down").envelope())
+                    yield sse.make_frame(APIError("server_shutting_down").envelope())
                     break
                 if event is None and clock() > over_at:
-                    yield sse.frame(APIError("queue_timeout").envelope())
+                    yield sse.make_frame(APIError("queue_timeout").envelope())
                     break
                 if event is None:
                     yield sse.KEEP_ALIVE
                     continue
-                advanced = chunks.end(event) if isinstance(event, EndEvent) else chunks.of(event)
+                advanced = (
+                    chunks.make_end(event)
+                    if isinstance(event, EndEvent)
+                    else chunks.make_chunks(event)
+                )
                 wire = [
-                    sse.frame(_pad(view, chunk), number if query.ids else None)
+                    sse.make_frame(_pad(view, chunk), number if query.ids else None)
                     for number, chunk in advanced
                     if number > query.after
                 ]
                 reasons = chunks.choices.finish_reasons() if isinstance(event, EndEvent) else [None]
                 if query.meta and None not in reasons:  # not an error
                     meta = await read_meta(view, reasons)
-                    wire.append(sse.frame({**chunks.envelope(), "usage": None, "meta": meta}))
+                    wire.append(
+                        sse.make_frame({**chunks.make_envelope(), "usage": None, "meta": meta})
+                    )
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)
     except ReaderLostError:
-        yield sse.frame(APIError("queue_unavailable").envelope())
+        yield sse.make_frame(APIError("queue_unavailable").envelope())
     finally:
         if cancel_on_disconnect and not isinstance(event, EndEvent):
             here.spawn(here.cancel_job(view.id))
     yield sse.DONE
 
 
-def _pad(view: View, chunk: dict[str, Any]) -> dict[str, Any]:
+def _pad(view: ResponseContext, chunk: dict[str, Any]) -> dict[str, Any]:
     if not view.obfuscation or not chunk.get("choices"):
         return chunk
-    return {**chunk, "obfuscation": sse.obfuscation(chunk)}
+    return {**chunk, "obfuscation": sse.make_obfuscation(chunk)}

@@ -18,17 +18,22 @@ from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
 from completions.batches.summary import Summary
 from completions.delivery import idempotency, rate_limits
-from completions.endpoints.files import KEEP_SECONDS, ExpiresAfterObject, find_file, storage_limit
+from completions.endpoints.files import (
+    KEEP_SECONDS,
+    ExpiresAfterObject,
+    find_file,
+    make_storage_error,
+)
 from completions.exceptions import APIError, FieldError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
-from completions.http.pages import Page, time_in_id
+from completions.http.pages import Page, make_time_finder
 from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
 from completions.models.batches import BATCH_ID
 from completions.models.organizations import lock_organization
 from completions.models.release import release
-from completions.requests import turns
+from completions.requests import fair_semaphore
 from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
@@ -39,11 +44,11 @@ from completions.requests.fields.base import (
 from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.preparation import ROUTES
 
-DEFAULT_LISTED, MOST_LISTED = 20, 100
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 20, 100
 WINDOW_HOURS = range(1, 168 + 1)
 MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
 ON_INVALID_HEADER = "X-On-Invalid"
-MOST_PILOT = 1000
+MAX_PILOT_LINES = 1000
 _ROUTE = "/v1/batches"
 """The route of the idempotency keys of all requests that make batches."""
 _WINDOW = re.compile(r"([0-9]{1,3})h")
@@ -65,7 +70,7 @@ class BatchRequestObject(StrictObject):
         "Lines, drawn at random, that run first and narrow the forecast. After a dry run, "
         "POST /v1/batches/{id}/start runs the others.",
         min_value=1,
-        max_value=MOST_PILOT,
+        max_value=MAX_PILOT_LINES,
     )
     receipts = BooleanField(
         "Each answered line has a receipt: hashes of weights, tokenizer, grammar and prompt, the "
@@ -113,41 +118,41 @@ class BatchesView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> JSONResponse:
         key = idempotency.read_key(request, _ROUTE)
-        if key is not None and (first := await _first(key, request.auth)) is not None:
-            return await _repeated(first)
+        if key is not None and (first := await _find_first(key, request.auth)) is not None:
+            return await _repeat(first)
         self.headers.update(await rate_limits.count_request(request.auth))
-        wanted = BatchRequestObject().validate(request.data)
-        file = await find_file(wanted["input_file_id"], request.auth, "input_file_id")
+        values = BatchRequestObject().validate(request.data)
+        file = await find_file(values["input_file_id"], request.auth, "input_file_id")
         if file.purpose != FilePurpose.BATCH:
             message = "input_file_id: this file was not uploaded for a batch."
             raise APIError("invalid_file_purpose", message, "input_file_id")
-        keep = wanted["output_expires_after"] or {"seconds": KEEP_SECONDS[-1]}
+        keep = values["output_expires_after"] or {"seconds": KEEP_SECONDS[-1]}
         batch = Batch(
-            endpoint=wanted["endpoint"],
-            completion_window=wanted["completion_window"],
+            endpoint=values["endpoint"],
+            completion_window=values["completion_window"],
             output_seconds=keep["seconds"],
-            metadata=wanted["metadata"],
-            on_invalid=_on_invalid(wanted["on_invalid"], request),
+            metadata=values["metadata"],
+            on_invalid=_parse_on_invalid(values["on_invalid"], request),
         )
-        batch.receipts = bool(wanted["receipts"])
-        batch.pilot, batch.held = wanted["pilot"], bool(wanted["dry_run"])
-        if wanted["dry_run"] and wanted["pilot"] is None:
-            return JSONResponse(await _rehearsed(batch, file, request.auth))
+        batch.receipts = bool(values["receipts"])
+        batch.pilot, batch.held = values["pilot"], bool(values["dry_run"])
+        if values["dry_run"] and values["pilot"] is None:
+            return JSONResponse(await _rehearse(batch, file, request.auth))
         await sync_to_async(store)(batch, file, request.auth, key)
-        return await _presented(batch)
+        return await _present(batch)
 
     async def get(self, request: APIRequest) -> JSONResponse:
         owned = Batch.objects.filter(organization_id=request.auth.organization_id)
-        page = Page.of(request, DEFAULT_LISTED, MOST_LISTED)
-        return JSONResponse(await page.read(owned, batch_object, time_in_id(BATCH_ID)))
+        page = Page.parse(request, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+        return JSONResponse(await page.read(owned, make_batch_object, make_time_finder(BATCH_ID)))
 
 
-def _on_invalid(wanted: str | None, request: APIRequest) -> str:
+def _parse_on_invalid(value: str | None, request: APIRequest) -> str:
     """The body's field or else the header. Raises APIError."""
     header = request.headers.get(ON_INVALID_HEADER)
     if header is not None and header not in OnInvalid.values:
         raise invalid_parameter(ON_INVALID_HEADER, header, "skip or fail")
-    return wanted or header or OnInvalid.SKIP
+    return value or header or OnInvalid.SKIP
 
 
 class BatchView(AsyncAPIView):
@@ -156,7 +161,7 @@ class BatchView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def get(self, request: APIRequest, batch_id: str) -> JSONResponse:
-        return await _presented(await _find(batch_id, request.auth))
+        return await _present(await _find(batch_id, request.auth))
 
 
 class StartBatchView(AsyncAPIView):
@@ -167,7 +172,7 @@ class StartBatchView(AsyncAPIView):
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         await _find(batch_id, request.auth)
         await sync_to_async(states.start)(batch_id)
-        return await _presented(await _find(batch_id, request.auth))
+        return await _present(await _find(batch_id, request.auth))
 
 
 class CancelBatchView(AsyncAPIView):
@@ -178,7 +183,7 @@ class CancelBatchView(AsyncAPIView):
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         await _find(batch_id, request.auth)
         await sync_to_async(states.cancel)(batch_id, timezone.now())
-        return await _presented(await _find(batch_id, request.auth))
+        return await _present(await _find(batch_id, request.auth))
 
 
 class ResubmitBatchView(AsyncAPIView):
@@ -190,17 +195,17 @@ class ResubmitBatchView(AsyncAPIView):
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         batch = await _find(batch_id, request.auth)
         key = idempotency.read_key(request, _ROUTE, request.path.encode())
-        if key is not None and (first := await _first(key, request.auth)) is not None:
-            return await _repeated(first)
+        if key is not None and (first := await _find_first(key, request.auth)) is not None:
+            return await _repeat(first)
         self.headers.update(await rate_limits.count_request(request.auth))
         if not resubmission.can_resubmit(batch):
             raise APIError("nothing_to_resubmit", param="id")
         # To its end, so that a hang-up leaves no file without a batch.
-        making = sync_to_async(_resubmitted)(batch, request.auth, key)
-        return await _presented(await turns.to_its_end(making))
+        making = sync_to_async(_resubmit)(batch, request.auth, key)
+        return await _present(await fair_semaphore.to_its_end(making))
 
 
-def _resubmitted(batch: Batch, principal: Principal, key: IdempotencyKey | None) -> Batch:
+def _resubmit(batch: Batch, principal: Principal, key: IdempotencyKey | None) -> Batch:
     """A new batch of the failed lines. Raises APIError."""
     try:
         again, file = resubmission.prepare(batch, timezone.now())
@@ -210,7 +215,7 @@ def _resubmitted(batch: Batch, principal: Principal, key: IdempotencyKey | None)
         )
         raise APIError("file_not_found", message, "id") from error
     except files.StorageLimitError as error:
-        raise storage_limit(error, "id") from error
+        raise make_storage_error(error, "id") from error
     store_again(again, file, principal, key)
     return again
 
@@ -220,7 +225,7 @@ def store(
 ) -> None:
     """Store a new batch, unless too many lines or batches of its organization are waiting. Raises
     APIError."""
-    _place(batch, file, principal)
+    _plan(batch, file, principal)
     if key is not None:
         batch.idempotency_key, batch.body_digest = key.key, key.body_digest
     try:
@@ -244,11 +249,11 @@ def store_again(
 
 def _store(batch: Batch) -> None:
     with lock_organization(batch.organization_id):  # two must not take the last place
-        _require_room(*_waiting(batch.organization_id))
+        _require_room(*_count_waiting(batch.organization_id))
         batch.save(force_insert=True)
 
 
-def _waiting(organization_id: int) -> tuple[int, int]:
+def _count_waiting(organization_id: int) -> tuple[int, int]:
     """How many lines and how many files of an organization's batches wait."""
     unfinished = Batch.objects.filter(organization_id=organization_id, status__in=UNFINISHED)
     open_lines = Sum(F("total") - F("completed") - F("failed"))
@@ -267,15 +272,15 @@ def _require_room(lines: int, validating: int) -> None:
         )
 
 
-async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[str, Any]:
+async def _rehearse(batch: Batch, file: File, principal: Principal) -> Mapping[str, Any]:
     """The forecast of an unsaved batch. Files of one organization take turns, in threads."""
-    checks = turns.current()
-    lines, validating = await sync_to_async(_waiting)(principal.organization_id)
+    checks = fair_semaphore.get_checks()
+    lines, validating = await sync_to_async(_count_waiting)(principal.organization_id)
     await release()
     # Counted last, because others may have come during the queries. Nothing awaits from here to the
     # turn.
     _require_room(lines, validating + checks.files.count(principal.organization_id))
-    _place(batch, file, principal)
+    _plan(batch, file, principal)
     hung_up = threading.Event()
 
     def run() -> Mapping[str, Any]:
@@ -284,23 +289,23 @@ async def _rehearsed(batch: Batch, file: File, principal: Principal) -> Mapping[
         finally:
             connections.close_all()  # this thread's own
 
-    await checks.files.take(principal.organization_id)
+    await checks.files.acquire(principal.organization_id)
     try:
         # After a hang-up, nobody reads the forecast, and others wait for the turn.
         return await checks.run(principal.organization_id, run, stop=hung_up.set)
     finally:
-        checks.files.give(principal.organization_id)
+        checks.files.release(principal.organization_id)
 
 
-def _place(batch: Batch, file: File, principal: Principal) -> None:
+def _plan(batch: Batch, file: File, principal: Principal) -> None:
     owner = principal.organization_id, principal.key_id
-    states.set_origin(batch, file, owner, ROUTES[batch.endpoint].view_type.id_prefix)
+    states.set_origin(batch, file, owner, ROUTES[batch.endpoint].context_type.id_prefix)
 
 
-async def _first(key: IdempotencyKey, principal: Principal) -> Batch | None:
+async def _find_first(key: IdempotencyKey, principal: Principal) -> Batch | None:
     """The batch that was created with this idempotency key. Raises APIError for another body."""
-    made = Batch.objects.filter(api_key_id=principal.key_id, idempotency_key=key.key)
-    batch = await made.afirst()
+    batches = Batch.objects.filter(api_key_id=principal.key_id, idempotency_key=key.key)
+    batch = await batches.afirst()
     if batch is not None and batch.body_digest != key.body_digest:
         raise APIError("idempotency_key_reused", param=idempotency.HEADER)
     return batch
@@ -314,15 +319,15 @@ async def _find(batch_id: str, principal: Principal) -> Batch:
     return batch
 
 
-async def _repeated(first: Batch) -> JSONResponse:
+async def _repeat(first: Batch) -> JSONResponse:
     """The answer to a request that was sent again."""
-    response = await _presented(first)
+    response = await _present(first)
     response.headers[idempotency.REPLAYED] = "true"
     return response
 
 
-async def _presented(batch: Batch) -> JSONResponse:
-    body = batch_object(batch)
+async def _present(batch: Batch) -> JSONResponse:
+    body = make_batch_object(batch)
     if batch.pilot is not None:
         body["forecast"] = await sync_to_async(forecast.forecast_batch)(batch, timezone.now())
     if not batch.has_ended:
@@ -335,7 +340,7 @@ async def _presented(batch: Batch) -> JSONResponse:
     return JSONResponse(body)
 
 
-def batch_object(batch: Batch) -> dict[str, Any]:
+def make_batch_object(batch: Batch) -> dict[str, Any]:
     """OpenAI's Batch object. It has the id of an output file once that file has lines."""
     times = {f"{name}_at": getattr(batch, f"{name}_at") for name in _TIMES}
     times |= {f"{status}_at": None for status in _ENDS}

@@ -21,104 +21,111 @@ from completions.exceptions import APIError
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
-from completions.http.pages import Page, time_in_id
+from completions.http.pages import Page, make_time_finder
 from completions.jobs import durable
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
 from completions.requests.fields.returns import ReturnSettings
 from completions.requests.preparation import ROUTES, prepare
 from completions.responses import sse
-from completions.responses.completion import STATUS, View
+from completions.responses.completion import STATUS, ResponseContext
 
 MAX_POLL_WAIT = 30.0
-DEFAULT_LISTED, MOST_LISTED = 20, 100
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 20, 100
 
 
 class CompletionsView(AsyncAPIView):
-    """Create a completion, or list the background ones. Chat routes set another `view_type`."""
+    """Create a completion, or list the background ones. Chat routes set another `context_type`."""
 
     scope = Scope.INFERENCE
-    view_type: type[View] = View
+    context_type: type[ResponseContext] = ResponseContext
 
     async def post(self, request: APIRequest) -> HttpResponseBase:
         preferences = Preferences.from_request(request)
         query = StreamQuery(ids=read_flag(request, "sse_ids"), meta=preferences.meta)
-        principal, path = request.auth, self.view_type.path
+        principal, path = request.auth, self.context_type.path
         key = idempotency.read_key(request, path)
         if key is not None and (first := await idempotency.find_first_job(key, principal.key_id)):
-            return await self._answered_again(first, request, preferences, query)
+            return await self._answer_again(first, request, preferences, query)
         # A refused body would cost nothing, however long it takes to check.
-        is_long = ROUTES[path].request_type.takes_long(request.data)
+        is_long = ROUTES[path].request_type.is_long(request.data)
         if is_long:
             self.headers.update(await rate_limits.count_request(principal))
         prepared = await prepare(path, request.data, principal)
-        request.checked()
-        view, returns = prepared.view, prepared.request.returns
-        self._name_ignored(view)
-        kind = _kind(returns, preferences)
+        request.start_check()
+        context, returns = prepared.context, prepared.request.returns
+        self._note_ignored(context)
+        kind = _choose_kind(returns, preferences)
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
         self.headers.update(rate_limits.make_headers(await enqueue(job)))
         if returns.stream:
             is_only_reader = kind == "stream" and not job.is_durable
-            events = stream_frames(view, job.deadline, query, cancel_on_disconnect=is_only_reader)
-            stream = sse.response(events)
-            return stream if is_only_reader else answers.add_location(stream, view, preferences)
+            events = stream_frames(
+                context, job.deadline, query, cancel_on_disconnect=is_only_reader
+            )
+            stream = sse.make_response(events)
+            return stream if is_only_reader else answers.add_location(stream, context, preferences)
         if kind == "background":
-            return await answers.accept(view, job, principal, preferences)
-        return await answers.answer(view, job, preferences.meta)
+            return await answers.accept(context, job, principal, preferences)
+        return await answers.answer(context, job, preferences.meta)
 
-    async def _answered_again(
+    async def _answer_again(
         self, job_id: str, request: APIRequest, preferences: Preferences, query: StreamQuery
     ) -> HttpResponseBase:
         """The response to the first request with this idempotency key."""
         try:
-            job = await answers.find_job(self.view_type, job_id, request.auth)
+            job = await answers.find_job(self.context_type, job_id, request.auth)
         except APIError as error:
             if error.code != "completion_not_found":
                 raise
             raise idempotency.make_conflict() from error  # it was refused a moment ago
-        view = self.view_type(**job.context)
+        context = self.context_type.load(job.context)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"
         if not (streams or in_background or job.has_ended) or not await answers.is_admitted(job):
             raise idempotency.make_conflict()
-        self._name_ignored(view)
+        self._note_ignored(context)
         self.headers[idempotency.REPLAYED] = "true"
         if streams:
-            stream = sse.response(stream_frames(view, job.deadline, query, stored=job.events))
-            return answers.add_location(stream, view, preferences)
+            stream = sse.make_response(
+                stream_frames(context, job.deadline, query, stored=job.events)
+            )
+            return answers.add_location(stream, context, preferences)
         if in_background:
-            return await answers.accept_or_answer(view, request.auth, preferences)
-        return await answers.answer_again(view, job, preferences.meta)
+            return await answers.accept_or_answer(context, request.auth, preferences)
+        return await answers.answer_again(context, job, preferences.meta)
 
-    def _name_ignored(self, view: View) -> None:
-        if view.ignored_params:
-            self.headers["x-ignored-params"] = ", ".join(view.ignored_params)
+    def _note_ignored(self, context: ResponseContext) -> None:
+        if context.ignored_params:
+            self.headers["x-ignored-params"] = ", ".join(context.ignored_params)
 
     async def get(self, request: APIRequest) -> JSONResponse:
         owned = Job.objects.filter(organization_id=request.auth.organization_id)
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
-        rows = owned.filter(unexpired, id__startswith=self.view_type.id_prefix)
-        page = Page.of(request, DEFAULT_LISTED, MOST_LISTED, ["model"])
+        rows = owned.filter(unexpired, id__startswith=self.context_type.id_prefix)
+        page = Page.parse(request, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, ["model"])
         if (model := request.query_params.get("model")) is not None:
             rows = rows.filter(model=model)
-        found = await page.read(rows, self._summary, time_in_id(self.view_type.id_prefix))
-        await _add_states(found["data"])
-        return JSONResponse(found)
+        listing = await page.read(
+            rows, self._make_summary, make_time_finder(self.context_type.id_prefix)
+        )
+        await _add_states(listing["data"])
+        return JSONResponse(listing)
 
-    def _summary(self, row: Job) -> dict[str, Any]:
+    def _make_summary(self, row: Job) -> dict[str, Any]:
         """A job without its choices."""
         job = durable.make_record(row)
-        body = self.view_type(**job.context).collected().polled(job)
+        context = self.context_type.load(job.context)
+        body = context.make_collected().make_polled(job)
         del body["choices"]
         return body
 
 
-async def _add_states(listed: list[dict[str, Any]]) -> None:
+async def _add_states(completions: list[dict[str, Any]]) -> None:
     """Replace `queued` with the state in Redis, because SQL is updated later."""
-    unended = [body for body in listed if body["status"] == "queued"]
-    here = await runtime.current()
-    states = await here.submission.states([body["id"] for body in unended])
+    unended = [body for body in completions if body["status"] == "queued"]
+    process = await runtime.get_runtime()
+    states = await process.submission.states([body["id"] for body in unended])
     for body, state in zip(unended, states, strict=True):
         body["status"] = STATUS[state or "queued"]
 
@@ -127,51 +134,51 @@ class CompletionView(AsyncAPIView):
     """Poll a completion, stream it again, or delete it once it has ended."""
 
     scope = Scope.INFERENCE
-    view_type: type[View] = View
+    context_type: type[ResponseContext] = ResponseContext
 
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
-        job = await answers.find_job(self.view_type, job_id, request.auth)
-        view = self.view_type(**job.context)
+        job = await answers.find_job(self.context_type, job_id, request.auth)
+        context = self.context_type.load(job.context)
         if read_flag(request, "stream"):
             after = read_cursor(request)
             ids = read_flag(request, "sse_ids") or "Last-Event-ID" in request.headers
             query = StreamQuery(after, ids, wants_meta(request))
-            return sse.response(stream_frames(view, job.deadline, query, job.events))
+            return sse.make_response(stream_frames(context, job.deadline, query, job.events))
         wait = read_seconds(request, "wait", MAX_POLL_WAIT)
-        known = request.headers.get("If-None-Match")
-        return await answers.poll(view, request.auth, wait, known, wants_meta(request))
+        etag = request.headers.get("If-None-Match")
+        return await answers.poll(context, request.auth, wait, etag, wants_meta(request))
 
     async def delete(self, request: APIRequest, job_id: str) -> JSONResponse:
-        job = await answers.find_job(self.view_type, job_id, request.auth)
+        job = await answers.find_job(self.context_type, job_id, request.auth)
         if not job.has_ended:
             raise APIError("completion_in_progress", param="id")
         await durable.discard(job_id)
-        here = await runtime.current()
-        await here.submission.remove(job_id)
-        return JSONResponse({"id": job_id, "object": self.view_type.object, "deleted": True})
+        process = await runtime.get_runtime()
+        await process.submission.remove(job_id)
+        return JSONResponse({"id": job_id, "object": self.context_type.object, "deleted": True})
 
 
 class CancelView(AsyncAPIView):
     """Cancel a completion. One that has ended does not change."""
 
     scope = Scope.INFERENCE
-    view_type: type[View] = View
+    context_type: type[ResponseContext] = ResponseContext
 
     async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
-        job = await answers.find_job(self.view_type, job_id, request.auth)
-        view = self.view_type(**job.context)
+        job = await answers.find_job(self.context_type, job_id, request.auth)
+        context = self.context_type.load(job.context)
         if job.has_ended:
-            return await answers.poll(view, request.auth, wait=0.0)
-        here = await runtime.current()
+            return await answers.poll(context, request.auth, wait=0.0)
+        process = await runtime.get_runtime()
         try:
-            await here.submission.cancel(job_id)
+            await process.submission.cancel(job_id)
         except (RedisError, OSError) as error:
             raise APIError("queue_unavailable") from error
         # The worker confirms within one step, so the response usually shows the final state.
-        return await answers.poll(view, request.auth, wait=5.0)
+        return await answers.poll(context, request.auth, wait=5.0)
 
 
-def _kind(returns: ReturnSettings, preferences: Preferences) -> Kind:
+def _choose_kind(returns: ReturnSettings, preferences: Preferences) -> Kind:
     if returns.background or preferences.respond_async:
         return "background"
     return "stream" if returns.stream else "sync"

@@ -23,11 +23,11 @@ from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySe
 from completions.models.files import FILE_ID
 from completions.models.release import release
 from completions.models.timed_ids import read_time
-from completions.requests import turns
+from completions.requests import fair_semaphore
 from completions.requests.fields.base import ChoiceField, IntegerField
 from completions.requests.fields.objects import StrictObject
 
-MOST_LISTED = 10_000
+MAX_PAGE_SIZE = 10_000
 KEEP_SECONDS = range(3600, 2_592_000 + 1)
 DEFAULT_KEEP = timedelta(seconds=KEEP_SECONDS[-1])
 _PARTS = ("purpose", "file", "expires_after[anchor]", "expires_after[seconds]")
@@ -47,7 +47,7 @@ class ExpiresAfterObject(StrictObject):
     )
 
 
-def file_object(file: File, written: bool = True) -> dict[str, Any]:
+def make_file_object(file: File, is_written: bool = True) -> dict[str, Any]:
     """OpenAI's FileObject. OpenAI's client waits until the deprecated `status` is `processed`."""
     body: dict[str, Any] = {
         "id": file.id,
@@ -56,14 +56,14 @@ def file_object(file: File, written: bool = True) -> dict[str, Any]:
         "created_at": int(file.created_at.timestamp()),
         "filename": file.filename,
         "purpose": file.purpose,
-        "status": "processed" if written else "uploaded",
+        "status": "processed" if is_written else "uploaded",
     }
     if file.expires_at is not None:
         body["expires_at"] = int(file.expires_at.timestamp())
     return body
 
 
-def storage_limit(error: files.StorageLimitError, param: str) -> APIError:
+def make_storage_error(error: files.StorageLimitError, param: str) -> APIError:
     return APIError("storage_limit_exceeded", f"{error} Delete some first.", param)
 
 
@@ -76,28 +76,28 @@ class FilesView(MultiPartAPIView):
     async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
         self.headers.update(await rate_limits.count_request(request.auth))
-        upload = _Upload.of(request)
-        request.checked()  # storing may take long, but little memory
+        upload = _Upload.parse(request)
+        request.start_check()  # storing may take long, but little memory
         owner = (request.auth.organization_id, request.auth.key_id)
         try:
             storing = sync_to_async(files.store_upload)(
                 upload.content, upload.filename, owner, upload.keep
             )
-            file = await turns.to_its_end(storing)
+            file = await fair_semaphore.to_its_end(storing)
         except files.StorageLimitError as error:
-            raise storage_limit(error, "file") from error
-        return JSONResponse(file_object(file))
+            raise make_storage_error(error, "file") from error
+        return JSONResponse(make_file_object(file))
 
     async def get(self, request: APIRequest) -> JSONResponse:
-        rows = _visible(request.auth)
+        rows = _list_visible(request.auth)
         if (purpose := request.query_params.get("purpose")) is not None:
             rows = rows.filter(purpose=purpose)
-        page = Page.of(request, MOST_LISTED, MOST_LISTED, ["purpose"])
+        page = Page.parse(request, MAX_PAGE_SIZE, MAX_PAGE_SIZE, ["purpose"])
 
         async def find_time(file_id: str) -> datetime | None:
-            return await _created_at(file_id, request.auth)
+            return await _find_created_at(file_id, request.auth)
 
-        return JSONResponse(await page.read(rows, file_object, find_time))
+        return JSONResponse(await page.read(rows, make_file_object, find_time))
 
 
 class FileView(AsyncAPIView):
@@ -106,12 +106,14 @@ class FileView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def get(self, request: APIRequest, file_id: str) -> JSONResponse:
-        if (batch := await _being_written(file_id, request.auth)) is not None:
-            return JSONResponse(file_object(writing.make_file(batch, file_id), written=False))
-        return JSONResponse(file_object(await find_file(file_id, request.auth)))
+        if (batch := await _find_writer(file_id, request.auth)) is not None:
+            return JSONResponse(
+                make_file_object(writing.make_file(batch, file_id), is_written=False)
+            )
+        return JSONResponse(make_file_object(await find_file(file_id, request.auth)))
 
     async def delete(self, request: APIRequest, file_id: str) -> JSONResponse:
-        if (batch := await _being_written(file_id, request.auth)) is not None:
+        if (batch := await _find_writer(file_id, request.auth)) is not None:
             message = f"{batch.id} writes this file and has not ended. Cancel it, or wait."
             raise APIError("file_in_use", message, "id")
         file = await find_file(file_id, request.auth)
@@ -129,7 +131,7 @@ class FileContentView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def get(self, request: APIRequest, file_id: str) -> StreamingHttpResponse:
-        if (batch := await _being_written(file_id, request.auth)) is not None:
+        if (batch := await _find_writer(file_id, request.auth)) is not None:
             answered = file_id == batch.output_file_id
             name = writing.make_file(batch, file_id).filename
             await release()
@@ -152,23 +154,23 @@ class FileContentView(AsyncAPIView):
 def _start(request: APIRequest, file: File) -> int | None:
     """The first byte that `Range: bytes=N-` asks for; None for the whole file. Other ranges are
     ignored, as RFC 9110, section 14.2, allows. Raises APIError for a start beyond the end."""
-    asked = re.fullmatch(r"bytes=([0-9]{1,18})-", request.headers.get("Range", ""))
-    if asked is None or request.headers.get("If-Range") not in (None, f'"{file.id}"'):
+    match = re.fullmatch(r"bytes=([0-9]{1,18})-", request.headers.get("Range", ""))
+    if match is None or request.headers.get("If-Range") not in (None, f'"{file.id}"'):
         return None
-    if int(asked[1]) >= file.bytes:
-        message = f"The file has {file.bytes} bytes; {asked[0]} begins after its end."
+    if int(match[1]) >= file.bytes:
+        message = f"The file has {file.bytes} bytes; {match[0]} begins after its end."
         raise APIError("range_not_satisfiable", message, "Range")
-    return int(asked[1])
+    return int(match[1])
 
 
 def _download(content: Any, filename: str) -> StreamingHttpResponse:
-    """Pieces of JSONL."""
+    """Make a response of pieces of JSONL."""
     name = f"attachment; filename*=UTF-8''{quote(filename)}"
     headers = {"Content-Disposition": name, "X-Content-Type-Options": "nosniff"}
     return StreamingHttpResponse(content, content_type="application/jsonl", headers=headers)
 
 
-async def _being_written(file_id: str, principal: Principal) -> Batch | None:
+async def _find_writer(file_id: str, principal: Principal) -> Batch | None:
     """The unfinished batch that a file will belong to."""
     owned = Batch.objects.filter(organization_id=principal.organization_id)
     batch = await owned.filter(id=Batch.parse_file_id(file_id), status__in=UNFINISHED).afirst()
@@ -176,8 +178,8 @@ async def _being_written(file_id: str, principal: Principal) -> Batch | None:
     return batch if its_own else None
 
 
-async def _created_at(file_id: str, principal: Principal) -> datetime | None:
-    """When a file that is not there was created. The id of an output file is that of its batch."""
+async def _find_created_at(file_id: str, principal: Principal) -> datetime | None:
+    """Return when a missing file was created. The id of an output file is that of its batch."""
     if (at := read_time(file_id)) is not None:
         return at if file_id.startswith(FILE_ID) else None
     owned = Batch.objects.filter(organization_id=principal.organization_id)
@@ -187,14 +189,14 @@ async def _created_at(file_id: str, principal: Principal) -> datetime | None:
 
 async def find_file(file_id: str, principal: Principal, param: str = "id") -> File:
     """The file, if it is this organization's and has not expired. Raises APIError."""
-    asked = _visible(principal).filter(id=file_id)
-    file = None if "\x00" in file_id else await asked.afirst()  # PostgreSQL refuses U+0000
+    matches = _list_visible(principal).filter(id=file_id)
+    file = None if "\x00" in file_id else await matches.afirst()  # PostgreSQL refuses U+0000
     if file is None:
         raise APIError("file_not_found", param=param)
     return file
 
 
-def _visible(principal: Principal) -> FileQuerySet:
+def _list_visible(principal: Principal) -> FileQuerySet:
     readable = File.objects.readable(timezone.now())
     return readable.filter(organization_id=principal.organization_id)
 
@@ -207,7 +209,7 @@ class _Upload(NamedTuple):
     keep: timedelta
 
     @classmethod
-    def of(cls, request: APIRequest) -> "_Upload":
+    def parse(cls, request: APIRequest) -> "_Upload":
         """Check the parts. Raises APIError."""
         data: Any = request.data
         for name in data:
@@ -222,7 +224,7 @@ class _Upload(NamedTuple):
         if purpose != FilePurpose.BATCH:
             message = 'purpose: this server takes files for "batch" only.'
             raise APIError("unsupported_value", message, "purpose")
-        keep = _keep(*map(data.get, _PARTS[2:]))
+        keep = _parse_retention(*map(data.get, _PARTS[2:]))
         content = request.FILES.get("file")
         if content is None:
             message = "file: this part is required, with a file name."
@@ -232,13 +234,13 @@ class _Upload(NamedTuple):
         return cls(content, content.name or "", keep)
 
 
-def _keep(anchor: Any, seconds: Any) -> timedelta:
+def _parse_retention(anchor: Any, seconds: Any) -> timedelta:
     if anchor is None and seconds is None:
         return DEFAULT_KEEP
     if anchor != "created_at":
         raise APIError("invalid_value", f'{_PARTS[2]}: must be "created_at".', _PARTS[2])
-    given = str(seconds)
-    if not re.fullmatch(r"[0-9]{1,9}", given) or int(given) not in KEEP_SECONDS:
+    text = str(seconds)
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) not in KEEP_SECONDS:
         message = f"{_PARTS[3]}: must be from {KEEP_SECONDS[0]} to {KEEP_SECONDS[-1]} seconds."
         raise APIError("invalid_value", message, _PARTS[3])
-    return timedelta(seconds=int(given))
+    return timedelta(seconds=int(text))

@@ -6,14 +6,14 @@ from typing import Any
 from completions.catalog.model_files import ModelFiles
 from completions.delivery import rate_limits
 from completions.exceptions import FieldError
-from completions.grammars import Asker, Constraint, Verdict
+from completions.grammars import Caller, Constraint, ValidationResult
 from completions.grammars.exceptions import GrammarOverloadError, GrammarTimeoutError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.models import Scope
-from completions.requests import judging
+from completions.requests import validation
 from completions.requests.fields.base import TextField
-from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, constraint_of
+from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, parse_constraint
 from completions.requests.fields.objects import Values
 from completions.requests.model import ModelRequestObject
 
@@ -24,7 +24,7 @@ class ValidateRequestObject(ModelRequestObject, ConstraintFields):
     text = TextField("A text to try the constraint on.", max_length=MAX_TEXT)
 
     def check(self, values: Values) -> tuple[Constraint, ModelFiles, str | None]:
-        constraint = constraint_of(values, self.requested.files)
+        constraint = parse_constraint(values, self.requested.files)
         if constraint is None:
             message = f"send one constraint: {', '.join(CONSTRAINTS)}."
             raise FieldError(message, CONSTRAINTS[0], code="missing_required_parameter")
@@ -41,16 +41,16 @@ class ValidateView(AsyncAPIView):
         constraint, model, text = await ValidateRequestObject.validate_request(
             request.data, request.auth
         )
-        verdict = await judging.examine(
-            constraint, model, text, Asker(request.auth.organization_id)
+        result = await validation.validate(
+            constraint, model, text, Caller(request.auth.organization_id)
         )
-        if isinstance(verdict.error, GrammarOverloadError | GrammarTimeoutError):
-            verdict.result()  # raises, because the check did not finish
-        return JSONResponse(_answer(verdict))
+        if isinstance(result.error, GrammarOverloadError | GrammarTimeoutError):
+            result.get_grammar()  # raises, because the check did not finish
+        return JSONResponse(_make_answer(result))
 
 
-def _answer(verdict: Verdict) -> dict[str, Any]:
-    error = verdict.error
+def _make_answer(result: ValidationResult) -> dict[str, Any]:
+    error = result.error
     answer: dict[str, Any] = {
         "valid": error is None,
         "error": error and error.message,
@@ -58,8 +58,8 @@ def _answer(verdict: Verdict) -> dict[str, Any]:
         "line": error and error.line,
         "column": error and error.column,
         "pointer": error and error.pointer,
-        "warnings": [asdict(finding) for finding in verdict.findings],
+        "warnings": [asdict(diagnostic) for diagnostic in result.diagnostics],
     }
-    if verdict.match is not None:
-        answer |= asdict(verdict.match)
+    if result.match is not None:
+        answer |= asdict(result.match)
     return answer

@@ -53,11 +53,11 @@ async def find_failures() -> dict[str, str]:
 
 
 async def _run_checks() -> dict[str, str]:
-    reasons = await asyncio.gather(*map(_limited, _CHECKS.values()))
+    reasons = await asyncio.gather(*map(_run_limited, _CHECKS.values()))
     return {name: reason for name, reason in zip(_CHECKS, reasons, strict=True) if reason}
 
 
-async def _limited(check: Callable[[], Awaitable[str]]) -> str:
+async def _run_limited(check: Callable[[], Awaitable[str]]) -> str:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return await check()
@@ -65,12 +65,12 @@ async def _limited(check: Callable[[], Awaitable[str]]) -> str:
         return f"no answer within {CHECK_SECONDS:.0f} s"
 
 
-async def _running() -> str:
-    closing = (await runtime.current()).is_closing
+async def _check_running() -> str:
+    closing = (await runtime.get_runtime()).is_closing
     return "this process is shutting down" if closing else ""
 
 
-async def _redis() -> str:
+async def _check_redis() -> str:
     try:
         await runtime.ping()
     except OutOfMemoryError:
@@ -80,57 +80,57 @@ async def _redis() -> str:
     return ""
 
 
-async def _worker() -> str:
+async def _check_worker() -> str:
     try:
-        live = await runtime.live_models()
+        live = await runtime.list_live_models()
     except (RedisError, OSError):
         return "unknown, because Redis does not answer"
-    served = [entry.id for entry in model_files.served_models()]
+    served = [entry.id for entry in model_files.load_catalog()]
     if live.keys() & set(served):
         return ""
     return f"no worker that takes new jobs serves any of: {', '.join(served)}"
 
 
-async def _queue() -> str:
+async def _check_queue() -> str:
     """The queue is full: it refuses a call or a stream."""
     try:
-        load = await runtime.queue_load()
+        load = await runtime.measure_queue()
     except (RedisError, OSError):
         return "unknown, because Redis does not answer"
-    memory, bounds = load.memory, runtime.byte_bounds(load.memory["maxmemory"])
+    memory, bounds = load.memory, runtime.make_byte_bounds(load.memory["maxmemory"])
     if is_nearly_full(memory):
         used, limit = memory["used_memory"], memory["maxmemory"]
         return f"full: Redis uses {used} of {limit} bytes of memory"
-    for count, most, what in (
+    for count, maximum, what in (
         (load.jobs, settings.MAX_QUEUED_JOBS, "jobs"),
         (load.interactive_jobs, settings.MAX_QUEUED_INTERACTIVE, "calls and streams"),
         (load.bytes, int(bounds.total * NEARLY_FULL), "bytes of requests"),
         (load.interactive_bytes, int(bounds.of_class * NEARLY_FULL), "bytes of calls and streams"),
     ):
-        if count >= most:
-            return f"full: it holds {count} {what}, and is full from {most} on"
+        if count >= maximum:
+            return f"full: it holds {count} {what}, and is full from {maximum} on"
     return ""
 
 
-async def _database() -> str:
+async def _check_database() -> str:
     try:
-        return await sync_to_async(_migrated)()
+        return await sync_to_async(_check_migrated)()
     except Error as error:
         return f"does not answer ({type(error).__name__})"
 
 
 _CHECKS: dict[str, Callable[[], Awaitable[str]]] = {
-    "process": _running,
-    "redis": _redis,
-    "database": _database,
-    "worker": _worker,
-    "queue": _queue,
+    "process": _check_running,
+    "redis": _check_redis,
+    "database": _check_database,
+    "worker": _check_worker,
+    "queue": _check_queue,
 }
 _migrations_applied = False
 """Whether migrations are applied. Never reset: nobody reverts them under a running server."""
 
 
-def _migrated() -> str:
+def _check_migrated() -> str:
     global _migrations_applied
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from completions.catalog import model_files
 from completions.exceptions import APIError, invalid_parameter
 from completions.http import runtime, web_metrics
-from completions.http.authentication import bearer
+from completions.http.authentication import parse_bearer
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.jobs.operate import Backlog, read_backlog
 from completions.jobs.workers import MetricsPage, read_metrics_pages
@@ -41,40 +41,40 @@ class MetricsView(AsyncAPIView):
         if part != "service":
             text += prometheus_client.generate_latest(web_metrics.registry)
         if part != "web":
-            text += await _service()
+            text += await _measure_service()
         return HttpResponse(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
 def _require_token(header: str) -> None:
     """Raise APIError without the token: the load and the names of models are not public."""
-    wanted = settings.METRICS_TOKEN
-    if not wanted:
+    token = settings.METRICS_TOKEN
+    if not token:
         message = "Metrics are off. Set QUIRE_METRICS_TOKEN and send it as a bearer token."
         raise APIError("permission_denied", message)
-    if not hmac.compare_digest(bearer(header).encode(), wanted.encode()):
+    if not hmac.compare_digest(parse_bearer(header).encode(), token.encode()):
         raise APIError("invalid_metrics_token")
 
 
-async def _service() -> bytes:
-    here = await runtime.current()
-    models = [entry.id for entry in model_files.served_models()]
+async def _measure_service() -> bytes:
+    process = await runtime.get_runtime()
+    models = [entry.id for entry in model_files.load_catalog()]
     try:
         async with asyncio.timeout(PATIENCE):
-            backlog = await read_backlog(here.store, models)
-            pages = await read_metrics_pages(here.store)
+            backlog = await read_backlog(process.store, models)
+            pages = await read_metrics_pages(process.store)
     except (RedisError, OSError):
-        return prometheus_client.generate_latest(Families([_up(0)]))
-    families = [_up(1), *_of_backlog(backlog), _of_workers(models, pages)]
+        return prometheus_client.generate_latest(Families([_make_up(0)]))
+    families = [_make_up(1), *_iter_backlog(backlog), _make_workers(models, pages)]
     return await asyncio.to_thread(
-        lambda: prometheus_client.generate_latest(Families([*families, *merged(pages)]))
+        lambda: prometheus_client.generate_latest(Families([*families, *merge(pages)]))
     )
 
 
-def _up(value: int) -> Metric:
+def _make_up(value: int) -> Metric:
     return GaugeMetricFamily("quire_redis_up", "1 while Redis answers.", value=value)
 
 
-def _of_backlog(backlog: Backlog) -> Iterable[Metric]:
+def _iter_backlog(backlog: Backlog) -> Iterable[Metric]:
     for name, text, value in (
         ("jobs_open", "Jobs that have not ended.", backlog.open_jobs),
         ("jobs_unsettled", "Ended jobs that SQL does not have yet.", backlog.unsettled),
@@ -96,14 +96,14 @@ def _of_backlog(backlog: Backlog) -> Iterable[Metric]:
     yield waiting
 
 
-def _of_workers(models: Sequence[str], pages: Sequence[MetricsPage]) -> Metric:
+def _make_workers(models: Sequence[str], pages: Sequence[MetricsPage]) -> Metric:
     live = GaugeMetricFamily("quire_workers", "Live engine workers.", labels=["model_name"])
     for model in models:
         live.add_metric([model], sum(page.model == model for page in pages))
     return live
 
 
-def merged(pages: Iterable[MetricsPage]) -> list[Metric]:
+def merge(pages: Iterable[MetricsPage]) -> list[Metric]:
     """The metric families of all workers; each sample has the labels `model_name` and `worker`."""
     families: dict[str, Metric] = {}
     for page in pages:

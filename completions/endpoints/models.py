@@ -26,11 +26,11 @@ class ModelsView(AsyncAPIView):
 
     async def get(self, request: APIRequest) -> JSONResponse:
         refuse_unknown(request, ())
-        live = await runtime.live_models()
-        may_use, served = request.auth.may_use, model_files.served_models()
-        models = [_model(entry, None, live) for entry in served if may_use(entry.id)]
+        live = await runtime.list_live_models()
+        may_use, served = request.auth.may_use, model_files.load_catalog()
+        models = [_make_model(entry, None, live) for entry in served if may_use(entry.id)]
         adapted = [
-            _model(entry, name, live)
+            _make_model(entry, name, live)
             for entry in served
             for name in entry.adapters
             if may_use(entry.id) or may_use(f"{entry.id}:{name}")
@@ -43,10 +43,10 @@ class ModelView(AsyncAPIView):
 
     async def get(self, request: APIRequest, model_id: str) -> JSONResponse:
         entry, adapter = find_entry(model_id, request.auth)
-        return JSONResponse(_model(entry, adapter, await runtime.live_models()))
+        return JSONResponse(_make_model(entry, adapter, await runtime.list_live_models()))
 
 
-def _model(
+def _make_model(
     entry: ModelEntry, adapter: str | None, live: Mapping[str, str | None]
 ) -> dict[str, Any]:
     """OpenAI's model object with Quire's fields, some of them null while files are missing."""
@@ -68,11 +68,11 @@ def _model(
         "eos_token_ids": files.eos_token_ids if files else None,
         "default_max_tokens": INTEGERS["max_tokens"].default,
         "prices_per_million_tokens": entry.prices or None,
-        "capabilities": _capabilities(entry, files, live.get(entry.id)) if files else None,
+        "capabilities": _make_capabilities(entry, files, live.get(entry.id)) if files else None,
     }
 
 
-def _capabilities(entry: ModelEntry, files: ModelFiles, forward: str | None) -> dict[str, Any]:
+def _make_capabilities(entry: ModelEntry, files: ModelFiles, forward: str | None) -> dict[str, Any]:
     """Names as in the contract, section 5.1. `forward` is how a live worker runs the model: `c`,
     `torch` or `cuda`; `general` runs each sequence separately, which is slow. `quantization` is the
     format of quantized weights."""

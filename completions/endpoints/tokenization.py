@@ -16,11 +16,11 @@ from completions.models import Scope
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, TextField
 from completions.requests.fields.objects import Values
-from completions.requests.fields.tokens import TokenIdsField, written_token_ids
-from completions.requests.fields.tools import placed
+from completions.requests.fields.tokens import TokenIdsField, encode_checked
+from completions.requests.fields.tools import assign_paths
 from completions.requests.model import ModelRequestObject
 
-MOST_CHARACTERS = 1024 * 1024
+MAX_CHARACTERS = 1024 * 1024
 """Characters that a text may always have, even if the model's context cannot hold them."""
 
 
@@ -56,18 +56,18 @@ class TokenizeRequestObject(ConversationFields):
         if text is not None and messages is not None:
             raise FieldError("cannot be combined with prompt; send one of them.", "messages")
         if text is not None or not messages or type(messages[0]) is int:
-            return self._raw(values)
+            return self._tokenize_raw(values)
         if values["thinking"] is not None and values["thinking"].budget_tokens is not None:
             message = "has no effect on the tokens of messages; leave it out."
             raise FieldError(message, "thinking.budget_tokens", code="unsupported_value")
-        tools = placed(values["tools"] or ())
-        calls, ignored = self.calls_of(values, tools), self.unread(values)
-        text = self.conversation(values, calls, tools, values["add_generation_prompt"])
+        tools = assign_paths(values["tools"] or ())
+        calls, ignored = self.make_calls(values, tools), self.list_unread(values)
+        text = self.render_conversation(values, calls, tools, values["add_generation_prompt"])
         special = bool(values["add_special_tokens"])
-        ids = written_token_ids(model, text, "messages", special, MOST_CHARACTERS)
-        return _answer(model, ids, ignored)
+        ids = encode_checked(model, text, "messages", special, MAX_CHARACTERS)
+        return _make_answer(model, ids, ignored)
 
-    def _raw(self, values: Values) -> Answer:
+    def _tokenize_raw(self, values: Values) -> Answer:
         """The tokens of a text without a template."""
         model, text, special = self.requested.files, values["prompt"], values["add_special_tokens"]
         source = "messages" if text is None else "prompt"
@@ -79,15 +79,15 @@ class TokenizeRequestObject(ConversationFields):
                 raise FieldError(
                     "needs prompt, not messages that are a string.", "add_special_tokens"
                 )
-            given = values["messages"]
-            return _answer(model, TokenIds(len(given), orjson.dumps(given)))
-        ids = written_token_ids(model, text, "prompt", special is not False, MOST_CHARACTERS)
-        return _answer(model, ids)
+            messages = values["messages"]
+            return _make_answer(model, TokenIds(len(messages), orjson.dumps(messages)))
+        ids = encode_checked(model, text, "prompt", special is not False, MAX_CHARACTERS)
+        return _make_answer(model, ids)
 
 
-def _answer(model: ModelFiles, ids: TokenIds, ignored: Sequence[str] = ()) -> Answer:
+def _make_answer(model: ModelFiles, ids: TokenIds, ignored: Sequence[str] = ()) -> Answer:
     sizes = {"count": ids.count, "max_model_len": model.max_model_len}
-    return Answer({"tokens": ids.fragment(), **sizes}, ignored)
+    return Answer({"tokens": ids.to_fragment(), **sizes}, ignored)
 
 
 class DetokenizeRequestObject(ModelRequestObject):

@@ -8,13 +8,18 @@ from django.utils import timezone
 
 from completions.batches import files, uploads
 from completions.delivery import idempotency, rate_limits
-from completions.endpoints.files import DEFAULT_KEEP, ExpiresAfterObject, file_object, storage_limit
+from completions.endpoints.files import (
+    DEFAULT_KEEP,
+    ExpiresAfterObject,
+    make_file_object,
+    make_storage_error,
+)
 from completions.exceptions import APIError, FieldError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse
 from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadStatus
 from completions.models.release import release
-from completions.requests import turns
+from completions.requests import fair_semaphore
 from completions.requests.fields.base import ChoiceField, IntegerField, ListField, TextField
 from completions.requests.fields.objects import StrictObject, Values
 
@@ -55,7 +60,7 @@ class CompleteUploadRequestObject(StrictObject):
         return values
 
 
-def upload_object(upload: Upload) -> dict[str, Any]:
+def make_upload_object(upload: Upload) -> dict[str, Any]:
     """OpenAI's Upload object."""
     expired = upload.status == UploadStatus.PENDING and upload.expires_at <= timezone.now()
     return {
@@ -67,7 +72,7 @@ def upload_object(upload: Upload) -> dict[str, Any]:
         "filename": upload.filename,
         "purpose": FilePurpose.BATCH,
         "status": "expired" if expired else upload.status,
-        "file": file_object(upload.file) if upload.file else None,
+        "file": make_file_object(upload.file) if upload.file else None,
     }
 
 
@@ -79,22 +84,22 @@ class UploadsView(AsyncAPIView):
     async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
         self.headers.update(await rate_limits.count_request(request.auth))
-        wanted = UploadRequestObject().validate(request.data)
-        if wanted["bytes"] > settings.MAX_FILE_BYTES:
+        values = UploadRequestObject().validate(request.data)
+        if values["bytes"] > settings.MAX_FILE_BYTES:
             raise payload_too_large(settings.MAX_FILE_BYTES)
-        keep = wanted["expires_after"] or {"seconds": int(DEFAULT_KEEP.total_seconds())}
+        keep = values["expires_after"] or {"seconds": int(DEFAULT_KEEP.total_seconds())}
         upload = Upload(
             organization_id=request.auth.organization_id,
             api_key_id=request.auth.key_id,
-            filename=files.clean_name(wanted["filename"]),
-            bytes=wanted["bytes"],
+            filename=files.clean_name(values["filename"]),
+            bytes=values["bytes"],
             file_seconds=keep["seconds"],
         )
         try:
             await sync_to_async(uploads.begin)(upload)
         except files.StorageLimitError as error:
-            raise storage_limit(error, "bytes") from error
-        return JSONResponse(upload_object(upload))
+            raise make_storage_error(error, "bytes") from error
+        return JSONResponse(make_upload_object(upload))
 
 
 class UploadView(AsyncAPIView):
@@ -103,7 +108,7 @@ class UploadView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def get(self, request: APIRequest, upload_id: str) -> JSONResponse:
-        return JSONResponse(upload_object(await _find(request, upload_id)))
+        return JSONResponse(make_upload_object(await _find(request, upload_id)))
 
 
 class PartsView(MultiPartAPIView):
@@ -115,7 +120,7 @@ class PartsView(MultiPartAPIView):
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         idempotency.refuse(request)
         self.headers.update(await rate_limits.count_request(request.auth))
-        upload = _pending(await _find(request, upload_id))
+        upload = _require_pending(await _find(request, upload_id))
         data: Any = request.data
         if unknown := [name for name in data if name != "data"]:
             message = f"{unknown[0][:64]}: there is no such part. Send data."
@@ -126,17 +131,17 @@ class PartsView(MultiPartAPIView):
             raise APIError("missing_required_parameter", message, "data")
         if (content.size or 0) > MAX_PART_BYTES:
             raise payload_too_large(MAX_PART_BYTES)
-        request.checked()  # storing may take long, but little memory
+        request.start_check()  # storing may take long, but little memory
         try:
-            part = await turns.to_its_end(sync_to_async(uploads.add)(upload, content))
+            part = await fair_semaphore.to_its_end(sync_to_async(uploads.add)(upload, content))
         except files.StorageLimitError as error:
-            raise storage_limit(error, "data") from error
+            raise make_storage_error(error, "data") from error
         except FieldError as error:
             raise error.api_error() from error
         except uploads.NotPendingError as error:
-            _pending(await _find(request, upload_id))
+            _require_pending(await _find(request, upload_id))
             raise APIError("upload_not_pending", param="id") from error
-        return JSONResponse(_part_object(part))
+        return JSONResponse(_make_part_object(part))
 
 
 class CompleteUploadView(AsyncAPIView):
@@ -147,25 +152,27 @@ class CompleteUploadView(AsyncAPIView):
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         idempotency.refuse(request)
         upload = await _find(request, upload_id)
-        wanted = CompleteUploadRequestObject().validate(request.data)
+        values = CompleteUploadRequestObject().validate(request.data)
         if upload.status == UploadStatus.COMPLETED:
-            return JSONResponse(upload_object(upload))
+            return JSONResponse(make_upload_object(upload))
         joining = sync_to_async(uploads.complete)
-        checks = turns.current()
+        checks = fair_semaphore.get_checks()
         await release()
-        await checks.uploads.take(upload.organization_id)
+        await checks.uploads.acquire(upload.organization_id)
         try:
-            await turns.to_its_end(joining(_pending(upload), wanted["part_ids"], wanted["md5"]))
+            await fair_semaphore.to_its_end(
+                joining(_require_pending(upload), values["part_ids"], values["md5"])
+            )
         except FieldError as error:
             raise error.api_error() from error
         except uploads.NotPendingError:
             pass  # another call was first, or ended it otherwise
         finally:
-            checks.uploads.give(upload.organization_id)
-        made = await _find(request, upload_id)
-        if made.status != UploadStatus.COMPLETED:
-            _pending(made)
-        return JSONResponse(upload_object(made))
+            checks.uploads.release(upload.organization_id)
+        row = await _find(request, upload_id)
+        if row.status != UploadStatus.COMPLETED:
+            _require_pending(row)
+        return JSONResponse(make_upload_object(row))
 
 
 class CancelUploadView(AsyncAPIView):
@@ -175,10 +182,10 @@ class CancelUploadView(AsyncAPIView):
 
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         await sync_to_async(uploads.cancel)(await _find(request, upload_id))
-        return JSONResponse(upload_object(await _find(request, upload_id)))
+        return JSONResponse(make_upload_object(await _find(request, upload_id)))
 
 
-def _part_object(part: UploadPart) -> dict[str, Any]:
+def _make_part_object(part: UploadPart) -> dict[str, Any]:
     return {
         "id": part.id,
         "object": "upload.part",
@@ -195,9 +202,9 @@ async def _find(request: APIRequest, upload_id: str) -> Upload:
     return upload
 
 
-def _pending(upload: Upload) -> Upload:
+def _require_pending(upload: Upload) -> Upload:
     """The upload, if it still accepts parts. Raises APIError."""
-    standing = upload_object(upload)["status"]
+    standing = make_upload_object(upload)["status"]
     if standing != UploadStatus.PENDING:
         raise APIError("upload_not_pending", f"This upload is {standing}; begin another.", "id")
     return upload

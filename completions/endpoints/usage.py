@@ -35,12 +35,12 @@ LIMITS = {"1d": (7, 31), "1h": (24, 168)}
 _PAGE = re.compile(r"page_([0-9]{1,11})")
 _LATEST = 32_503_680_000
 """The year 3000. Python's dates end in 9999, and the end of a bucket must be a date too."""
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 """Maximum number of names in one parameter."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class UsageQuery:
     """A parsed query. Buckets start at `begin` or later, and before `end`."""
 
     width: str
@@ -52,7 +52,7 @@ class Wanted:
     limit: int
 
     @classmethod
-    def of(cls, request: APIRequest) -> "Wanted":
+    def parse(cls, request: APIRequest) -> "UsageQuery":
         """Read the query parameters. Raises APIError."""
         refuse_unknown(request, PARAMETERS, ARRAYS, _UNSUPPORTED)
         width = request.query_params.get("bucket_width", "1d")
@@ -60,8 +60,8 @@ class Wanted:
             raise invalid_parameter("bucket_width", width, f"one of: {', '.join(WIDTHS)}")
         now = timezone.now()
         default = report.find_bucket(now - WIDTHS[width] * (LIMITS[width][0] - 1), width)
-        start = _time(request, "start_time") or default
-        end = _time(request, "end_time") or max(now, start) + timedelta(seconds=1)
+        start = _parse_time(request, "start_time") or default
+        end = _parse_time(request, "end_time") or max(now, start) + timedelta(seconds=1)
         if end <= start:  # before `start` is rounded down
             message = (
                 f"end_time is {int(end.timestamp())}; it must be after start_time, "
@@ -71,15 +71,15 @@ class Wanted:
         begin = report.find_bucket(start, width)
         return cls(
             width=width,
-            begin=max(begin, report.find_bucket(_page(request) or begin, width)),
+            begin=max(begin, report.find_bucket(_parse_page(request) or begin, width)),
             end=end,
-            groups=_groups(request),
-            models=_several(request, "models"),
-            api_key_ids=_several(request, "api_key_ids"),
-            limit=_limit(request, width),
+            groups=_parse_groups(request),
+            models=_parse_several(request, "models"),
+            api_key_ids=_parse_several(request, "api_key_ids"),
+            limit=_parse_limit(request, width),
         )
 
-    def buckets(self) -> list[datetime]:
+    def list_buckets(self) -> list[datetime]:
         """The starts of the buckets, plus the next start if more buckets follow this page."""
         width = WIDTHS[self.width]
         count = min(self.limit + 1, -((self.begin - self.end) // width))
@@ -92,63 +92,65 @@ class UsageView(AsyncAPIView):
     scope = Scope.USAGE
 
     async def get(self, request: APIRequest) -> JSONResponse:
-        wanted = Wanted.of(request)
-        buckets = wanted.buckets()
-        shown = buckets[: wanted.limit]
-        until = min(wanted.begin + len(shown) * WIDTHS[wanted.width], wanted.end)
+        query = UsageQuery.parse(request)
+        buckets = query.list_buckets()
+        page_buckets = buckets[: query.limit]
+        until = min(query.begin + len(page_buckets) * WIDTHS[query.width], query.end)
         owner = request.auth
-        hours = _hours(wanted, owner, until)
-        names = await _names(owner)
-        by_start: dict[datetime, list[UsageRow]] = {start: [] for start in shown}
-        async for values in report.group_rows(hours, wanted.width, wanted.groups):
-            row = report.make_row(values, wanted.groups)
+        hours = _select_hours(query, owner, until)
+        names = await _load_names(owner)
+        by_start: dict[datetime, list[UsageRow]] = {start: [] for start in page_buckets}
+        async for values in report.group_rows(hours, query.width, query.groups):
+            row = report.make_row(values, query.groups)
             by_start[row.start].append(row)
-        more = len(buckets) > len(shown)
+        more = len(buckets) > len(page_buckets)
         return JSONResponse(
             {
                 "object": "page",
-                "data": [_bucket(start, wanted, rows, names) for start, rows in by_start.items()],
+                "data": [
+                    _make_bucket(start, query, rows, names) for start, rows in by_start.items()
+                ],
                 "has_more": more,
                 "next_page": f"page_{int(buckets[-1].timestamp())}" if more else None,
             }
         )
 
 
-def _hours(wanted: Wanted, owner: Principal, until: datetime) -> QuerySet[UsageHour]:
+def _select_hours(query: UsageQuery, owner: Principal, until: datetime) -> QuerySet[UsageHour]:
     """The rows that the query selects and the caller may read."""
     hours = UsageHour.objects.filter(
-        organization_id=owner.organization_id, hour__gte=wanted.begin, hour__lt=until
+        organization_id=owner.organization_id, hour__gte=query.begin, hour__lt=until
     )
     if not owner.is_admin:
         hours = hours.filter(api_key_id=owner.key_id)
-    if wanted.models:
-        hours = hours.filter(model__in=wanted.models)
-    if wanted.api_key_ids:
-        keys = ApiKey.objects.with_secrets(map(parse_public_id, wanted.api_key_ids))
+    if query.models:
+        hours = hours.filter(model__in=query.models)
+    if query.api_key_ids:
+        keys = ApiKey.objects.with_secrets(map(parse_public_id, query.api_key_ids))
         hours = hours.filter(api_key__in=keys)
     return hours
 
 
-async def _names(owner: Principal) -> dict[int, tuple[str, str]]:
+async def _load_names(owner: Principal) -> dict[int, tuple[str, str]]:
     """The public id and name of each of the organization's keys."""
     keys = ApiKey.objects.filter(organization_id=owner.organization_id)
-    found = keys.values_list("id", "public_id", "name")
-    return {pk: (f"sk-{public_id}", name) async for pk, public_id, name in found}
+    rows = keys.values_list("id", "public_id", "name")
+    return {pk: (f"sk-{public_id}", name) async for pk, public_id, name in rows}
 
 
-def _bucket(
-    start: datetime, wanted: Wanted, rows: Iterable[UsageRow], names: dict[int, tuple[str, str]]
+def _make_bucket(
+    start: datetime, query: UsageQuery, rows: Iterable[UsageRow], names: dict[int, tuple[str, str]]
 ) -> dict[str, Any]:
-    end = start + WIDTHS[wanted.width]
+    end = start + WIDTHS[query.width]
     return {
         "object": "bucket",
         "start_time": int(start.timestamp()),
         "end_time": int(end.timestamp()),
-        "results": [_result(row, names) for row in rows],
+        "results": [_make_result(row, names) for row in rows],
     }
 
 
-def _result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
+def _make_result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
     """OpenAI's fields and Quire's own. Fields that are not in `group_by` are null."""
     key_id, key_name = names.get(row.group.get("api_key_id", 0), (None, None))
     sums = row.sums
@@ -174,47 +176,47 @@ def _result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
     }
 
 
-def _time(request: APIRequest, name: str) -> datetime | None:
-    given = request.query_params.get(name)
-    if given is None:
+def _parse_time(request: APIRequest, name: str) -> datetime | None:
+    text = request.query_params.get(name)
+    if text is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,12}", given) or int(given) > _LATEST:
-        raise invalid_parameter(name, given, "a Unix time in seconds")
-    return datetime.fromtimestamp(int(given), UTC)
+    if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) > _LATEST:
+        raise invalid_parameter(name, text, "a Unix time in seconds")
+    return datetime.fromtimestamp(int(text), UTC)
 
 
-def _page(request: APIRequest) -> datetime | None:
-    given = request.query_params.get("page")
-    if given is None:
+def _parse_page(request: APIRequest) -> datetime | None:
+    text = request.query_params.get("page")
+    if text is None:
         return None
-    match = _PAGE.fullmatch(given)
+    match = _PAGE.fullmatch(text)
     if match is None:
-        raise invalid_parameter("page", given, "the next_page of an earlier page")
+        raise invalid_parameter("page", text, "the next_page of an earlier page")
     return datetime.fromtimestamp(int(match[1]), UTC)
 
 
-def _limit(request: APIRequest, width: str) -> int:
-    default, most = LIMITS[width]
-    given = request.query_params.get("limit", str(default))
-    if not re.fullmatch(r"[0-9]{1,6}", given) or not 1 <= int(given) <= most:
-        raise invalid_parameter("limit", given, f"from 1 to {most} with bucket_width {width}")
-    return int(given)
+def _parse_limit(request: APIRequest, width: str) -> int:
+    default, maximum = LIMITS[width]
+    text = request.query_params.get("limit", str(default))
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= maximum:
+        raise invalid_parameter("limit", text, f"from 1 to {maximum} with bucket_width {width}")
+    return int(text)
 
 
-def _groups(request: APIRequest) -> tuple[str, ...]:
-    given = _several(request, "group_by")
-    for name in given:
+def _parse_groups(request: APIRequest) -> tuple[str, ...]:
+    groups = _parse_several(request, "group_by")
+    for name in groups:
         if name not in GROUPS:
             raise invalid_parameter("group_by", name, f"some of: {', '.join(GROUPS)}")
-    asked = {"group_by", "group_by[]"} & request.query_params.keys()
-    return tuple(dict.fromkeys(given)) if asked else DEFAULT_GROUPS
+    parameters = {"group_by", "group_by[]"} & request.query_params.keys()
+    return tuple(dict.fromkeys(groups)) if parameters else DEFAULT_GROUPS
 
 
-def _several(request: APIRequest, name: str) -> list[str]:
+def _parse_several(request: APIRequest, name: str) -> list[str]:
     """A parameter with several values: repeated, with or without [], or separated by commas."""
-    given = [*request.query_params.getlist(name), *request.query_params.getlist(f"{name}[]")]
-    names = [part for text in given for part in text.split(",") if part]
-    if len(names) > _MOST_NAMES:
-        message = f"{name} lists {len(names)} names; it may list at most {_MOST_NAMES}."
+    values = [*request.query_params.getlist(name), *request.query_params.getlist(f"{name}[]")]
+    names = [part for text in values for part in text.split(",") if part]
+    if len(names) > _MAX_NAMES:
+        message = f"{name} lists {len(names)} names; it may list at most {_MAX_NAMES}."
         raise APIError("invalid_value", message, name)
     return names

@@ -1,12 +1,20 @@
-"""A constraint field of a request becomes one llguidance grammar text, judged before queueing."""
+"""A constraint field of a request becomes one llguidance grammar text, validated before
+queueing."""
 
 from completions.grammars.constraint import Constraint
-from completions.grammars.judging.examination import Question, Verdict
-from completions.grammars.judging.judge import Asker, Judge
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
+from completions.grammars.validation.examination import ValidationRequest, ValidationResult
+from completions.grammars.validation.validator import Caller, Validator
 
 __all__ = [
-    "Asker", "Constraint", "Judge", "Limits", "Question", "TokenSource", "Verdict", "translate",
+    "Caller",
+    "Constraint",
+    "Limits",
+    "TokenSource",
+    "ValidationRequest",
+    "ValidationResult",
+    "Validator",
+    "translate",
 ]  # fmt: skip

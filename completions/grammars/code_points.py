@@ -16,7 +16,7 @@ def is_character(code_point: int) -> bool:
     return 0 <= code_point <= 0xD7FF or 0xE000 <= code_point <= 0x10FFFF
 
 
-def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """The union of some ranges, without surrogates."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
@@ -32,7 +32,7 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     )
 
 
-def complement(ranges: Ranges) -> Ranges:
+def invert(ranges: Ranges) -> Ranges:
     gaps, start = [], 0
     for low, high in ranges:
         if low > start:
@@ -40,48 +40,51 @@ def complement(ranges: Ranges) -> Ranges:
         start = high + 1
     if start <= ALL[-1][1]:
         gaps.append((start, ALL[-1][1]))
-    return union(gaps)
+    return merge(gaps)
 
 
-def difference(ranges: Ranges, excluded: Ranges) -> Ranges:
+def subtract(ranges: Ranges, excluded: Ranges) -> Ranges:
     """The characters of some ranges, without the excluded ones."""
-    kept = complement(excluded)
-    return union(
+    remaining = invert(excluded)
+    return merge(
         (max(low, first), min(high, last))
         for low, high in ranges
-        for first, last in kept
+        for first, last in remaining
         if low <= last and first <= high
     )
 
 
-def category(name: str) -> Ranges:
+def load_category(name: str) -> Ranges:
     """The characters of a Unicode general category such as Lu, or of a group of categories such as
     L.
 
     Empty if there is no such category.
     """
-    return union(
-        span for each, spans in _categories().items() if each.startswith(name) for span in spans
+    return merge(
+        span
+        for each, spans in _load_categories().items()
+        if each.startswith(name)
+        for span in spans
     )
 
 
 @lru_cache(maxsize=1)
-def _categories() -> dict[str, list[tuple[int, int]]]:
+def _load_categories() -> dict[str, list[tuple[int, int]]]:
     """The ranges of every category, found in about 0.2 s."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    categories: dict[str, list[tuple[int, int]]] = {}
     names = map(unicodedata.category, map(chr, range(0x110000)))
     first = 0
     for name, run in itertools.groupby(names):
         following = first + sum(1 for _ in run)
-        found.setdefault(name, []).append((first, following - 1))
+        categories.setdefault(name, []).append((first, following - 1))
         first = following
-    return found
+    return categories
 
 
-def lead_bytes(ranges: Ranges) -> int:
+def find_lead_bytes(ranges: Ranges) -> int:
     """The first bytes of the characters in UTF-8, as a set of 256 bits."""
-    found = 0
+    bits = 0
     for low, high in ranges:
         first, last = (chr(code_point).encode()[0] for code_point in (low, high))
-        found |= (1 << (last + 1)) - (1 << first)
-    return found
+        bits |= (1 << (last + 1)) - (1 << first)
+    return bits

@@ -15,22 +15,22 @@ class Constraint(NamedTuple):
     value: Any
     whitespace: str = COMPACT
     """Whitespace between the tokens of JSON: `compact` has none, `flexible` a bounded run."""
-    place: str = ""
+    path: str = ""
     """The path of the value in the request, if that is not the field."""
 
     @property
-    def named(self) -> str:
+    def error_path(self) -> str:
         """The name of the constraint in errors."""
-        return self.place or self.field
+        return self.path or self.field
 
     @property
-    def refuses_unknown_formats(self) -> bool:
+    def is_strict(self) -> bool:
         """Whether a `format` without a meaning is an error. By default it is a warning."""
         if self.field != "response_format" or self.value["type"] != "json_schema":
             return False
         return self.value["json_schema"].get("strict") is True
 
-    def plain(self) -> tuple[str, Any]:
+    def as_plain(self) -> tuple[str, Any]:
         """The kind of constraint and its value, without the field's own envelope."""
         match self.field, self.value:
             case "response_format", {"type": "json_object"}:

@@ -1,17 +1,17 @@
-"""Errors in constraints, and findings about keywords that are not enforced."""
+"""Errors in constraints, and diagnostics about keywords that are not enforced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from completions.grammars.complaints import shortened
+from completions.grammars.messages import truncate
 
 _MAX_POINTER = 200
 """Characters of a pointer in the text of an error; the pointer itself stays whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnostic:
     """A keyword of a JSON constraint that is not enforced, with its JSON pointer."""
 
     keyword: str
@@ -31,7 +31,7 @@ class GrammarError(Exception):
         column: int | None = None,
         *,
         pointer: str | None = None,
-        findings: Sequence[Finding] = (),
+        diagnostics: Sequence[Diagnostic] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -39,34 +39,36 @@ class GrammarError(Exception):
         self.column = column
         self.pointer = pointer
         """JSON pointer to the fault, if the constraint is JSON."""
-        self.findings = findings
+        self.diagnostics = diagnostics
         """All keywords that are not enforced, ignored ones included."""
         self.field = ""
         """The request field that held the constraint; set by `translate`."""
 
     @classmethod
-    def at(cls, text: str, offset: int, message: str) -> Self:
+    def at_offset(cls, text: str, offset: int, message: str) -> Self:
         """An error at an offset of the client's text."""
         line_start = text.rfind("\n", 0, offset) + 1
         return cls(message, text.count("\n", 0, offset) + 1, offset - line_start + 1)
 
     @staticmethod
-    def place(text: str, offset: int) -> str:
+    def format_location(text: str, offset: int) -> str:
         """An offset in a text, in words."""
         line_start = text.rfind("\n", 0, offset) + 1
         return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - line_start + 1}"
 
-    def inside(self, pointer: str) -> None:
-        """Prefix the pointers of the error and of its findings with a pointer."""
+    def prefix_pointer(self, pointer: str) -> None:
+        """Prefix the pointers of the error and of its diagnostics with a pointer."""
         if self.pointer is not None:
             self.pointer = pointer + self.pointer
-        self.findings = [replace(each, pointer=pointer + each.pointer) for each in self.findings]
+        self.diagnostics = [
+            replace(each, pointer=pointer + each.pointer) for each in self.diagnostics
+        ]
 
     def __str__(self) -> str:
         column = "" if self.column is None else f", column {self.column}"
-        place = "" if self.line is None else f"line {self.line}{column}: "
-        pointer = f" (at {shortened(self.pointer, _MAX_POINTER)})" if self.pointer else ""
-        return f"{self.field}: {place}{self.message}{pointer}"
+        location = "" if self.line is None else f"line {self.line}{column}: "
+        pointer = f" (at {truncate(self.pointer, _MAX_POINTER)})" if self.pointer else ""
+        return f"{self.field}: {location}{self.message}{pointer}"
 
 
 class UnknownNodeError(GrammarError):
@@ -76,13 +78,13 @@ class UnknownNodeError(GrammarError):
 
 
 class GrammarTimeoutError(GrammarError):
-    """Judging took longer than the time limit."""
+    """Validation took longer than the time limit."""
 
     code = "grammar_timeout"
 
 
 class GrammarOverloadError(GrammarError):
-    """Too many grammars are being judged; this one was not examined."""
+    """Too many grammars are being validated; this one was not."""
 
     code = "server_overloaded"
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from completions.grammars import json_schema, lark_complaints
-from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
-from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars import json_schema, lark_messages
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translation
+from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.json_schema.schema import OPTIONS, Schema
 from completions.grammars.limits import (
     COMPACT,
@@ -24,7 +24,7 @@ from completions.grammars.limits import (
 
 # Where llguidance found a fault in a Lark text: at LINE(COLUMN).
 _POSITION = re.compile(r"(?:at )?(\d+)\((\d+)\):?")
-_SHOWN_LINE = re.compile(r"^ *(\d+) \| (.*)$", re.MULTILINE)
+_QUOTED_LINE = re.compile(r"^ *(\d+) \| (.*)$", re.MULTILINE)
 """A line of the Lark text, as llguidance quotes it."""
 _BEFORE = r'^[ \t]*[?!]?\w+\[(?:[^\]\n"]|"(?:[^"\\\n]|\\.)*+")*?'
 """The beginning of a rule up to some attribute; quoted values are skipped."""
@@ -45,14 +45,14 @@ _DECODER = json.JSONDecoder()
 
 def translate(
     value: Mapping[str, Any], compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
-) -> Translated:
+) -> Translation:
     """The llguidance grammar of a list of grammars. Raises GrammarError."""
     return _Bundle(value, compiler, whitespace).translate()
 
 
 def screen(value: Mapping[str, Any], limits: Limits) -> None:
     """Raises GrammarError for a list beyond the static caps."""
-    _Bundle(value, Compiler(limits=limits), COMPACT).prepared()
+    _Bundle(value, Compiler(limits=limits), COMPACT).prepare()
 
 
 class _Bundle:
@@ -63,37 +63,37 @@ class _Bundle:
         self._compiler = compiler
         self._limits = compiler.limits
         self._whitespace = whitespace
-        self._warnings: list[Finding] = []
+        self._warnings: list[Diagnostic] = []
         self._schemas: list[tuple[Schema, Callable[[], AbstractContextManager[None]]]] = []
         """The schemas, each with a context that gives errors their place."""
 
-    def translate(self) -> Translated:
-        prepared = self.prepared()
+    def translate(self) -> Translation:
+        prepared = self.prepare()
         text = json_schema.dump({"grammars": prepared})
-        if message := self._compiler.complaint(text):
-            for schema, place in self._schemas:
-                with place():
+        if message := self._compiler.find_error(text):
+            for schema, move in self._schemas:
+                with move():
                     json_schema.check(schema, self._compiler)
-            raise self._refusal(message, prepared)
-        return Translated(text, self._warnings)
+            raise self._make_refusal(message, prepared)
+        return Translation(text, self._warnings)
 
-    def _refusal(self, message: str, prepared: list[dict[str, Any]]) -> GrammarError:
-        """llguidance's complaint, with its place if it is clear which Lark text has it."""
-        index = _culprit(message, prepared)
+    def _make_refusal(self, message: str, prepared: list[dict[str, Any]]) -> GrammarError:
+        """llguidance's message, with its position if it is clear which Lark text has it."""
+        index = _find_culprit(message, prepared)
         if index is None:
-            return GrammarError(lark_complaints.explained(message))
-        place = _POSITION.match(message)
-        line, column = (int(place[1]), int(place[2])) if place else (None, None)
+            return GrammarError(lark_messages.explain(message))
+        match = _POSITION.match(message)
+        line, column = (int(match[1]), int(match[2])) if match else (None, None)
         text = self._value["grammars"][index]["lark_grammar"]
         if line is not None and column is not None:
-            column = _column(
-                _line(prepared[index]["lark_grammar"], line), _line(text, line), column
+            column = _map_column(
+                _get_line(prepared[index]["lark_grammar"], line), _get_line(text, line), column
             )
-        explained = lark_complaints.explained(message, text, line, column)
+        explained = lark_messages.explain(message, text, line, column)
         pointer = f"/grammars/{index}/lark_grammar" if len(prepared) > 1 else None
         return GrammarError(explained, line, column, pointer=pointer)
 
-    def prepared(self) -> list[dict[str, Any]]:
+    def prepare(self) -> list[dict[str, Any]]:
         """The grammars within the limits. Raises GrammarError."""
         check_depth(self._value, self._limits)
         check_bytes(json_schema.dump(self._value), self._limits)
@@ -107,26 +107,26 @@ class _Bundle:
         if len(keys) != 1 or not keys <= set(_KINDS):
             raise GrammarError(f"each grammar has a name, if any, and one of: {', '.join(_KINDS)}")
         (kind,) = keys
-        given = grammar[kind]
+        value = grammar[kind]
         if not isinstance(grammar.get("name", ""), str):
             raise GrammarError("a grammar's name must be a string")
         if kind == "json_schema":
-            if not isinstance(given, dict):
+            if not isinstance(value, dict):
                 raise GrammarError("json_schema must be an object")
-            return {**grammar, kind: self._schema(given, f"/grammars/{index}/{kind}")}
-        if not isinstance(given, str):
+            return {**grammar, kind: self._prepare_schema(value, f"/grammars/{index}/{kind}")}
+        if not isinstance(value, str):
             raise GrammarError("lark_grammar must be a string")
-        return {**grammar, kind: self._lark(given)}
+        return {**grammar, kind: self._prepare_lark(value)}
 
-    def _schema(self, given: dict[str, Any], pointer: str) -> dict[str, Any]:
-        place = partial(json_schema.errors_inside, pointer)
-        with place():
-            schema = json_schema.prepare(given, self._whitespace, self._limits)
-        self._warnings += schema.inside(pointer).warnings
-        self._schemas.append((schema, place))
+    def _prepare_schema(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
+        move = partial(json_schema.prefix_errors, pointer)
+        with move():
+            schema = json_schema.prepare(value, self._whitespace, self._limits)
+        self._warnings += schema.move_inside(pointer).warnings
+        self._schemas.append((schema, move))
         return schema.compiled
 
-    def _lark(self, text: str) -> str:
+    def _prepare_lark(self, text: str) -> str:
         """The text with each schema prepared for llguidance. Lines keep their numbers.
 
         A schema with llguidance's own option `lenient`, which means that keywords may be ignored,
@@ -135,27 +135,27 @@ class _Bundle:
         check_bytes(text, self._limits)
         check_shape(text, self._limits, is_regex=False)
         check_chains(text, self._limits)
-        if found := _ATTRIBUTE.search(text):
-            raise GrammarError.at(text, found.start(1), _ATTRIBUTES[found[1]])
-        for found in _CAPTURE.finditer(text):
-            where = GrammarError.place(text, found.start(1))
-            self._warnings.append(Finding(found[1], "", f"{where}: {found[1]} {_NO_CAPTURE}"))
+        if match := _ATTRIBUTE.search(text):
+            raise GrammarError.at_offset(text, match.start(1), _ATTRIBUTES[match[1]])
+        for match in _CAPTURE.finditer(text):
+            where = GrammarError.format_location(text, match.start(1))
+            self._warnings.append(Diagnostic(match[1], "", f"{where}: {match[1]} {_NO_CAPTURE}"))
         pieces: list[str] = []
         position = 0
-        for start, end, given in _inline_schemas(text):
-            options = given.pop(OPTIONS, {})
+        for start, end, inline_schema in _iter_inline_schemas(text):
+            options = inline_schema.pop(OPTIONS, {})
             if not isinstance(options, dict) or options.get("lenient"):
                 continue
             line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-            place = partial(_errors_at, line, column)
-            with place():
-                schema = json_schema.prepare(given, limits=self._limits)
+            move = partial(_move_errors, line, column)
+            with move():
+                schema = json_schema.prepare(inline_schema, limits=self._limits)
             # Whitespace is llguidance's default, or the client's.
             ours = schema.compiled[OPTIONS].items()
-            kept = {name: value for name, value in ours if not name.startswith("whitespace")}
-            schema = replace(schema, compiled={**schema.compiled, OPTIONS: kept | options})
-            self._warnings += _on_line(line, schema.warnings)
-            self._schemas.append((schema, place))
+            attributes = {name: value for name, value in ours if not name.startswith("whitespace")}
+            schema = replace(schema, compiled={**schema.compiled, OPTIONS: attributes | options})
+            self._warnings += _move_to_line(line, schema.warnings)
+            self._schemas.append((schema, move))
             # After the JSON, a newline would end the rule.
             newlines = "\n" * text.count("\n", start, end)
             pieces += [text[position:start], "{", newlines, json_schema.dump(schema.compiled)[1:]]
@@ -163,7 +163,7 @@ class _Bundle:
         return "".join([*pieces, text[position:]])
 
 
-def _inline_schemas(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def _iter_inline_schemas(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """The start, the end and the value of each `%json {...}`. llguidance refuses invalid JSON."""
     position = 0
     while match := _NEXT.search(text, position):
@@ -178,48 +178,52 @@ def _inline_schemas(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
 
 
 @contextmanager
-def _errors_at(line: int, column: int) -> Iterator[None]:
+def _move_errors(line: int, column: int) -> Iterator[None]:
     try:
         yield
     except GrammarError as error:
         error.line, error.column = line, column
-        error.findings = _on_line(line, error.findings)
+        error.diagnostics = _move_to_line(line, error.diagnostics)
         raise
 
 
-def _on_line(line: int, findings: Sequence[Finding]) -> list[Finding]:
-    """Findings with their line, because a pointer does not say which schema it is in."""
-    return [replace(each, message=f"line {line}: {each.message}") for each in findings]
+def _move_to_line(line: int, diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Add the line to each diagnostic: a pointer alone does not identify the schema."""
+    return [replace(each, message=f"line {line}: {each.message}") for each in diagnostics]
 
 
-def _culprit(message: str, grammars: list[dict[str, Any]]) -> int | None:
-    """The index of the Lark text that a complaint is about, which shows the lines at fault."""
+def _find_culprit(message: str, grammars: list[dict[str, Any]]) -> int | None:
+    """The index of the Lark text that a message is about, which shows the lines at fault."""
     texts = {index: each["lark_grammar"] for index, each in enumerate(grammars)
              if "lark_grammar" in each}  # fmt: skip
     if len(grammars) > 1:
-        shown = [(int(number), line) for number, line in _SHOWN_LINE.findall(message)]
+        quoted_lines = [(int(number), line) for number, line in _QUOTED_LINE.findall(message)]
         texts = {
-            index: text for index, text in texts.items()
-            if shown and all(_lines(text)[number - 1 : number] == [line] for number, line in shown)
-        }  # fmt: skip
+            index: text
+            for index, text in texts.items()
+            if quoted_lines
+            and all(
+                _split_lines(text)[number - 1 : number] == [line] for number, line in quoted_lines
+            )
+        }
     return next(iter(texts)) if len(texts) == 1 else None
 
 
-def _line(text: str, number: int) -> str:
-    return "".join(_lines(text)[number - 1 : number])
+def _get_line(text: str, number: int) -> str:
+    return "".join(_split_lines(text)[number - 1 : number])
 
 
-def _column(prepared: str, given: str, column: int) -> int | None:
+def _map_column(prepared: str, original: str, column: int) -> int | None:
     """The column of a client's line for llguidance's, which counts bytes of the prepared one; None
     after the beginning of a schema in the same line, which llguidance does not place either."""
     offset = len(prepared.encode(errors="replace")[: column - 1].decode(errors="ignore"))
     # Before the first schema and after the end of one, the lines are equal.
-    if prepared[: offset + 1] == given[: offset + 1]:
+    if prepared[: offset + 1] == original[: offset + 1]:
         return offset + 1
     rest = prepared[offset:]
-    is_after = given.endswith(rest) and "%json" not in prepared
-    return len(given) - len(rest) + 1 if is_after else None
+    is_after = original.endswith(rest) and "%json" not in prepared
+    return len(original) - len(rest) + 1 if is_after else None
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return text.split("\n")

@@ -15,7 +15,7 @@ COMPACT, FLEXIBLE = JSON_WHITESPACES
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Static caps of a constraint, and limits on the cost of judging it. Each is a setting."""
+    """Static caps of a constraint, and limits on the cost of validating it. Each is a setting."""
 
     max_bytes: int = 256 * 1024
     """UTF-8 bytes; JSON is measured in its compact form."""
@@ -37,22 +37,22 @@ class Limits:
     """Bytes of text that a grammar forces at its beginning."""
     step_work: int = 550_000
     """llguidance's own count of its work per token, averaged over the first tokens: about 3 ms of a
-    2.5 GHz core. `judging/cost.py` weighs it."""
+    2.5 GHz core. `validation/cost.py` weighs it."""
     compile_seconds: float = 2.0
     """Processor seconds to compile a grammar; each worker compiles it again."""
     step_seconds: float = 0.05
     """Processor seconds for each of the first tokens, on average: a last defence, generous enough
     that no loaded machine refuses what another accepts."""
     seconds: float = 5.0
-    """Processor seconds to judge one constraint."""
+    """Processor seconds to validate one constraint."""
     processes: int = 2
-    """Child processes that judge costly constraints."""
+    """Child processes that validate costly constraints."""
     cache_bytes: int = 32 * 1024 * 1024
-    """Memory for cached verdicts in each web process."""
+    """Memory for cached results in each web process."""
 
     @property
     def patience(self) -> float:
-        """Wall-clock seconds that a constraint may wait for its turn, and again for its verdict."""
+        """Wall-clock seconds that a constraint may wait for its turn, and again for its result."""
         return 4 * self.seconds
 
 
@@ -66,45 +66,45 @@ def check_bytes(text: str, limits: Limits) -> None:
         message = r"a \u escape is half of a surrogate pair; write both halves"
         raise GrammarError(message) from error
     if size > limits.max_bytes:
-        raise too_long(size, limits)
+        raise make_length_error(size, limits)
 
 
-def too_long(size: int, limits: Limits) -> GrammarError:
-    most = limits.max_bytes
-    return GrammarError(f"longer than {most} bytes: it has {size}; send a shorter one")
+def make_length_error(size: int, limits: Limits) -> GrammarError:
+    max_bytes = limits.max_bytes
+    return GrammarError(f"longer than {max_bytes} bytes: it has {size}; send a shorter one")
 
 
-def too_deep() -> GrammarError:
+def make_depth_error() -> GrammarError:
     """The refusal of JSON whose depth ended a recursion."""
     return GrammarError("nested too deeply to be read; flatten it")
 
 
 def check_depth(value: Any, limits: Limits) -> None:
     """Raises GrammarError for JSON that is nested too deeply."""
-    if depth(value, limits.max_depth) > limits.max_depth:
+    if measure_depth(value, limits.max_depth) > limits.max_depth:
         raise GrammarError(f"nested deeper than {limits.max_depth} arrays and objects; flatten it")
 
 
-def depth(value: Any, enough: int) -> int:
+def measure_depth(value: Any, enough: int) -> int:
     """The nesting depth of containers, counted without recursion, and only up to `enough` + 1."""
     level, levels = [value], 0
     while level := [item for item in level if isinstance(item, dict | list)]:
         levels += 1
         if levels > enough:
             break
-        level = [child for item in level for child in children(item)]
+        level = [child for item in level for child in get_children(item)]
     return levels
 
 
-def children(value: Any) -> list[Any]:
+def get_children(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
 
 
-_MOST_COUNTED = 10**12
-"""Larger counts and products are taken as this one: without a bound, a pattern of a few kilobytes
-makes a number that takes long to multiply and that Python does not print."""
+_MAX_COUNTED = 10**12
+"""Cap for repetition counts and their products. Without one, a few kilobytes of pattern make
+integers too large to multiply quickly or to print."""
 # Repetitions are possessive, and a piece may be unclosed: otherwise the search for its end would
 # run through the whole text again from each of many characters.
 _REGEX = re.compile(
@@ -138,51 +138,51 @@ class Shape:
     repetition: int = 1
 
 
-def shape(text: str, *, is_regex: bool) -> Shape:
-    """The depth of parentheses and the product of counts, at most _MOST_COUNTED, found in one pass
+def measure_shape(text: str, *, is_regex: bool) -> Shape:
+    """The depth of parentheses and the product of counts, at most _MAX_COUNTED, found in one pass
     over a pattern, or over a grammar in Lark and once more over its patterns."""
     opening, closing = (("(",), (")",)) if is_regex else (("(", "["), (")", "]"))
-    found = Shape()
+    result = Shape()
     groups = [1]  # the largest product inside each open group
     last = 1  # the product of the element just read
     for piece in (_REGEX if is_regex else _LARK).finditer(text):
         character = piece[0]
         if character in opening:
             groups.append(1)
-            found.nesting = max(found.nesting, len(groups) - 1)
+            result.nesting = max(result.nesting, len(groups) - 1)
             last = 1
         elif character in closing and len(groups) > 1:
             last = groups.pop()
         elif piece["low"] is not None:
-            count = max(_count(piece["low"]), _count(piece["high"]), 1)
-            last = min(last * count, _MOST_COUNTED)
+            count = max(_parse_count(piece["low"]), _parse_count(piece["high"]), 1)
+            last = min(last * count, _MAX_COUNTED)
         elif not is_regex and piece["pattern"]:
-            inner = shape(piece["pattern"], is_regex=True)
-            found.nesting = max(found.nesting, len(groups) - 1 + inner.nesting)
+            inner = measure_shape(piece["pattern"], is_regex=True)
+            result.nesting = max(result.nesting, len(groups) - 1 + inner.nesting)
             last = inner.repetition
         elif character not in "?*+" and not character.isspace():
             last = 1
         groups[-1] = max(groups[-1], last)
-        found.repetition = max(found.repetition, last)
-    return found
+        result.repetition = max(result.repetition, last)
+    return result
 
 
-def pieces(pattern: str) -> Iterator[re.Match[str]]:
+def iter_pieces(pattern: str) -> Iterator[re.Match[str]]:
     """A pattern cut into tokens that show nesting and repetition."""
     return _REGEX.finditer(pattern)
 
 
-def _count(digits: str) -> int:
-    """The value of a count; one of 12 digits or more is _MOST_COUNTED."""
-    return int(digits) if 0 < len(digits) < 12 else _MOST_COUNTED * bool(digits)
+def _parse_count(digits: str) -> int:
+    """The value of a count; one of 12 digits or more is _MAX_COUNTED."""
+    return int(digits) if 0 < len(digits) < 12 else _MAX_COUNTED * bool(digits)
 
 
 def check_shape(text: str, limits: Limits, *, is_regex: bool) -> None:
-    found = shape(text, is_regex=is_regex)
-    if found.nesting > 4 * limits.max_depth:
+    result = measure_shape(text, is_regex=is_regex)
+    if result.nesting > 4 * limits.max_depth:
         raise GrammarError(f"nested deeper than {4 * limits.max_depth} parentheses; remove some")
-    if found.repetition > limits.max_repetition:
-        product = f": {found.repetition}" if found.repetition < _MOST_COUNTED else ""
+    if result.repetition > limits.max_repetition:
+        product = f": {result.repetition}" if result.repetition < _MAX_COUNTED else ""
         raise GrammarError(
             f"repetitions multiply to more than {limits.max_repetition}{product}; "
             "lower their counts"
@@ -215,20 +215,20 @@ def check_chains(text: str, limits: Limits, syntax: _Syntax = LARK) -> None:
     """Raises GrammarError for a chain of rules that is too long: llguidance recurses along it."""
     definition, name, without_names = syntax
     bare = without_names.sub(" ", text)
-    found = list(definition.finditer(bare))
-    ends = [*(match.start() for match in found[1:]), len(bare)][: len(found)]
+    definitions = list(definition.finditer(bare))
+    ends = [*(match.start() for match in definitions[1:]), len(bare)][: len(definitions)]
     used = {
         match[1]: name.findall(bare, match.end(), end)
-        for match, end in zip(found, ends, strict=True)
+        for match, end in zip(definitions, ends, strict=True)
     }
-    if longest_chain(used) > limits.max_chain:
+    if find_longest_chain(used) > limits.max_chain:
         raise GrammarError(
             f"a chain of more than {limits.max_chain} rules that refer to each other; "
             "write some of them where they are used"
         )
 
 
-def longest_chain(used: Mapping[Node, Iterable[Node]]) -> int:
+def find_longest_chain(used: Mapping[Node, Iterable[Node]]) -> int:
     """The number of nodes on the longest path of a depth-first walk, found without recursion.
 
     A cycle ends where it closes. Nodes that are not keys of `used` do not count.

@@ -10,7 +10,7 @@ from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
 from completions.contract import llguidance_tokenizer
-from completions.contract.token_bytes import TokenBytes, num_ids
+from completions.contract.token_bytes import TokenBytes, count_ids
 
 MAX_TOKEN_BYTES = 256
 """Longer tokens are not searched for in a text."""
@@ -37,7 +37,7 @@ def load(source: TokenSource | None) -> LLTokenizer:
         return _load(source)[0]
 
 
-def special_ids(source: TokenSource | None) -> Mapping[str, int]:
+def load_special_ids(source: TokenSource | None) -> Mapping[str, int]:
     """The special tokens by their text; none without a model."""
     with _LOADING:
         return _load(source)[1]
@@ -48,13 +48,13 @@ def _load(source: TokenSource | None) -> tuple[LLTokenizer, Mapping[str, int]]:
     if source is None:
         return LLTokenizer("byte"), {}
     read = TokenBytes(Tokenizer.from_file(source.tokenizer_file))
-    tokens = read.table(_size(source, read))
+    tokens = read.make_table(_count_ids(source, read))
     special = {str(read.tokenizer.id_to_token(id)): id for id in read.special_ids}
     return llguidance_tokenizer.build(read, tokens, source.eos_token_ids), special
 
 
-def _size(source: TokenSource, read: TokenBytes) -> int:
-    return max(source.size, num_ids(read.tokenizer))
+def _count_ids(source: TokenSource, read: TokenBytes) -> int:
+    return max(source.size, count_ids(read.tokenizer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ByteView:
     ids: Mapping[bytes, int]
     """The model's tokens by their bytes."""
 
-    def tokens_at(self, text: bytes, position: int) -> Iterator[tuple[int, int]]:
+    def iter_tokens(self, text: bytes, position: int) -> Iterator[tuple[int, int]]:
         """Id and length of each of the model's tokens that stands in the text at a position,
         longest first."""
         for length in range(min(MAX_TOKEN_BYTES, len(text) - position), 0, -1):
@@ -83,8 +83,8 @@ def load_byte_view(source: TokenSource | None) -> ByteView:
     if source is None:
         return ByteView(load(None), 0, {})
     read = TokenBytes(Tokenizer.from_file(source.tokenizer_file))
-    size = _size(source, read)
-    tokens = read.table(size)
+    size = _count_ids(source, read)
+    tokens = read.make_table(size)
     ids = {token: id for id, token in enumerate(tokens) if token}
     tokens += (bytes((byte,)) for byte in range(256))
     view = llguidance_tokenizer.build(read, tokens, source.eos_token_ids, range(size))
@@ -103,47 +103,47 @@ class TokenTable:
     lead_bytes: Sequence[int] = ()
     """By id, a 256-bit set of the first byte of the token's text; 0 for a token without text."""
 
-    def all_but(self, excluded: Iterable[int]) -> list[tuple[int, int]]:
+    def list_others(self, excluded: Iterable[int]) -> list[tuple[int, int]]:
         """The tokens that neither end the text nor are excluded, as ranges with both ends."""
-        return ranges(self.existing - self.eos_token_ids - frozenset(excluded))
+        return make_ranges(self.existing - self.eos_token_ids - frozenset(excluded))
 
-    def leads(self, ids: Iterable[tuple[int, int]]) -> int:
+    def find_leads(self, ids: Iterable[tuple[int, int]]) -> int:
         """The first bytes of the texts of the tokens in some ranges, as a set of 256 bits."""
-        found = 0
+        bits = 0
         for low, high in ids:
             for each in self.lead_bytes[low : high + 1]:
-                found |= each
-        return found
+                bits |= each
+        return bits
 
     def is_any_text(self, ids: Iterable[tuple[int, int]]) -> bool:
         """Whether the ranges include every token that has a text."""
-        found = frozenset(id for low, high in ids for id in range(low, high + 1))
-        return self.existing - self.special_ids - self.eos_token_ids <= found
+        members = frozenset(id for low, high in ids for id in range(low, high + 1))
+        return self.existing - self.special_ids - self.eos_token_ids <= members
 
 
-def ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+def make_ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
     """Token ids as sorted ranges with both ends."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for id in sorted(ids):
-        if found and found[-1][1] == id - 1:
-            found[-1] = found[-1][0], id
+        if result and result[-1][1] == id - 1:
+            result[-1] = result[-1][0], id
         else:
-            found.append((id, id))
-    return found
+            result.append((id, id))
+    return result
 
 
 IdRanges = tuple[tuple[int, int], ...]
 
 
-def disjoint(sets: Iterable[IdRanges]) -> dict[IdRanges, list[IdRanges]]:
-    """For each set of ids, the sets whose union it is; any two sets of the result are equal or
-    disjoint.
+def split_disjoint(sets: Iterable[IdRanges]) -> dict[IdRanges, list[IdRanges]]:
+    """Return, for each set of ids, the sets whose union it is; any two sets of the result are equal
+    or disjoint.
 
     Where several sets contain a token, llguidance follows only one of them.
     """
-    known = list(dict.fromkeys(sets))
+    distinct = list(dict.fromkeys(sets))
     edges: dict[int, list[tuple[int, bool]]] = {}
-    for index, ids in enumerate(known):
+    for index, ids in enumerate(distinct):
         for low, high in ids:
             edges.setdefault(low, []).append((index, True))
             edges.setdefault(high + 1, []).append((index, False))
@@ -156,11 +156,11 @@ def disjoint(sets: Iterable[IdRanges]) -> dict[IdRanges, list[IdRanges]]:
             alike.setdefault(frozenset(held), []).append((edge, following - 1))
     return {
         ids: [tuple(each) for held_by, each in alike.items() if index in held_by]
-        for index, ids in enumerate(known)
+        for index, ids in enumerate(distinct)
     }
 
 
-def written(ids: Iterable[tuple[int, int]]) -> str:
+def write_ids(ids: Iterable[tuple[int, int]]) -> str:
     """One token of some ranges, as llguidance's Lark writes it: <[1,5-9]>."""
     spans = (str(low) if low == high else f"{low}-{high}" for low, high in ids)
     return f"<[{','.join(spans)}]>"
@@ -172,7 +172,7 @@ def load_table(source: TokenSource) -> TokenTable:
     ids = read.tokenizer.get_vocab(with_added_tokens=True)
     lead_bytes = [
         1 << text[0] if text and id not in read.special_ids else 0
-        for id, text in enumerate(read.table(_size(source, read)))
+        for id, text in enumerate(read.make_table(_count_ids(source, read)))
     ]
     return TokenTable(
         ids, frozenset(ids.values()), frozenset(source.eos_token_ids), read.special_ids, lead_bytes

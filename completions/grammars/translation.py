@@ -6,56 +6,56 @@ from functools import partial
 from typing import Any
 
 from completions.grammars import ebnf, json_schema, lark, regex, structural_tag
-from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
-from completions.grammars.complaints import brief
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translation
 from completions.grammars.constraint import Constraint
 from completions.grammars.ebnf import left_recursion
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.limits import EBNF, Limits, check_bytes, check_chains, too_deep
+from completions.grammars.limits import EBNF, Limits, check_bytes, check_chains, make_depth_error
+from completions.grammars.messages import explain_error
 from completions.grammars.structural_tag import tag_dispatch
 from completions.grammars.structural_tag.writer import Writer
 
 
 def screen(constraint: Constraint, limits: Limits) -> None:
     """Raises GrammarError for a constraint beyond the static caps. Takes roughly linear time."""
-    with _naming(constraint):
-        kind, value = constraint.plain()
+    with _name_errors(constraint):
+        kind, value = constraint.as_plain()
         check, _ = _KINDS[kind]
         check(value, limits)
 
 
-def translate(constraint: Constraint, compiler: Compiler = DEFAULT_COMPILER) -> Translated:
+def translate(constraint: Constraint, compiler: Compiler = DEFAULT_COMPILER) -> Translation:
     """The llguidance grammar of a constraint. Raises GrammarError.
 
-    Native code may recurse deeply: call it where the stack is large, as `judging` does.
+    Native code may recurse deeply: call it where the stack is large, as `validation` does.
     """
-    with _naming(constraint):
-        kind, value = constraint.plain()
+    with _name_errors(constraint):
+        kind, value = constraint.as_plain()
         _, translate_kind = _KINDS[kind]
         translated = translate_kind(value, compiler, constraint.whitespace)
-        if constraint.refuses_unknown_formats:
+        if constraint.is_strict:
             _refuse_unknown_formats(translated)
         return translated
 
 
-def _refuse_unknown_formats(translated: Translated) -> None:
-    for finding in translated.warnings:
-        if finding.keyword == "format":
-            message = f"{finding.message}; leave it out, or leave out strict"
-            raise GrammarError(message, pointer=finding.pointer, findings=translated.warnings)
+def _refuse_unknown_formats(translated: Translation) -> None:
+    for diagnostic in translated.warnings:
+        if diagnostic.keyword == "format":
+            message = f"{diagnostic.message}; leave it out, or leave out strict"
+            raise GrammarError(message, pointer=diagnostic.pointer, diagnostics=translated.warnings)
 
 
 @contextmanager
-def _naming(constraint: Constraint) -> Iterator[None]:
-    """Errors name the field of the constraint, unless they name one inside it."""
+def _name_errors(constraint: Constraint) -> Iterator[None]:
+    """Name the field of the constraint in errors, unless they name one inside it."""
     try:
         yield
     except RecursionError as cause:
-        error = too_deep()
-        error.field = constraint.named
+        error = make_depth_error()
+        error.field = constraint.error_path
         raise error from cause
     except GrammarError as error:
-        error.field = error.field or constraint.named
+        error.field = error.field or constraint.error_path
         raise
 
 
@@ -64,19 +64,19 @@ def _screen_ebnf(text: str, limits: Limits) -> None:
     check_chains(text, limits, EBNF)
 
 
-def _translate_ebnf(text: str, compiler: Compiler, _whitespace: str) -> Translated:
+def _translate_ebnf(text: str, compiler: Compiler, _whitespace: str) -> Translation:
     check_bytes(text, compiler.limits)
     parsed = ebnf.parse(text, compiler)
-    tagged = tag_dispatch.part(parsed)
+    tagged = tag_dispatch.lower_dispatch(parsed)
     if tagged is not None:
         grammar = Writer(compiler).write(tagged)
     else:
         grammar = ebnf.write(parsed, compiler.limits)
         check_chains(grammar, compiler.limits)
     explain = partial(left_recursion.explain, parsed)
-    if message := compiler.complaint(grammar):
-        raise GrammarError(explain(tag_dispatch.explain(brief(message), text)))
-    return Translated(grammar, parsed.warnings(), explain=explain)
+    if message := compiler.find_error(grammar):
+        raise GrammarError(explain(tag_dispatch.explain(explain_error(message), text)))
+    return Translation(grammar, parsed.make_warnings(), explain=explain)
 
 
 def _screen_answer(answer: Mapping[str, Any], limits: Limits) -> None:
@@ -84,11 +84,13 @@ def _screen_answer(answer: Mapping[str, Any], limits: Limits) -> None:
         screen(Constraint(*answer["constraint"]), limits)
 
 
-def _translate_answer(answer: Mapping[str, Any], compiler: Compiler, whitespace: str) -> Translated:
+def _translate_answer(
+    answer: Mapping[str, Any], compiler: Compiler, whitespace: str
+) -> Translation:
     return structural_tag.translate_answer(answer, compiler, whitespace, translate)
 
 
-_Kind = tuple[Callable[[Any, Limits], object], Callable[[Any, Compiler, str], Translated]]
+_Kind = tuple[Callable[[Any, Limits], object], Callable[[Any, Compiler, str], Translation]]
 """The check of the static caps, and the translation with the whitespace between JSON's tokens."""
 _KINDS: Mapping[str, _Kind] = {
     "ebnf": (_screen_ebnf, _translate_ebnf),

@@ -13,7 +13,7 @@ from completions.exceptions import APIError
 
 logger = logging.getLogger("quire.access")
 
-_MOST_PATH = 500
+_MAX_PATH_LENGTH = 500
 """Characters of a path in a log line."""
 _PARAM = re.compile(r"[\w.\[\]]{1,100}", re.ASCII)
 
@@ -39,9 +39,9 @@ def current_request_id() -> str:
 
 def note(**facts: Any) -> None:
     """Add facts to the current request's line, if there is one. Never add secrets or prompts."""
-    known = _facts.get()
-    if known is not None:
-        known.update(facts)
+    request_facts = _facts.get()
+    if request_facts is not None:
+        request_facts.update(facts)
 
 
 def note_error(error: APIError) -> None:
@@ -54,7 +54,7 @@ def note_error(error: APIError) -> None:
 def write(method: str, path: str, status: int, seconds: float, facts: dict[str, Any]) -> None:
     """Write the line. A path may be long or contain control characters, so it is cut and
     escaped."""
-    path = path if len(path) <= _MOST_PATH else path[:_MOST_PATH] + "…"
+    path = path if len(path) <= _MAX_PATH_LENGTH else path[:_MAX_PATH_LENGTH] + "…"
     path = path if path.isprintable() else ascii(path)[1:-1]
     line = {"method": method, "path": path, "status": status, "seconds": round(seconds, 4)}
     logger.info("%s %s %d", method, path, status, extra={**line, **facts})

@@ -31,17 +31,17 @@ def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None
 
 async def authenticate(header: str) -> keys.Principal:
     """The caller with this Authorization header. Raises APIError."""
-    secret = bearer(header)
-    here = await runtime.current()
-    verdict = await here.key_ring.verify(secret) if secret else keys.Refusal.MISSING
-    if isinstance(verdict, keys.Principal):
-        access_log.note(api_key=verdict.key_id, organization=verdict.organization_id)
-        return verdict
-    message = _MESSAGES[verdict].format(masked=keys.mask_secret(secret))
-    raise APIError(verdict.value, message)
+    secret = parse_bearer(header)
+    process = await runtime.get_runtime()
+    result = await process.key_ring.verify(secret) if secret else keys.Refusal.MISSING
+    if isinstance(result, keys.Principal):
+        access_log.note(api_key=result.key_id, organization=result.organization_id)
+        return result
+    message = _MESSAGES[result].format(masked=keys.mask_secret(secret))
+    raise APIError(result.value, message)
 
 
-def bearer(header: str) -> str:
+def parse_bearer(header: str) -> str:
     """The token of an Authorization header, or an empty string."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -15,7 +15,7 @@ from completions.http import error_handlers
 from completions.http.authentication import authenticate, permit
 from completions.http.multipart import MultiPartParser
 from completions.models import Scope
-from completions.requests import turns
+from completions.requests import fair_semaphore
 
 LARGE_BODY = 256 * 1024
 """A body with more bytes waits for its turn, and is parsed in a thread."""
@@ -26,23 +26,23 @@ class APIRequest(Request):
 
     auth: Principal
     holds_turn = False
-    """True for a large body until :meth:`checked`."""
+    """True for a large body until :meth:`start_check`."""
 
     @property
     def owner(self) -> int:
         """The organization whose turn this request waits for."""
-        return self.auth.organization_id if self.auth is not None else turns.NOBODY
+        return self.auth.organization_id if self.auth is not None else fair_semaphore.NOBODY
 
     async def take_turn(self) -> None:
-        await turns.current().large.take(self.owner)
+        await fair_semaphore.get_checks().large.acquire(self.owner)
         self.holds_turn = True
 
-    def checked(self) -> None:
+    def start_check(self) -> None:
         """Give back the turn. Call this once the costly checks are done; the view calls it at the
         latest when the request is answered."""
         if self.holds_turn:
             self.holds_turn = False
-            turns.current().large.give(self.owner)
+            fair_semaphore.get_checks().large.release(self.owner)
 
     def release_body(self) -> None:
         """Forget the parsed body. DRF's request is part of a reference cycle, and the garbage
@@ -62,41 +62,41 @@ class AsyncAPIView(APIView):
     async def dispatch(  # type: ignore[override]
         self, request: HttpRequest, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
-        """DRF's dispatch, with `await` for the asynchronous steps."""
+        """Dispatch as DRF does, with `await` for the asynchronous steps."""
         self.args, self.kwargs = args, kwargs
         self.headers = self.default_response_headers
         self.request = wrapped = APIRequest(request, parsers=self.get_parsers())
         try:
             if self.authenticated:
-                wrapped.auth = await self.caller(request)
+                wrapped.auth = await self.identify_caller(request)
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
                 await wrapped.take_turn()
-                await turns.current().run(wrapped.owner, _parse, wrapped)
+                await fair_semaphore.get_checks().run(wrapped.owner, _parse, wrapped)
             _refuse_nul(wrapped)
-            response = await self._handler(wrapped)(wrapped, *args, **kwargs)
+            response = await self._get_handler(wrapped)(wrapped, *args, **kwargs)
         except asyncio.CancelledError:
             request.close()  # deletes uploaded files, as the end of a response would
             raise
         except Exception as exc:  # noqa: BLE001 - every error becomes a response here
-            response = self.refusal(exc)
+            response = self.make_refusal(exc)
             _release_frames(exc)
         finally:
-            wrapped.checked()
+            wrapped.start_check()
             wrapped.release_body()
         # Django need not log a 5xx: the access log has the status, and `api_error` logs the cause.
         response._has_been_logged = True
         return self.finalize_response(wrapped, response, *args, **kwargs)
 
-    async def caller(self, request: HttpRequest) -> Principal:
+    async def identify_caller(self, request: HttpRequest) -> Principal:
         """The key that the request acts as. Raises APIError."""
         principal = await authenticate(request.META.get("HTTP_AUTHORIZATION", ""))
         permit(principal, self.scope, request.META.get("REMOTE_ADDR") or "")
         return principal
 
-    def refusal(self, exc: Exception) -> HttpResponseBase:
-        return error_handlers.response(exc)
+    def make_refusal(self, exc: Exception) -> HttpResponseBase:
+        return error_handlers.make_response(exc)
 
-    def _handler(self, request: Request) -> Any:
+    def _get_handler(self, request: Request) -> Any:
         name = (request.method or "").lower()
         if name not in self.http_method_names:
             return self.http_method_not_allowed
@@ -110,11 +110,11 @@ class MultiPartAPIView(AsyncAPIView):
     wanted: str
     """The parts, as the answer to another media type names them."""
 
-    def refusal(self, exc: Exception) -> HttpResponseBase:
+    def make_refusal(self, exc: Exception) -> HttpResponseBase:
         if isinstance(exc, UnsupportedMediaType):
             message = f"Send {self.wanted} as multipart/form-data."
             exc = APIError("unsupported_media_type", message)
-        return super().refusal(exc)
+        return super().make_refusal(exc)
 
 
 def _release_frames(error: BaseException | None) -> None:

@@ -17,15 +17,15 @@ def loads(body: bytes) -> dict[str, Any]:
     try:
         document = strict_json.loads(body.decode())
     except UnicodeDecodeError as error:
-        raise _invalid(f"it is not UTF-8 (byte {error.start})") from error
+        raise _make_error(f"it is not UTF-8 (byte {error.start})") from error
     except strict_json.StrictJSONError as error:
-        raise _invalid(str(error)) from error
+        raise _make_error(str(error)) from error
     if not isinstance(document, dict):
-        raise _invalid("it is not an object")
+        raise _make_error("it is not an object")
     return document
 
 
-def _invalid(reason: str) -> APIError:
+def _make_error(reason: str) -> APIError:
     return APIError("invalid_json", f"The body is not valid JSON: {reason}.")
 
 

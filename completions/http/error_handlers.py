@@ -22,7 +22,7 @@ from completions.exceptions import APIError
 from completions.grammars.exceptions import GrammarError
 from completions.http import access_log, unknown_paths
 from completions.http.bodies import JSONResponse
-from completions.requests import judging
+from completions.requests import validation
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _FOR_BROWSERS = ("/admin", "/docs", "/static")
 _DOCS = "/docs"
 
 
-def _model_files(exc: ModelFilesError) -> APIError:
+def _translate_model_files(exc: ModelFilesError) -> APIError:
     logger.error("%s", exc)
     message = (
         "The model's files are missing or cannot be used; the web tier's log names the cause. "
@@ -39,7 +39,7 @@ def _model_files(exc: ModelFilesError) -> APIError:
     return APIError("model_loading", message, headers={"Retry-After": "60"})
 
 
-def _unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
+def _make_unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
     def translate(exc: Exception) -> APIError:
         logger.error("%s: %s", what, exc)
         return APIError(code)
@@ -47,12 +47,12 @@ def _unreachable(code: str, what: str) -> Callable[[Exception], APIError]:
     return translate
 
 
-def _file_lost(exc: FileLostError) -> APIError:
+def _translate_file_lost(exc: FileLostError) -> APIError:
     logger.error("%s", exc)
     return APIError("internal_error", f"{exc} Send it again.")
 
 
-def _form_too_large(_: RequestDataTooBig) -> APIError:
+def _translate_form_too_large(_: RequestDataTooBig) -> APIError:
     """Django raises it for the fields of a form, and views read other bodies themselves."""
     message = (
         f"The fields of the form are larger than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes in "
@@ -77,7 +77,7 @@ def is_disk_full(exc: BaseException) -> bool:
     return isinstance(exc, OSError) and exc.errno in _DISK_FULL
 
 
-def _os_error(exc: OSError) -> APIError:
+def _translate_os_error(exc: OSError) -> APIError:
     if not is_disk_full(exc):
         logger.error("unhandled %s", type(exc).__name__, exc_info=exc)
         return APIError("internal_error")
@@ -85,7 +85,7 @@ def _os_error(exc: OSError) -> APIError:
     return APIError("storage_full")
 
 
-def _drf(exc: drf.APIException) -> APIError:
+def _translate_drf(exc: drf.APIException) -> APIError:
     if exc.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return APIError("internal_error")
     error = APIError("invalid_request", str(exc.detail))
@@ -94,17 +94,17 @@ def _drf(exc: drf.APIException) -> APIError:
 
 
 _TRANSLATIONS: tuple[tuple[Any, Callable[[Any], APIError]], ...] = (
-    (GrammarError, judging.refusal),
-    (ModelFilesError, _model_files),
+    (GrammarError, validation.make_refusal),
+    (ModelFilesError, _translate_model_files),
     (TokenizerProcessError, _tokenizer_process),
-    (RedisError, _unreachable("queue_unavailable", "The queue cannot be reached")),
+    (RedisError, _make_unreachable("queue_unavailable", "The queue cannot be reached")),
     (
         # InterfaceError: the connection broke earlier in the same request.
         (OperationalError, InterfaceError),
-        _unreachable("database_unavailable", "The database cannot be reached"),
+        _make_unreachable("database_unavailable", "The database cannot be reached"),
     ),
-    (OSError, _os_error),
-    (FileLostError, _file_lost),
+    (OSError, _translate_os_error),
+    (FileLostError, _translate_file_lost),
     ((Http404, drf.NotFound), lambda _: APIError("not_found")),
     (
         drf.MethodNotAllowed,
@@ -114,16 +114,16 @@ _TRANSLATIONS: tuple[tuple[Any, Callable[[Any], APIError]], ...] = (
         ),
     ),
     (drf.UnsupportedMediaType, lambda _: APIError("unsupported_media_type")),
-    (RequestDataTooBig, _form_too_large),
+    (RequestDataTooBig, _translate_form_too_large),
     (PermissionDenied, lambda _: APIError("permission_denied")),
     (SuspiciousOperation, lambda _: APIError("invalid_request")),
-    (drf.APIException, _drf),
+    (drf.APIException, _translate_drf),
 )
 """Exception types, each with what turns one into the client's error. The first matching row
 counts."""
 
 
-def api_error(exc: Exception) -> APIError:
+def make_api_error(exc: Exception) -> APIError:
     """The error that a client gets for an exception. An unexpected one is logged."""
     if isinstance(exc, APIError):
         return exc
@@ -134,38 +134,38 @@ def api_error(exc: Exception) -> APIError:
     return APIError("internal_error")
 
 
-def response(exc: Exception) -> JSONResponse:
-    error = api_error(exc)
+def make_response(exc: Exception) -> JSONResponse:
+    error = make_api_error(exc)
     access_log.note_error(error)
     return JSONResponse(error.envelope(), error.status_code, error.headers)
 
 
-def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Django's handler404: a page for browsers, an envelope for API clients. A browser that opens
-    the server's address goes to its documentation."""
+def handle_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Answer as Django's handler404: a page for browsers, an envelope for API clients. A browser
+    that opens the server's address goes to its documentation."""
     accepts_pages = "text/html" in request.headers.get("Accept", "")
     if request.path_info == f"{_DOCS}/" or (request.path_info == "/" and accepts_pages):
         return HttpResponseRedirect(_DOCS)
     if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
     if request.path_info.startswith("/v1/"):
-        return response(APIError("not_found", unknown_paths.describe(request.path_info)))
+        return make_response(APIError("not_found", unknown_paths.describe(request.path_info)))
     message = (
         "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
         f"URL that ends with /v1. {_DOCS} shows them in a browser."
     )
-    return response(APIError("not_found", message))
+    return make_response(APIError("not_found", message))
 
 
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Django's handler400, in the same way."""
+def handle_bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Answer as Django's handler400, in the same way."""
     if request.path_info.startswith("/v1/"):
-        return response(exception)
+        return make_response(exception)
     return defaults.bad_request(request, exception)
 
 
-def server_error(request: HttpRequest) -> HttpResponseBase:
-    """Django's handler500, in the same way. Django has logged the exception."""
+def handle_server_error(request: HttpRequest) -> HttpResponseBase:
+    """Answer as Django's handler500, in the same way. Django has logged the exception."""
     if request.path_info.startswith("/v1/"):
-        return response(APIError("internal_error"))
+        return make_response(APIError("internal_error"))
     return defaults.server_error(request)

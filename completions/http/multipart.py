@@ -56,7 +56,7 @@ class _ReadableHeads:
             if end < 0 and not is_last and len(data) < longest:
                 break
             end = end if end >= 0 else min(longest, len(data))
-            pieces += data[done:begin], _as_utf8(data[begin:end])
+            pieces += data[done:begin], _to_utf8(data[begin:end])
             done = end
         if is_last:
             until = len(data)
@@ -66,6 +66,6 @@ class _ReadableHeads:
         return b"".join((*pieces, data[done:until]))
 
 
-def _as_utf8(text: bytes) -> bytes:
+def _to_utf8(text: bytes) -> bytes:
     """Return UTF-8 of the same length."""
     return text.decode(errors="surrogateescape").encode(errors="replace")

@@ -33,18 +33,20 @@ class Page:
     ascending: bool
 
     @classmethod
-    def of(cls, request: Request, default: int, most: int, filters: Collection[str] = ()) -> "Page":
+    def parse(
+        cls, request: Request, default: int, maximum: int, filters: Collection[str] = ()
+    ) -> "Page":
         """The part that the query parameters `limit`, `after` and `order` ask for. Others than
         these and `filters` are refused. Raises APIError."""
         refuse_unknown(request, [*PARAMETERS, *filters])
-        given = request.query_params
-        limit = given.get("limit", str(default))
-        if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= most:
-            raise invalid_parameter("limit", limit, f"an integer from 1 to {most}")
-        order = given.get("order", "desc")
+        query = request.query_params
+        limit = query.get("limit", str(default))
+        if not re.fullmatch(r"[0-9]{1,6}", limit) or not 1 <= int(limit) <= maximum:
+            raise invalid_parameter("limit", limit, f"an integer from 1 to {maximum}")
+        order = query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise invalid_parameter("order", order, "asc or desc")
-        return cls(int(limit), given.get("after") or None, order == "asc")
+        return cls(int(limit), query.get("after") or None, order == "asc")
 
     async def read(
         self,
@@ -55,21 +57,21 @@ class Page:
         """The list object, whose rows are ordered by (created_at, id). `find_time` is asked about
         a row that is not there. Raises APIError."""
         sign = "" if self.ascending else "-"
-        wanted = rows.order_by(f"{sign}created_at", f"{sign}pk")
+        ordered = rows.order_by(f"{sign}created_at", f"{sign}pk")
         if self.after is not None:
-            wanted = wanted.filter(await self._beyond(self.after, rows, find_time))
-        found = [row async for row in wanted[: self.limit + 1]]
+            ordered = ordered.filter(await self._make_filter(self.after, rows, find_time))
+        batch = [row async for row in ordered[: self.limit + 1]]
         await release()
-        shown = found[: self.limit]
+        page_rows = batch[: self.limit]
         return {
             "object": "list",
-            "data": [present(row) for row in shown],
-            "first_id": shown[0].pk if shown else None,
-            "last_id": shown[-1].pk if shown else None,
-            "has_more": len(found) > len(shown),
+            "data": [present(row) for row in page_rows],
+            "first_id": page_rows[0].pk if page_rows else None,
+            "last_id": page_rows[-1].pk if page_rows else None,
+            "has_more": len(batch) > len(page_rows),
         }
 
-    async def _beyond(self, after: str, rows: "QuerySet[_M, _M]", find_time: FindTime) -> Q:
+    async def _make_filter(self, after: str, rows: "QuerySet[_M, _M]", find_time: FindTime) -> Q:
         last: Any = await rows.filter(pk=after).afirst()
         created_at = await find_time(after) if last is None else last.created_at
         if created_at is None:
@@ -79,8 +81,8 @@ class Page:
         return Q(**{f"created_at__{side}": created_at}) | tied
 
 
-def time_in_id(prefix: str) -> FindTime:
-    """For lists of rows whose ids have this prefix and carry their time."""
+def make_time_finder(prefix: str) -> FindTime:
+    """Make a function that finds the time in ids with this prefix, which carry it."""
 
     async def find(row_id: str) -> datetime | None:
         return read_time(row_id) if row_id.startswith(prefix) else None

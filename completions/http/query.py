@@ -17,26 +17,26 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 def refuse_unknown(
     request: Request,
-    known: Collection[str],
+    supported: Collection[str],
     arrays: Collection[str] = (),
     unsupported: Mapping[str, str] = _NONE,
 ) -> None:
-    """Raise APIError for a parameter that is neither `known` nor one of `arrays`, which may be
+    """Raise APIError for a parameter that is neither `supported` nor one of `arrays`, which may be
     written with `[]`. `unsupported` has those that only OpenAI's API has, each with what to do."""
-    names = [*known, *arrays]
-    for given in request.query_params:
-        plain = given.removesuffix("[]")
-        if given in names or given in _OF_CLIENTS or plain in arrays:
+    names = [*supported, *arrays]
+    for name in request.query_params:
+        plain = name.removesuffix("[]")
+        if name in names or name in _OF_CLIENTS or plain in arrays:
             continue
         if plain in unsupported:
-            message = f"{given}: not supported here. {unsupported[plain]}"
-            raise APIError("unsupported_parameter", message, given)
-        message = f"{given[:_SHOWN]}: there is no such query parameter. {_hint(given, names)}"
-        raise APIError("unknown_parameter", message, given[:_SHOWN])
+            message = f"{name}: not supported here. {unsupported[plain]}"
+            raise APIError("unsupported_parameter", message, name)
+        message = f"{name[:_SHOWN]}: there is no such query parameter. {_make_hint(name, names)}"
+        raise APIError("unknown_parameter", message, name[:_SHOWN])
 
 
-def _hint(given: str, names: Collection[str]) -> str:
+def _make_hint(name: str, names: Collection[str]) -> str:
     if not names:
         return "This route has none."
-    near = get_close_matches(given, names, 1) if len(given) <= _SHOWN else []
+    near = get_close_matches(name, names, 1) if len(name) <= _SHOWN else []
     return f"Did you mean {near[0]}?" if near else f"This route has: {', '.join(names)}."

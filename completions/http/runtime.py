@@ -44,7 +44,7 @@ class Runtime:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing_at = float("inf")
-        self.byte_bounds = byte_bounds(0)
+        self.byte_bounds = make_byte_bounds(0)
         self.is_full = False
         """Whether Redis has too little room for new jobs."""
 
@@ -94,7 +94,7 @@ class Runtime:
                 await self.submission.renew_lease()
                 memory = await self.store.client.info("memory")
                 self.is_full = is_nearly_full(memory)
-                self.byte_bounds = byte_bounds(memory["maxmemory"])
+                self.byte_bounds = make_byte_bounds(memory["maxmemory"])
                 await last_use.note(self.store, self.key_ring.take_used())
             except (RedisError, OSError) as error:
                 logger.warning("cannot renew the lease: %s", error)
@@ -113,7 +113,7 @@ class Runtime:
 _runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
 
 
-async def current() -> Runtime:
+async def get_runtime() -> Runtime:
     """This event loop's runtime. The first call starts it and takes its lease."""
     loop = asyncio.get_running_loop()
     runtime = _runtimes.get(loop)
@@ -132,26 +132,26 @@ async def close() -> None:
         await runtime.close()
 
 
-def byte_bounds(memory_limit: int) -> ByteBounds:
+def make_byte_bounds(memory_limit: int) -> ByteBounds:
     """The bounds of a Redis whose maxmemory is `memory_limit` bytes."""
     of_key = settings.MAX_QUEUED_BYTES_PER_KEY
     return ByteBounds.derive(memory_limit, settings.MAX_QUEUED_BYTES, of_key)
 
 
-async def queue_load() -> QueueLoad:
+async def measure_queue() -> QueueLoad:
     """How full the queue is. Raises RedisError or OSError."""
-    return await read_queue_load((await current()).store)
+    return await read_queue_load((await get_runtime()).store)
 
 
-async def live_models() -> dict[str, str | None]:
+async def list_live_models() -> dict[str, str | None]:
     """The models that live workers serve, each with the forward pass that one of them uses.
     Raises RedisError or OSError."""
-    runtime = await current()
+    runtime = await get_runtime()
     workers = await list_workers(runtime.store)
     return {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting}
 
 
 async def ping() -> None:
     """Raise RedisError or OSError when Redis does not answer or refuses writes (maxmemory)."""
-    runtime = await current()
+    runtime = await get_runtime()
     await runtime.submission.renew_lease()

@@ -43,21 +43,21 @@ what to use instead."""
 def describe(path: str) -> str:
     """The message for an unknown path below /v1/."""
     there_is_nothing = "There is nothing at this path."
-    if fault := _fault(path):
+    if fault := _find_fault(path):
         return f"{there_is_nothing} {fault}"
     service = path.removeprefix("/v1/").partition("/")[0]
     if service in _NOT_SERVED:
         instead = _NOT_SERVED[service]
         return " ".join(part for part in (f"Quire does not serve /v1/{service}.", instead) if part)
-    near = get_close_matches(path, _fixed_paths(), 1, 0.8) if len(path) <= _LONGEST else []
+    near = get_close_matches(path, _list_fixed_paths(), 1, 0.8) if len(path) <= _LONGEST else []
     return f"{there_is_nothing} {f'Did you mean {near[0]}? ' if near else ''}{_LISTED}"
 
 
-def _fault(path: str) -> str:
+def _find_fault(path: str) -> str:
     """What is wrong with the form of a path, if another form of it exists."""
     whole = re.sub("/{2,}", "/", path).rstrip("/")
     once = re.sub("^(/v1)+/", "/v1/", whole)
-    if not _exists(once):
+    if not _is_known(once):
         return ""
     if once != whole:
         return (
@@ -68,7 +68,7 @@ def _fault(path: str) -> str:
     return f"The path has {slashes}; it should be {whole[:_LONGEST]}."
 
 
-def _exists(path: str) -> bool:
+def _is_known(path: str) -> bool:
     try:
         resolve(path)
     except Resolver404:
@@ -77,16 +77,16 @@ def _exists(path: str) -> bool:
 
 
 @cache
-def _fixed_paths() -> tuple[str, ...]:
+def _list_fixed_paths() -> tuple[str, ...]:
     """The paths below /v1/ that contain no id."""
-    paths = (str(pattern.pattern) for pattern in _patterns(get_resolver().url_patterns))
+    paths = (str(pattern.pattern) for pattern in _iter_patterns(get_resolver().url_patterns))
     return tuple(f"/{path}" for path in paths if path.startswith("v1/") and "<" not in path)
 
 
-def _patterns(found: list[Any]) -> Iterator[URLPattern]:
+def _iter_patterns(entries: list[Any]) -> Iterator[URLPattern]:
     """The API's patterns, which are included without a prefix."""
-    for each in found:
+    for each in entries:
         if isinstance(each, URLPattern):
             yield each
         elif not str(each.pattern):
-            yield from _patterns(each.url_patterns)
+            yield from _iter_patterns(each.url_patterns)

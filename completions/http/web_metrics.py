@@ -11,7 +11,7 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 registry = CollectorRegistry()
 ProcessCollector(namespace="quire_web", registry=registry)
 
-_MOST_PATH = 500
+_MAX_PATH_LENGTH = 500
 """Characters of a path that are kept; anyone may send paths of 64 KiB."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -41,14 +41,14 @@ open_requests = Gauge(
 )
 
 
-def route_of(path: str) -> str:
+def find_route(path: str) -> str:
     """The URL pattern of a path, so that ids and unknown paths add no time series. Only the
     beginning of a long path counts."""
-    return _route_of(path[:_MOST_PATH])
+    return _find_route(path[:_MAX_PATH_LENGTH])
 
 
 @lru_cache(maxsize=1024)
-def _route_of(path: str) -> str:
+def _find_route(path: str) -> str:
     try:
         return f"/{resolve(path).route}"
     except Resolver404:
@@ -58,7 +58,7 @@ def _route_of(path: str) -> str:
 def count(method: str, path: str, status: int, seconds: float | None, code: str | None) -> None:
     """Count a request that ended. `seconds` passed until the response began, or None if none did;
     `code` is its error's."""
-    route = route_of(path)
+    route = find_route(path)
     requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
     if seconds is not None:
         until_answer.labels(route).observe(seconds)

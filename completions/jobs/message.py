@@ -10,7 +10,7 @@ from celery import current_app
 from kombu import Connection
 from kombu.transport.redis import PRIORITY_STEPS, Channel
 
-from completions.catalog.entries import queue_of
+from completions.catalog.entries import make_queue_name
 from completions.jobs.submit import Message
 
 GENERATE = "workers.tasks.generate"
@@ -23,7 +23,7 @@ def dispatch(job_id: str, model: str, priority: int, producer: Any = None) -> No
         GENERATE,
         args=[job_id],
         task_id=job_id,
-        queue=queue_of(model),
+        queue=make_queue_name(model),
         priority=priority,
         ignore_result=True,
         retry=True,
@@ -38,7 +38,7 @@ def make_message(job_id: str, model: str, priority: int) -> Message:
     Celery takes longer to build a message than all else in a request's validation, and publishes it
     in a separate round trip. So Celery builds only a template.
     """
-    template, queue = _template(), queue_of(model)
+    template, queue = _template(), make_queue_name(model)
     payload = {
         **template,
         "body": b64encode(orjson.dumps([[job_id], *template["body"][1:]])).decode(),
@@ -67,7 +67,7 @@ def _template() -> dict[str, Any]:
     with Connection("memory://") as connection:
         producer = current_app.amqp.Producer(connection, auto_declare=False)
         dispatch("a job", "a model", 0, producer)
-        message = connection.SimpleQueue(queue_of("a model")).get_nowait()
+        message = connection.SimpleQueue(make_queue_name("a model")).get_nowait()
         return {
             "body": message.payload,
             "content-encoding": message.content_encoding,

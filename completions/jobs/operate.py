@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from completions.catalog.entries import queue_of
+from completions.catalog.entries import make_queue_name
 from completions.jobs.connection import Entries
 from completions.jobs.record import JobRecord, redis_name
 from completions.jobs.store import AsyncStore, SyncStore
@@ -159,7 +159,7 @@ async def read_backlog(store: AsyncStore, models: Sequence[str]) -> Backlog:
     pipeline.info("memory")
     for model in models:
         for step in _PRIORITY_STEPS:
-            pipeline.llen(keys.queue(f"{queue_of(model)}{step}"))
+            pipeline.llen(keys.queue(f"{make_queue_name(model)}{step}"))
     (seconds, micro), open_jobs, due, ended, oldest, memory, *lengths = await pipeline.execute()
     now = seconds + micro / 1e6
     first = cast("Entries", oldest)

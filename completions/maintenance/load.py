@@ -31,11 +31,11 @@ def sample(store: SyncStore, now: datetime) -> None:
                 at=now.replace(second=0, microsecond=0),
                 model=entry.id,
                 workers=len(serving[entry.id]),
-                slots=sum(worker.slots or entry.slots for worker in serving[entry.id]),
+                slots=sum(worker.slots or entry.max_sequences for worker in serving[entry.id]),
                 running=sum(int(worker.facts.get("running", 0)) for worker in serving[entry.id]),
                 **queued[entry.id],
             )
-            for entry in model_files.served_models()
+            for entry in model_files.load_catalog()
         ],
         ignore_conflicts=True,
     )

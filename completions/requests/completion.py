@@ -17,7 +17,7 @@ from completions.requests.fields.base import (
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import PromptField
-from completions.requests.fields.tokens import token_ids
+from completions.requests.fields.tokens import encode_text
 from completions.requests.generation import (
     GenerationFields,
     GenerationRequest,
@@ -74,8 +74,8 @@ class CompletionRequestObject(GenerationFields):
 
     def check(self, values: Values) -> GenerationRequest:
         _check_tools(values)
-        given = self.given_length(values)
-        max_tokens: int = values["max_tokens"] if given is None else given
+        length = self.parse_length(values)
+        max_tokens: int = values["max_tokens"] if length is None else length
         _check_echo(values, max_tokens)
         _check_best_of(values)
         context = self.requested.files.max_model_len
@@ -84,8 +84,8 @@ class CompletionRequestObject(GenerationFields):
             if values["min_tokens"] <= max_tokens:  # else a length beyond the context is refused
                 values = {**values, "min_tokens": min(values["min_tokens"], context - 1)}
             max_tokens = min(max_tokens, context - 1)
-        prompts, truncated = self._prompts(values, context - max_tokens if truncates else None)
-        request = self.request(
+        prompts, truncated = self._make_prompts(values, context - max_tokens if truncates else None)
+        request = self.make_request(
             values,
             prompts,
             max_tokens=max_tokens,
@@ -95,17 +95,17 @@ class CompletionRequestObject(GenerationFields):
         check_context(prompts, max_tokens, context)
         return replace(request, echo=values["echo"], truncated_tokens=truncated)
 
-    def _prompts(self, values: Values, most: int | None) -> tuple[Prompts, int]:
-        """The prompts, cut to `most` tokens and with the suffix where the model reads it; and how
-        many tokens were cut."""
-        frame = _frame(values["suffix"], self.requested.files)
+    def _make_prompts(self, values: Values, max_prompt_tokens: int | None) -> tuple[Prompts, int]:
+        """The prompts, cut to `max_prompt_tokens` tokens and with the suffix where the model reads
+        it; and how many tokens were cut."""
+        frame = _make_frame(values["suffix"], self.requested.files)
         prompts: Prompts = values["prompt"]
         truncated = 0
-        if most is not None and most > frame.length:
-            cut = [prompt[frame.length - most :] for prompt in prompts]
+        if max_prompt_tokens is not None and max_prompt_tokens > frame.length:
+            cut = [prompt[frame.length - max_prompt_tokens :] for prompt in prompts]
             truncated = sum(map(len, prompts)) - sum(map(len, cut))
             prompts = cut
-        return [frame.around(prompt) for prompt in prompts], truncated
+        return [frame.wrap(prompt) for prompt in prompts], truncated
 
 
 def _check_tools(values: Values) -> None:
@@ -151,11 +151,11 @@ class _Frame(NamedTuple):
     def length(self) -> int:
         return len(self.before) + len(self.after)
 
-    def around(self, prompt: Sequence[int]) -> Sequence[int]:
+    def wrap(self, prompt: Sequence[int]) -> Sequence[int]:
         return [*self.before, *prompt, *self.after] if self.length else prompt
 
 
-def _frame(suffix: str | None, model: ModelFiles) -> _Frame:
+def _make_frame(suffix: str | None, model: ModelFiles) -> _Frame:
     """The frame of the prompts of a request with this suffix. Raises FieldError."""
     if suffix is None:
         return _Frame()
@@ -166,5 +166,5 @@ def _frame(suffix: str | None, model: ModelFiles) -> _Frame:
         )
         raise FieldError(message, "suffix", code="unsupported_parameter")
     prefix_id, suffix_id, middle_id = model.fim_token_ids
-    ids = token_ids(model, suffix, "suffix", special=False)
+    ids = encode_text(model, suffix, "suffix", special=False)
     return _Frame((prefix_id,), (suffix_id, *ids, middle_id))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from completions.chat import template
-from completions.chat.conversation import prompt_text
-from completions.chat.grammar import Calls
+from completions.chat.conversation import render_prompt
+from completions.chat.grammar import ToolCalls
+from completions.chat.reasoning import AUTO, DISABLED, ENABLED
 from completions.chat.template import ChatTemplateError
-from completions.chat.thinking import AUTO, DISABLED, ENABLED
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import NONE, Tool
 from completions.exceptions import FieldError
@@ -22,7 +22,7 @@ from completions.requests.fields.base import (
 )
 from completions.requests.fields.messages import ChatMessageField, MessagesField
 from completions.requests.fields.objects import StrictObject, Values
-from completions.requests.fields.tools import MAX_TOOLS, ToolChoiceField, ToolObject, choice_of
+from completions.requests.fields.tools import MAX_TOOLS, ToolChoiceField, ToolObject, parse_choice
 from completions.requests.model import ModelRequestObject
 
 NO_THOUGHTS = (
@@ -44,7 +44,7 @@ class ThinkingObject(StrictObject):
     type = ChoiceField(
         "auto leaves it to the model's template.", choices=[ENABLED, DISABLED, AUTO], required=True
     )
-    budget_tokens = IntegerField("Tokens of thoughts after which the answer begins.", min_value=1)
+    budget_tokens = IntegerField("Tokens of reasoning after which the answer begins.", min_value=1)
 
     def check(self, values: Values) -> Thinking:
         thinking = Thinking(**values)
@@ -78,28 +78,28 @@ class ConversationFields(ModelRequestObject):
         "does not read."
     )
 
-    def calls_of(
+    def make_calls(
         self, values: Values, tools: Sequence[Tool], parallel: bool | None = None
-    ) -> Calls | None:
+    ) -> ToolCalls | None:
         """The calls that may come; None for none. Raises FieldError."""
-        choice = choice_of(values["tool_choice"], parallel, tools)
-        allowed = choice.allowed(tuple(tools))
+        choice = parse_choice(values["tool_choice"], parallel, tools)
+        allowed = choice.filter_tools(tuple(tools))
         if choice.mode == NONE or not allowed:
             return None
         tool_format = self.requested.files.entry.tool_format
         if tool_format is None:
             message = 'this model calls no tools; send tool_choice "none" or use another model.'
             raise FieldError(message, "tools", code="unsupported_parameter")
-        return Calls(TOOL_FORMATS[tool_format], allowed, choice)
+        return ToolCalls(TOOL_FORMATS[tool_format], allowed, choice)
 
-    def unread(self, values: Values) -> list[str]:
+    def list_unread(self, values: Values) -> list[str]:
         """Paths of variables that this model's template does not read, and of what is ignored in
         messages. Raises FieldError."""
-        variables = self._unread_variables(values["chat_template_kwargs"] or {})
-        messages = ConversationFields.messages.ignored_paths(self.initial_data.get("messages"))
+        variables = self._list_unread_variables(values["chat_template_kwargs"] or {})
+        messages = ConversationFields.messages.list_ignored_paths(self.initial_data.get("messages"))
         return [*variables, *messages]
 
-    def _unread_variables(self, variables: Mapping[str, Any]) -> list[str]:
+    def _list_unread_variables(self, variables: Mapping[str, Any]) -> list[str]:
         if len(variables) > MAX_VARIABLES:
             message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
             raise FieldError(message, "chat_template_kwargs")
@@ -113,49 +113,49 @@ class ConversationFields(ModelRequestObject):
         if not variables:
             return []
         try:
-            read = template.variables_of(self.requested.files.chat_template or "")
+            read = template.find_variables(self.requested.files.chat_template or "")
         except ChatTemplateError as error:
             raise FieldError(f"{error}.", "messages") from error
         return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
 
-    def conversation(
+    def render_conversation(
         self,
         values: Values,
-        calls: Calls | None,
+        calls: ToolCalls | None,
         tools: Sequence[Tool],
         add_generation_prompt: bool = True,
     ) -> str:
         """The messages as text, up to where the answer begins. Raises FieldError."""
         files = self.requested.files
         thinking: Thinking = values["thinking"] or Thinking()
-        variables = self._with_switch(values["chat_template_kwargs"] or {}, thinking.type)
-        written = calls.format if calls else TOOL_FORMATS.get(files.entry.tool_format or "")
+        variables = self._add_switch(values["chat_template_kwargs"] or {}, thinking.type)
+        tool_format = calls.format if calls else TOOL_FORMATS.get(files.entry.tool_format or "")
         try:
-            return prompt_text(
+            return render_prompt(
                 files,
                 values["messages"],
                 tools if calls else (),
-                written,
+                tool_format,
                 variables,
                 add_generation_prompt,
             )
         except ChatTemplateError as error:
             raise FieldError(f"{error}.", "messages") from error
 
-    def _with_switch(self, variables: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
+    def _add_switch(self, variables: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
         """The variables, with the template's thinking switch if it has one."""
         files = self.requested.files
-        if wanted == AUTO:
+        if mode == AUTO:
             return variables
-        if files.entry.thinking_marks is None:
-            if wanted == ENABLED:
+        if files.entry.think_tags is None:
+            if mode == ENABLED:
                 raise FieldError(NO_THOUGHTS, "thinking.type", code="unsupported_value")
-        elif files.entry.thinking_switch is None and wanted == DISABLED:
+        elif files.entry.thinking_switch is None and mode == DISABLED:
             message = "this model always thinks. Leave this out, or use another model."
             raise FieldError(message, "thinking.type", code="unsupported_value")
         if files.entry.thinking_switch is None:
             return variables
-        value = wanted == ENABLED
+        value = mode == ENABLED
         if variables.get(files.entry.thinking_switch, value) is not value:
             message = (
                 f"contradicts chat_template_kwargs.{files.entry.thinking_switch}; send one of them."

@@ -3,24 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from completions.chat.grammar import Calls, Thoughts
+from completions.chat.grammar import Reasoning, ToolCalls
 from completions.exceptions import FieldError
 from completions.grammars import Constraint
 from completions.requests.fields import constraint as constraint_fields
 from completions.requests.fields import logprobs as logprob_fields
 from completions.requests.fields import returns as return_fields
 from completions.requests.fields import sampling as sampling_fields
-from completions.requests.fields.base import shown
-from completions.requests.fields.constraint import ConstraintFields, constraint_of
+from completions.requests.fields.base import format_number
+from completions.requests.fields.constraint import ConstraintFields, parse_constraint
 from completions.requests.fields.ignored import IgnoredFields
-from completions.requests.fields.logprobs import LogprobFields, LogprobSettings, logprob_settings
+from completions.requests.fields.logprobs import LogprobFields, LogprobSettings, parse_logprobs
 from completions.requests.fields.objects import Values
-from completions.requests.fields.returns import ReturnFields, ReturnSettings, return_settings
-from completions.requests.fields.routing import RoutingFields, RoutingSettings, routing_settings
-from completions.requests.fields.sampling import SamplingFields, SamplingSettings, sampling_settings
-from completions.requests.fields.tokens import context_exceeded
-from completions.requests.judging import Looser
+from completions.requests.fields.returns import ReturnFields, ReturnSettings, parse_returns
+from completions.requests.fields.routing import RoutingFields, RoutingSettings, parse_routing
+from completions.requests.fields.sampling import SamplingFields, SamplingSettings, parse_sampling
+from completions.requests.fields.tokens import make_context_error
 from completions.requests.model import ModelRequestObject, RequestedModel
+from completions.requests.validation import Fallback
 
 MAX_CHOICES = 1024
 """The most choices of one request: prompts times n."""
@@ -31,8 +31,8 @@ Prompts = Sequence[Sequence[int]]
 class ChatSettings:
     """How an answer is parsed into a message."""
 
-    calls: Calls | None
-    thoughts: Thoughts | None
+    calls: ToolCalls | None
+    reasoning: Reasoning | None
     hidden: Sequence[str]
     """Special tokens that stay in the text for the parser, which then removes them."""
     separate_reasoning: bool
@@ -48,7 +48,7 @@ class GenerationRequest:
     """How many tokens `truncate_sequence` cut from the prompts."""
     echo: bool = False
     constraint: Constraint | None
-    looser: Looser | None = None
+    fallback: Fallback | None = None
     """What may replace the constraint if that cannot be used."""
     sampling: SamplingSettings
     default_length: bool
@@ -73,17 +73,18 @@ class GenerationFields(
     """The fields of both routes. Each route adds the prompt in its form, `max_tokens` and
     `logprobs`, and its `check` makes a GenerationRequest."""
 
-    def given_length(self, values: Values) -> int | None:
+    def parse_length(self, values: Values) -> int | None:
         """The most tokens to generate, from either of the two fields that set it. Raises
         FieldError."""
-        given: int | None = self.initial_data.get("max_tokens")
+        length: int | None = self.initial_data.get("max_tokens")
         newer: int | None = values["max_completion_tokens"]
-        if given is not None and newer is not None and given != newer:
-            message = f"is {shown(newer)}, but max_tokens is {shown(given)}; send one of them."
+        if length is not None and newer is not None and length != newer:
+            older = format_number(length)
+            message = f"is {format_number(newer)}, but max_tokens is {older}; send one of them."
             raise FieldError(message, "max_completion_tokens")
-        return given if newer is None else newer
+        return length if newer is None else newer
 
-    def request(
+    def make_request(
         self,
         values: Values,
         prompts: Prompts,
@@ -96,26 +97,26 @@ class GenerationFields(
         `logprobs` are `top` and `of_prompt` of LogprobSettings; `ignored_too` names the route's own
         fields that have no effect. Raises FieldError and APIError."""
         model, principal = self.requested, self.principal
-        constraint = constraint_of(values, model.files)
-        has_default_length = self.given_length(values) is None
+        constraint = parse_constraint(values, model.files)
+        has_default_length = self.parse_length(values) is None
         if values["ignore_eos"] and has_default_length:
             message = "this field is required with ignore_eos."
             raise FieldError(message, "max_tokens", code="missing_required_parameter")
-        sampling = sampling_settings(values, model.entry, max_tokens)
+        sampling = parse_sampling(values, model.entry, max_tokens)
         check_choices(len(prompts), sampling.n)
         no_effect = *IgnoredFields.fields, *ignored_too
         ignored = [name for name in no_effect if values[name] is not None]
         for fields in (constraint_fields, sampling_fields, return_fields, logprob_fields):
-            ignored += fields.without_effect(values)
+            ignored += fields.list_without_effect(values)
         return GenerationRequest(
             model=model,
             prompts=prompts,
             constraint=constraint,
             sampling=sampling,
             default_length=has_default_length,
-            returns=return_settings(values, principal, model.files, min(map(len, prompts))),
-            logprobs=logprob_settings(values, prompts, *logprobs),
-            routing=routing_settings(values, principal, model.entry, model.adapter, len(prompts)),
+            returns=parse_returns(values, principal, model.files, min(map(len, prompts))),
+            logprobs=parse_logprobs(values, prompts, *logprobs),
+            routing=parse_routing(values, principal, model.entry, model.adapter, len(prompts)),
             ignored=tuple(ignored),
         )
 
@@ -136,7 +137,7 @@ def check_context(
     if longest + (1 if max_tokens is None else max_tokens) <= max_model_len:
         return
     name = "messages" if field == "messages" else "prompt"
-    place = f"the {name}" if len(prompts) == 1 else f"prompt {index}"
+    subject = f"the {name}" if len(prompts) == 1 else f"prompt {index}"
     if max_tokens is None:
         however = (
             f"your {name} resulted in {longest} tokens, and the completion needs at least 1. "
@@ -144,8 +145,8 @@ def check_context(
         )
     else:
         however = (
-            f"you requested {shown(longest + max_tokens)} tokens ({longest} in {place}, "
-            f"{shown(max_tokens)} in the completion). Please reduce the length of the {name} or "
-            "completion."
+            f"you requested {format_number(longest + max_tokens)} tokens ({longest} in {subject}, "
+            f"{format_number(max_tokens)} in the completion). Please reduce the length of the "
+            f"{name} or completion."
         )
-    raise context_exceeded(max_model_len, however, field)
+    raise make_context_error(max_model_len, however, field)

@@ -9,10 +9,10 @@ from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import APIError, FieldError
-from completions.requests import turns
+from completions.requests import fair_semaphore
 from completions.requests.fields.base import Field, TextField
 from completions.requests.fields.objects import StrictObject
-from completions.requests.fields.routing import no_adapter
+from completions.requests.fields.routing import explain_missing_adapter
 
 DEFAULT_MODEL = "default"
 """The name that clients of SGLang and mistral.rs use for the only model."""
@@ -39,13 +39,13 @@ class RequestedModel:
 
 def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]:
     """The served model that is named, and the adapter in `id:adapter`. Raises APIError."""
-    served = model_files.served_models()
+    served = model_files.load_catalog()
     entry, adapter = served.get(name), None
     if entry is None and ":" in name:
         base, _, adapter = name.rpartition(":")
         entry = served.get(base)
     if entry is None:
-        near = _nearest(name, principal)
+        near = _suggest_name(name, principal)
         hint = f" Did you mean {near!r}?" if near else ""
         message = f"The model {name[:100]!r} does not exist.{hint} GET /v1/models lists the models."
         raise APIError("model_not_found", message, "model")
@@ -56,17 +56,17 @@ def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]
         )
         raise APIError("permission_denied", message, "model")
     if adapter is not None and adapter not in entry.adapters:
-        raise APIError("adapter_not_found", no_adapter(adapter, entry), "model")
+        raise APIError("adapter_not_found", explain_missing_adapter(adapter, entry), "model")
     return entry, adapter
 
 
-def _nearest(name: str, principal: Principal) -> str | None:
+def _suggest_name(name: str, principal: Principal) -> str | None:
     """The model or adapter that the key may use whose name is most like `name`, in any case."""
     if len(name) > _LONGEST_NAME:
         return None
     names = [
         each
-        for entry in model_files.served_models()
+        for entry in model_files.load_catalog()
         for each in (entry.id, *(f"{entry.id}:{adapter}" for adapter in entry.adapters))
         if principal.may_use(entry.id) or principal.may_use(each)
     ]
@@ -75,17 +75,17 @@ def _nearest(name: str, principal: Principal) -> str | None:
     return by_lower[near[0]] if near else None
 
 
-def only_model(principal: Principal, given: str | None) -> str:
+def choose_model(principal: Principal, name: str | None) -> str:
     """The id of the only model that a key may use, for a request that names none, or `default`.
     Raises FieldError where there are several."""
-    usable = [entry.id for entry in model_files.served_models() if principal.may_use(entry.id)]
+    usable = [entry.id for entry in model_files.load_catalog() if principal.may_use(entry.id)]
     if len(usable) == 1:
         return usable[0]
-    listed = ", ".join(usable) or "none that this API key may use"
-    if given is None:
-        message = f"this field is required; the models are: {listed}."
+    names = ", ".join(usable) or "none that this API key may use"
+    if name is None:
+        message = f"this field is required; the models are: {names}."
         raise FieldError(message, code="missing_required_parameter")
-    raise FieldError(f"{given!r} needs a single model; send one of: {listed}.")
+    raise FieldError(f"{name!r} needs a single model; send one of: {names}.")
 
 
 class ModelRequestObject(StrictObject):
@@ -97,7 +97,7 @@ class ModelRequestObject(StrictObject):
     requested: RequestedModel
     """The value of `model`."""
     always_long: ClassVar[bool] = False
-    """Whether `takes_long` is true whatever the body holds."""
+    """Whether `is_long` is true whatever the body holds."""
     model = TextField(
         "Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too. "
         "`default` is the only model that the API key may use.",
@@ -107,19 +107,21 @@ class ModelRequestObject(StrictObject):
     @classmethod
     async def validate_request(cls, data: Any, principal: Principal) -> Any:
         """The validated body. A body that takes long is checked in a thread."""
-        body = cls.of(data, principal)
-        if cls.takes_long(data):
-            return await turns.current().run(principal.organization_id, body.validate, data)
+        body = cls.parse(data, principal)
+        if cls.is_long(data):
+            return await fair_semaphore.get_checks().run(
+                principal.organization_id, body.validate, data
+            )
         return body.validate(data)
 
     @classmethod
-    def of(cls, data: Any, principal: Principal) -> Self:
+    def parse(cls, data: Any, principal: Principal) -> Self:
         body = cls()
         body.initial_data, body.principal = data, principal
         return body
 
     @classmethod
-    def takes_long(cls, data: Any) -> bool:
+    def is_long(cls, data: Any) -> bool:
         """Whether checking a body could hold the event loop for more than about a millisecond:
         many ids, long texts to tokenize, or many parts of anything else."""
         if cls.always_long or type(data) is not dict:
@@ -135,12 +137,12 @@ class ModelRequestObject(StrictObject):
             data = {**data, "model": DEFAULT_MODEL}
         return super().read(data, model)
 
-    def field_value(self, field: Field, value: Any, model: Any) -> Any:
+    def read_field(self, field: Field, value: Any, model: Any) -> Any:
         if field.key != "model":
             return field.read(value, self.requested.files)
         name = field.read(value)
-        if name == DEFAULT_MODEL and model_files.served_models().get(name) is None:
-            name = only_model(self.principal, self.initial_data.get("model"))
+        if name == DEFAULT_MODEL and model_files.load_catalog().get(name) is None:
+            name = choose_model(self.principal, self.initial_data.get("model"))
         entry, adapter = find_entry(name, self.principal)
         self.requested = RequestedModel(name, entry, adapter, model_files.load(entry))
         return self.requested

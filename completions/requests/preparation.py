@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError
-from completions.grammars import Asker
+from completions.grammars import Caller
 from completions.models.timed_ids import new_id
-from completions.requests import turns
+from completions.requests import fair_semaphore
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.generation import GenerationFields, GenerationRequest
-from completions.requests.judging import judge
-from completions.responses.chat import ChatView
-from completions.responses.completion import View
+from completions.requests.validation import validate_grammar
+from completions.responses.chat import ChatResponseContext
+from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
 
 
 class Route(NamedTuple):
     request_type: type[GenerationFields]
-    view_type: type[View]
+    context_type: type[ResponseContext]
 
 
 ROUTES: Mapping[str, Route] = {
-    View.path: Route(CompletionRequestObject, View),
-    ChatView.path: Route(ChatRequestObject, ChatView),
+    ResponseContext.path: Route(CompletionRequestObject, ResponseContext),
+    ChatResponseContext.path: Route(ChatRequestObject, ChatResponseContext),
 }
 """By path."""
 _MANY_IDS = 1000
@@ -37,13 +37,13 @@ OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
 """How often an offline body is tried, and the pause between two tries."""
 
 
-class Prepared(NamedTuple):
+class PreparedRequest(NamedTuple):
     """A job that can be queued."""
 
     request: GenerationRequest
     payload: dict[str, Any]
     """JSON for a worker."""
-    view: View
+    context: ResponseContext
 
 
 async def prepare(
@@ -51,31 +51,33 @@ async def prepare(
     body: Any,
     principal: Principal,
     job_id: str | None = None,
-    asker: Asker | None = None,
-) -> Prepared:
-    """Validate a body and judge its constraint for `asker`, by default the caller's organization.
-    `job_id` is random by default. Raises APIError."""
+    caller: Caller | None = None,
+) -> PreparedRequest:
+    """Validate a body and validate its constraint for `caller`, by default the caller's
+    organization. `job_id` is random by default. Raises APIError."""
     route = ROUTES[path]
     request: GenerationRequest = await route.request_type.validate_request(body, principal)
     grammar = compile_ms = None
     if request.constraint is not None:
         began = time.monotonic()
-        judged = await judge(
+        validated = await validate_grammar(
             request.constraint,
             request.model.files,
-            request.looser,
-            asker or Asker(principal.organization_id),
+            request.fallback,
+            caller or Caller(principal.organization_id),
         )
-        grammar, ignored = judged.grammar, (*request.ignored, *judged.ignored)
+        grammar, ignored = validated.grammar, (*request.ignored, *validated.ignored)
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
-    job_id = job_id or new_id(route.view_type.id_prefix)
+    job_id = job_id or new_id(route.context_type.id_prefix)
     if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
-        fields = await turns.current().run(principal.organization_id, _view_fields, request)
+        fields = await fair_semaphore.get_checks().run(
+            principal.organization_id, _make_context_fields, request
+        )
     else:
-        fields = _view_fields(request)
-    view = route.view_type(id=job_id, grammar_compile_ms=compile_ms, **fields)
-    return Prepared(request, _payload(request, grammar), view)
+        fields = _make_context_fields(request)
+    context = route.context_type(id=job_id, grammar_compile_ms=compile_ms, **fields)
+    return PreparedRequest(request, _make_payload(request, grammar), context)
 
 
 async def prepare_offline(
@@ -83,25 +85,25 @@ async def prepare_offline(
     body: Any,
     principal: Principal,
     job_id: str | None = None,
-    asker: Asker | None = None,
-) -> Prepared:
-    """Prepare a body for which no client waits. Tries again while the machine is judging too many
-    grammars, because that error is not about the body. Raises APIError."""
+    caller: Caller | None = None,
+) -> PreparedRequest:
+    """Prepare a body for which no client waits. Tries again while the machine is validating too
+    many grammars, because that error is not about the body. Raises APIError."""
     for _ in range(OFFLINE_TRIES - 1):
         try:
-            return await prepare(path, body, principal, job_id, asker)
+            return await prepare(path, body, principal, job_id, caller)
         except APIError as error:
             if error.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
                 raise
             await asyncio.sleep(OFFLINE_SECONDS)
-    return await prepare(path, body, principal, job_id, asker)
+    return await prepare(path, body, principal, job_id, caller)
 
 
-def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
+def _make_payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
     routing, returns = request.routing, request.returns
     payload = {
         "prompts": request.prompts,
-        "sampling": request.sampling.payload(),
+        "sampling": request.sampling.to_payload(),
         "grammar": grammar,
         "adapters": routing.adapters,
         "priority": routing.priority,
@@ -109,7 +111,7 @@ def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
         "return_hidden_states": returns.return_hidden_states,
         "return_routed_experts": returns.return_routed_experts,
         "routed_experts_start_len": returns.routed_experts_start_len,
-        "logprobs": request.logprobs.payload(len(request.prompts)),
+        "logprobs": request.logprobs.to_payload(len(request.prompts)),
     }
     # Only where it is asked for: workers of 0.1.0 fail a job with a field that they do not know.
     if returns.return_meta_info and grammar is not None:
@@ -117,11 +119,11 @@ def _payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
     return payload
 
 
-def _view_fields(request: GenerationRequest) -> dict[str, Any]:
+def _make_context_fields(request: GenerationRequest) -> dict[str, Any]:
     """The fields of a View, or of a ChatView for a chat."""
     model, returns, logprobs = request.model, request.returns, request.logprobs
     options, rid = returns.stream_options, request.routing.rid
-    shows_prompts = returns.return_token_ids or logprobs.shows_prompts
+    shows_prompts = returns.return_token_ids or logprobs.has_prompts
     fields: dict[str, Any] = {
         "model": model.name,
         "base_model": None if model.name == model.entry.id else model.entry.id,
@@ -153,10 +155,12 @@ def _view_fields(request: GenerationRequest) -> dict[str, Any]:
         "weight_version": model.files.weight_version,
         "ignored_params": request.ignored,
     }
-    return fields | (_completion_fields(request) if request.chat is None else _chat_fields(request))
+    return fields | (
+        _make_completion_fields(request) if request.chat is None else _make_chat_fields(request)
+    )
 
 
-def _completion_fields(request: GenerationRequest) -> dict[str, Any]:
+def _make_completion_fields(request: GenerationRequest) -> dict[str, Any]:
     fields: dict[str, Any] = {"logprobs": request.logprobs.top}
     if not request.echo:
         return fields
@@ -170,16 +174,16 @@ def _completion_fields(request: GenerationRequest) -> dict[str, Any]:
     }
 
 
-def _chat_fields(request: GenerationRequest) -> dict[str, Any]:
+def _make_chat_fields(request: GenerationRequest) -> dict[str, Any]:
     chat = request.chat
     assert chat is not None
-    calls, thoughts = chat.calls, chat.thoughts
-    marks = thoughts.marks if thoughts is not None and chat.separate_reasoning else None
+    calls, reasoning = chat.calls, chat.reasoning
+    tags = reasoning.tags if reasoning is not None and chat.separate_reasoning else None
     return {
         "tool_format": calls.format.name if calls else None,
         "tools": [(tool.name, tool.parameters) for tool in calls.tools] if calls else (),
-        "thinking_marks": None if marks is None else (marks.begin, marks.end),
-        "thinking_open": thoughts.is_open if thoughts else False,
+        "think_tags": None if tags is None else (tags.begin, tags.end),
+        "is_reasoning_open": reasoning.is_open if reasoning else False,
         "hidden": chat.hidden,
         "alternatives": request.logprobs.top,
         "stream_reasoning": chat.stream_reasoning,

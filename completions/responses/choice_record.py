@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from completions.jobs.events import ChoiceEvent, EndEvent
-from completions.responses.view import ViewFields
+from completions.responses.response_context import ResponseFields
 
 ABORT: Final = "abort"
 """The finish reason of a cancelled choice, as in SGLang."""
@@ -58,7 +58,7 @@ class ChoiceRecord:
             if name in scores:
                 self.scores.setdefault(name, []).extend(scores[name])
 
-    def as_event(self) -> ChoiceEvent:
+    def to_event(self) -> ChoiceEvent:
         """All events of the choice as one. A choice without a finish reason was cancelled."""
         return ChoiceEvent(
             0,
@@ -74,9 +74,9 @@ class ChoiceRecord:
 class Choices:
     """The records of all choices of one job."""
 
-    def __init__(self, view: ViewFields) -> None:
-        self.view = view
-        self.records = [ChoiceRecord(index) for index in range(view.num_choices)]
+    def __init__(self, context: ResponseFields) -> None:
+        self.context = context
+        self.records = [ChoiceRecord(index) for index in range(context.num_choices)]
 
     def add(self, event: ChoiceEvent) -> ChoiceRecord:
         record = self.records[event.index]
@@ -95,7 +95,7 @@ class Choices:
             reason = ABORT
         elif end.error is not None and end.error.code == "generation_timeout":
             has_begun = all(record.token_ids for record in self.records)
-            if not (self.view.default_length and has_begun):
+            if not (self.context.default_length and has_begun):
                 return []
             reason = LENGTH
         else:
@@ -103,9 +103,9 @@ class Choices:
         unended = [record.index for record in self.records if record.finish_reason is None]
         return [ChoiceEvent(0, index, [], "", reason, None) for index in unended]
 
-    def prompt_scores(self, choice: int) -> Scores | None:
+    def get_prompt_scores(self, choice: int) -> Scores | None:
         """The scores of a choice's prompt, which come with the first of the prompt's choices."""
-        return self.records[choice - choice % self.view.n].prompt_scores
+        return self.records[choice - choice % self.context.n].prompt_scores
 
     def finish_reasons(self) -> list[str | None]:
         """The finish reason of each choice, None while it goes on."""

@@ -6,7 +6,7 @@ from completions.jobs.events import ChoiceEvent
 from completions.responses import sglang, token_texts
 from completions.responses.choice_record import ABORT, Choices
 from completions.responses.echo import Echo
-from completions.responses.logprobs import CompletionLogprobs, Row, rows
+from completions.responses.logprobs import CompletionLogprobs, TokenScore, iter_scores
 
 
 class ChoiceWriter:
@@ -14,19 +14,19 @@ class ChoiceWriter:
 
     def __init__(self, choices: Choices, index: int) -> None:
         self._choices = choices
-        self._view = view = choices.view
+        self._context = context = choices.context
         self._index = index
         self._begun = False
         self._text_length = 0
-        self._echo = Echo(view, index) if view.echo is not None else None
+        self._echo = Echo(context, index) if context.echo is not None else None
         self._logprobs: CompletionLogprobs | None = None
-        if view.logprobs is not None:
-            texts = token_texts.of(view.served_model)
-            self._logprobs = CompletionLogprobs(view.logprobs, texts.text)
+        if context.logprobs is not None:
+            texts = token_texts.load_token_texts(context.served_model)
+            self._logprobs = CompletionLogprobs(context.logprobs, texts.get_text)
 
     def write(self, event: ChoiceEvent) -> dict[str, Any]:
         """The choice object of an event that was already added to `choices`."""
-        view, first = self._view, not self._begun
+        context, first = self._context, not self._begun
         self._begun = True
         text = event.text
         choice: dict[str, Any] = {
@@ -39,39 +39,41 @@ class ChoiceWriter:
         if self._echo is not None:
             choice["text"] = self._echo.push(event) + text
         if self._logprobs is not None:
-            choice["logprobs"] = self._listed(self._logprobs, event, first)
-        if view.return_token_ids:
+            choice["logprobs"] = self._list_logprobs(self._logprobs, event, first)
+        if context.return_token_ids:
             choice["token_ids"] = event.token_ids
-            if first and view.prompts is not None:
-                choice["prompt_token_ids"] = view.prompts[event.index // view.n]
-        if view.meta_info and event.finish_reason is not None:
+            if first and context.prompts is not None:
+                choice["prompt_token_ids"] = context.prompts[event.index // context.n]
+        if context.meta_info and event.finish_reason is not None:
             record = self._choices.records[event.index]
-            choice["meta_info"] = sglang.meta_info(self._choices, record)
+            choice["meta_info"] = sglang.make_meta_info(self._choices, record)
         return choice
 
-    def _listed(
+    def _list_logprobs(
         self, logprobs: CompletionLogprobs, event: ChoiceEvent, first: bool
     ) -> dict[str, Any]:
         """The tokens whose text has arrived, at the end those without text too; with `echo`, the
         prompt's tokens come first."""
-        view = self._view
+        context = self._context
         self._text_length += len(event.text)
         echoed = self._echo.length if self._echo is not None else 0
         scores = event.extras.get("logprobs")
-        gained: list[Row] = []
+        new_scores: list[TokenScore] = []
         if scores is not None:
             offsets = [offset + echoed for offset in scores["offsets"]]
-            gained = list(rows(event.token_ids, scores, offsets))
-        prompt = self._prompt_rows() if first and view.echo is not None else []
+            new_scores = list(iter_scores(event.token_ids, scores, offsets))
+        prompt = self._make_prompt_rows() if first and context.echo is not None else []
         is_cut = event.finish_reason == ABORT or isinstance(event.matched_stop, str)
         ends = event.finish_reason is not None and not is_cut
-        return logprobs.push(gained, echoed + self._text_length, prompt, ends)
+        return logprobs.push(new_scores, echoed + self._text_length, prompt, ends)
 
-    def _prompt_rows(self) -> list[Row]:
-        view = self._view
-        scores = self._choices.prompt_scores(self._index)
-        if scores is None or view.prompts is None:
+    def _make_prompt_rows(self) -> list[TokenScore]:
+        context = self._context
+        scores = self._choices.get_prompt_scores(self._index)
+        if scores is None or context.prompts is None:
             return []
-        prompt = view.prompts[self._index // view.n]
-        offsets = token_texts.of(view.served_model).offsets(prompt, view.skip_special_tokens)
-        return list(rows(prompt, scores, offsets))
+        prompt = context.prompts[self._index // context.n]
+        offsets = token_texts.load_token_texts(context.served_model).find_offsets(
+            prompt, context.skip_special_tokens
+        )
+        return list(iter_scores(prompt, scores, offsets))

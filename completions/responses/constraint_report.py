@@ -5,10 +5,10 @@ from typing import Any
 
 from completions.grammars.json_schema.pointers import escape
 from completions.responses.choice_record import ChoiceRecord
-from completions.responses.truncated_json import path_at_end
+from completions.responses.truncated_json import find_path_at_end
 
 
-def report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, Any]:
+def make_report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, Any]:
     """The object of `meta_info`. Shares and means are over the steps; null if there are none."""
     steps = effect["steps"]
     return {
@@ -16,15 +16,13 @@ def report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, Any]:
         "steps": steps,
         "overruled_share": round(effect["overruled"] / steps, 4) if steps else None,
         "removed_mass": round(effect["removed"] / steps, 4) if steps else None,
-        "cut_at": pointer_at_end("".join(record.texts))
-        if record.finish_reason == "length"
-        else None,
+        "cut_at": find_pointer("".join(record.texts)) if record.finish_reason == "length" else None,
     }
 
 
-def pointer_at_end(text: str) -> str | None:
+def find_pointer(text: str) -> str | None:
     """The JSON pointer to where a JSON text was cut off; None if the text does not begin as an
     object or an array."""
     if not text.lstrip().startswith(("{", "[")):
         return None
-    return "".join(f"/{escape(str(each))}" for each in path_at_end(text))
+    return "".join(f"/{escape(str(each))}" for each in find_path_at_end(text))

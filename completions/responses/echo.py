@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
-from completions.contract.token_bytes import REPLACEMENT, unfinished
+from completions.contract.token_bytes import REPLACEMENT, take_unfinished
 from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
+from completions.responses.response_context import ResponseFields
 from completions.responses.token_texts import TokenTexts
-from completions.responses.view import ViewFields
 
-_MOST_OPEN = 3
+_MAX_OPEN_BYTES = 3
 """Bytes, and so tokens, of a character that is not whole."""
 
 
@@ -50,19 +50,21 @@ def echo_prompts(
 
 
 def _open_end(texts: TokenTexts, prompt: Sequence[int], text: str, skip: bool) -> OpenEnd | None:
-    places: list[int] = []  # of the last tokens with text, the last one first
-    for place in range(len(prompt) - 1, -1, -1):
-        if texts.is_visible(prompt[place], skip):
-            places.append(place)
-        if len(places) == _MOST_OPEN:
+    positions: list[int] = []  # of the last tokens with text, the last one first
+    for position in range(len(prompt) - 1, -1, -1):
+        if texts.is_visible(prompt[position], skip):
+            positions.append(position)
+        if len(positions) == _MAX_OPEN_BYTES:
             break
-    begun = unfinished(b"".join(texts.raw(prompt[place]) for place in reversed(places)))
+    begun = take_unfinished(
+        b"".join(texts.get_bytes(prompt[position]) for position in reversed(positions))
+    )
     if not begun:  # the text really has U+FFFD
         return None
     if texts.is_byte_level:
         return OpenEnd(text.removesuffix(REPLACEMENT), begun.hex())
     # Byte fallback: each byte is a token, and a run of them is replaced as a whole.
-    before = list(prompt[: places[len(begun) - 1]])
+    before = list(prompt[: positions[len(begun) - 1]])
     return OpenEnd(texts.decode(before, skip), begun.hex())
 
 
@@ -70,12 +72,12 @@ class Echo:
     """The text of one choice's prompt. It waits for the completion's first text if the prompt ends
     within a character."""
 
-    def __init__(self, view: ViewFields, index: int) -> None:
-        assert view.echo is not None
-        prompt = index // view.n
-        self._text = view.echo[prompt]
-        self._open = view.open_ends[prompt] if view.open_ends else None
-        self._view = view
+    def __init__(self, context: ResponseFields, index: int) -> None:
+        assert context.echo is not None
+        prompt = index // context.n
+        self._text = context.echo[prompt]
+        self._open = context.open_ends[prompt] if context.open_ends else None
+        self._context = context
         self._token_ids: list[int] = []
         self._waits = True
         self.length = len(self._text if self._open is None else self._open[0])
@@ -101,11 +103,13 @@ class Echo:
         character, begun = text[:1].encode(), bytes.fromhex(self._open[1])
         if not character.startswith(begun):
             return False
-        texts = token_texts.of(self._view.served_model)
+        texts = token_texts.load_token_texts(self._context.served_model)
         if texts.is_byte_level and text[:1] == REPLACEMENT:
             # The engine leaves a begun U+FFFD out, since the prompt's text shows it: a later one.
             return False
-        written = b"".join(
-            texts.raw(token_id) for token_id in self._token_ids if texts.is_visible(token_id, True)
+        data = b"".join(
+            texts.get_bytes(token_id)
+            for token_id in self._token_ids
+            if texts.is_visible(token_id, True)
         )
-        return written.startswith(character[len(begun) :])
+        return data.startswith(character[len(begun) :])

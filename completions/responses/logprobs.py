@@ -9,7 +9,7 @@ from completions.responses.token_texts import TokenTexts
 TextOf = Callable[[int], str]
 
 
-class Row(NamedTuple):
+class TokenScore(NamedTuple):
     """The scores of one position."""
 
     token_id: int
@@ -23,14 +23,18 @@ class Row(NamedTuple):
     """Whether the constraint allowed no other token; None unless the request asks."""
 
 
-def rows(token_ids: Sequence[int], scores: Scores, offsets: Sequence[int]) -> Iterator[Row]:
-    """Scores position by position."""
+def iter_scores(
+    token_ids: Sequence[int], scores: Scores, offsets: Sequence[int]
+) -> Iterator[TokenScore]:
+    """Yield scores position by position."""
     best_ids, best, forced = scores.get("top_ids"), scores.get("top"), scores.get("forced")
     for i, token_id in enumerate(token_ids):
         top: list[tuple[int, float]] = []
         if best_ids is not None and best is not None and best_ids[i] is not None:
             top = list(zip(best_ids[i], best[i], strict=True))
-        yield Row(token_id, scores["chosen"][i], offsets[i], top, forced[i] if forced else None)
+        yield TokenScore(
+            token_id, scores["chosen"][i], offsets[i], top, forced[i] if forced else None
+        )
 
 
 class CompletionLogprobs:
@@ -41,57 +45,64 @@ class CompletionLogprobs:
     def __init__(self, top: int, text_of: TextOf) -> None:
         self._top = top
         self._text_of = text_of
-        self._waiting: list[Row] = []
+        self._waiting: list[TokenScore] = []
 
     def push(
         self,
-        gained: Sequence[Row],
+        new_scores: Sequence[TokenScore],
         text_length: int,
-        echoed: Sequence[Row] = (),
+        echoed: Sequence[TokenScore] = (),
         ends: bool = False,
     ) -> dict[str, Any]:
         """Add rows. Returns those that are now within the `text_length` characters of the text, all
         of them if it `ends` without being cut; the rows of an echoed prompt come first."""
-        self._waiting += gained
-        shown = len(self._waiting) if ends else 0
-        while shown < len(self._waiting) and self._waiting[shown].offset < text_length:
-            shown += 1
-        listed, self._waiting = [*echoed, *self._waiting[:shown]], self._waiting[shown:]
-        written = {
-            "tokens": [self._text_of(row.token_id) for row in listed],
-            "token_logprobs": [row.score for row in listed],
-            "top_logprobs": [self._by_text(row) for row in listed],
-            "text_offset": [row.offset for row in listed],
+        self._waiting += new_scores
+        num_released = len(self._waiting) if ends else 0
+        while (
+            num_released < len(self._waiting) and self._waiting[num_released].offset < text_length
+        ):
+            num_released += 1
+        released, self._waiting = (
+            [*echoed, *self._waiting[:num_released]],
+            self._waiting[num_released:],
+        )
+        result = {
+            "tokens": [self._text_of(row.token_id) for row in released],
+            "token_logprobs": [row.score for row in released],
+            "top_logprobs": [self._group_by_text(row) for row in released],
+            "text_offset": [row.offset for row in released],
         }
-        if any(row.forced is not None for row in listed):
-            written["forced"] = [row.forced for row in listed]
-        return written
+        if any(row.forced is not None for row in released):
+            result["forced"] = [row.forced for row in released]
+        return result
 
-    def _by_text(self, row: Row) -> dict[str, float] | None:
-        """Scores by text of the likeliest tokens and the token itself; the best for equal texts."""
+    def _group_by_text(self, row: TokenScore) -> dict[str, float] | None:
+        """Return scores by text of the likeliest tokens and the token itself; the best for equal
+        texts."""
         if row.score is None:
             return None
-        found: dict[str, float] = {}
+        by_text: dict[str, float] = {}
         for token_id, score in [*row.top[: self._top], (row.token_id, row.score)]:
             text = self._text_of(token_id)
-            found[text] = max(score, found.get(text, score))
-        return found
+            by_text[text] = max(score, by_text.get(text, score))
+        return by_text
 
 
-def chat_logprobs(
+def make_chat_logprobs(
     token_ids: Sequence[int], scores: Scores, top: int, texts: TokenTexts
 ) -> dict[str, Any]:
-    """`choices[].logprobs` of a chat completion, with the `top` likeliest tokens per position."""
+    """Make `choices[].logprobs` of a chat completion, with the `top` likeliest tokens per
+    position."""
 
-    def entry(token_id: int, score: float | None) -> dict[str, Any]:
-        raw = list(texts.raw(token_id))
-        return {"token": texts.text(token_id), "logprob": score, "bytes": raw}
+    def make_entry(token_id: int, score: float | None) -> dict[str, Any]:
+        raw = list(texts.get_bytes(token_id))
+        return {"token": texts.get_text(token_id), "logprob": score, "bytes": raw}
 
-    listed = []
-    for row in rows(token_ids, scores, scores["offsets"]):
-        written = entry(row.token_id, row.score)
-        written["top_logprobs"] = [entry(*best) for best in row.top[:top]]
+    entries = []
+    for row in iter_scores(token_ids, scores, scores["offsets"]):
+        item = make_entry(row.token_id, row.score)
+        item["top_logprobs"] = [make_entry(*best) for best in row.top[:top]]
         if row.forced is not None:
-            written["forced"] = row.forced
-        listed.append(written)
-    return {"content": listed, "refusal": None}
+            item["forced"] = row.forced
+        entries.append(item)
+    return {"content": entries, "refusal": None}

@@ -1,4 +1,5 @@
-"""SGLang's extensions: `meta_info` of choices with log probabilities, `sglext` of responses."""
+"""SGLang's extensions: `make_meta_info` of choices with log probabilities, `make_sglext` of
+responses."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,39 +22,40 @@ class SGLangLogprobs(NamedTuple):
     """The first scored position of the prompt; -1 if the prompt is not scored."""
 
 
-def meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
-    """`meta_info` of a choice, in SGLang's form."""
-    view = choices.view
+def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
+    """`make_meta_info` of a choice, in SGLang's form."""
+    context = choices.context
     info: dict[str, Any] = {
-        "id": view.rid_of(record.index) or view.id,
-        "prompt_tokens": view.prompt_lengths[record.index // view.n],
+        "id": context.get_rid(record.index) or context.id,
+        "prompt_tokens": context.prompt_lengths[record.index // context.n],
         "completion_tokens": len(record.token_ids),
         "cached_tokens": record.cached_tokens,
-        "finish_reason": _finish_object(record),
+        "finish_reason": _make_finish(record),
     }
     if record.matched_stop_text is not None:
         info["matched_stop_text"] = record.matched_stop_text
     if record.constraint is not None:
-        info["constraint"] = constraint_report.report(record, record.constraint)
+        info["constraint"] = constraint_report.make_report(record, record.constraint)
     if record.routed_experts is not None:
         info["routed_experts"] = record.routed_experts
-    if view.sglang_logprobs and (asked := view.sglang_logprobs[record.index // view.n]):
-        info |= _logprobs(choices, record, SGLangLogprobs(*asked))
+    if context.sglang_logprobs and (settings := context.sglang_logprobs[record.index // context.n]):
+        info |= _make_logprobs(choices, record, SGLangLogprobs(*settings))
     return info
 
 
-def sglext(choices: Choices) -> dict[str, Any]:
-    """`sglext` of a response, from its first choice; empty if the request asks for none of it."""
-    view, first = choices.view, choices.records[0]
-    found: dict[str, Any] = {}
-    if view.routed_experts:
-        found["routed_experts"] = first.routed_experts
-    if view.cached_tokens_details:
-        found["cached_tokens_details"] = {"device": first.cached_tokens}
-    return found
+def make_sglext(choices: Choices) -> dict[str, Any]:
+    """`make_sglext` of a response, from its first choice; empty if the request asks for none of
+    it."""
+    context, first = choices.context, choices.records[0]
+    extension: dict[str, Any] = {}
+    if context.routed_experts:
+        extension["routed_experts"] = first.routed_experts
+    if context.cached_tokens_details:
+        extension["cached_tokens_details"] = {"device": first.cached_tokens}
+    return extension
 
 
-def _finish_object(record: ChoiceRecord) -> dict[str, Any]:
+def _make_finish(record: ChoiceRecord) -> dict[str, Any]:
     reason = record.finish_reason or ABORT
     if reason == "length":
         return {"type": reason, "length": len(record.token_ids)}
@@ -62,21 +64,27 @@ def _finish_object(record: ChoiceRecord) -> dict[str, Any]:
     return {"type": reason, "message": "The request was cancelled."}
 
 
-def _logprobs(choices: Choices, record: ChoiceRecord, asked: SGLangLogprobs) -> dict[str, Any]:
-    view = choices.view
-    text_of = token_texts.of(view.served_model).text if view.text_in_logprobs else None
-    found: dict[str, Any] = {"input_token_logprobs": []} if asked.tokens else {}
-    scores = choices.prompt_scores(record.index)
-    if asked.start >= 0 and scores is not None and view.prompts is not None:
-        ids = view.prompts[record.index // view.n][asked.start :]
-        found |= logprob_arrays("input_", ids, _last(scores, len(ids)), asked, text_of)
-    found |= logprob_arrays("output_", record.token_ids, record.scores, asked, text_of)
-    if asked.tokens:
-        found["output_token_logprobs_length"] = len(record.token_ids)
-    return found
+def _make_logprobs(
+    choices: Choices, record: ChoiceRecord, settings: SGLangLogprobs
+) -> dict[str, Any]:
+    context = choices.context
+    text_of = (
+        token_texts.load_token_texts(context.served_model).get_text
+        if context.text_in_logprobs
+        else None
+    )
+    arrays: dict[str, Any] = {"input_token_logprobs": []} if settings.tokens else {}
+    scores = choices.get_prompt_scores(record.index)
+    if settings.start >= 0 and scores is not None and context.prompts is not None:
+        ids = context.prompts[record.index // context.n][settings.start :]
+        arrays |= make_logprob_arrays("input_", ids, _cut_last(scores, len(ids)), settings, text_of)
+    arrays |= make_logprob_arrays("output_", record.token_ids, record.scores, settings, text_of)
+    if settings.tokens:
+        arrays["output_token_logprobs_length"] = len(record.token_ids)
+    return arrays
 
 
-def _last(scores: Scores, length: int) -> dict[str, Any]:
+def _cut_last(scores: Scores, length: int) -> dict[str, Any]:
     """The last `length` rows, because other fields may ask for more of the prompt. SGLang's first
     row is null wherever it begins."""
     cut = {name: list(values)[len(values) - length :] for name, values in scores.items()}
@@ -85,32 +93,37 @@ def _last(scores: Scores, length: int) -> dict[str, Any]:
     return cut
 
 
-def logprob_arrays(
+def make_logprob_arrays(
     prefix: str,
     token_ids: Sequence[int],
     scores: Scores,
-    asked: SGLangLogprobs,
+    settings: SGLangLogprobs,
     text_of: Callable[[int], str] | None,
 ) -> dict[str, Any]:
-    """SGLang's arrays for the prompt (prefix `input_`) or the output (`output_`): entries of [log
-    probability, token id, text], whose text is null without `text_of`."""
+    """Make SGLang's arrays for the prompt (prefix `input_`) or the output (`output_`): entries of
+    [log probability, token id, text], whose text is null without `text_of`."""
 
-    def entry(score: float | None, token_id: int) -> list[Any]:
+    def make_entry(score: float | None, token_id: int) -> list[Any]:
         return [score, token_id, text_of(token_id) if text_of else None]
 
-    def entries(values: Sequence[float] | None, ids: Sequence[int]) -> list[list[Any]] | None:
-        return None if values is None else [entry(v, i) for v, i in zip(values, ids, strict=True)]
+    def make_entries(values: Sequence[float] | None, ids: Sequence[int]) -> list[list[Any]] | None:
+        return (
+            None if values is None else [make_entry(v, i) for v, i in zip(values, ids, strict=True)]
+        )
 
     arrays: dict[str, Any] = {}
-    if asked.tokens:
+    if settings.tokens:
         chosen = zip(scores["chosen"], token_ids, strict=True)
-        arrays[f"{prefix}token_logprobs"] = [entry(score, token_id) for score, token_id in chosen]
-    if asked.top:
+        arrays[f"{prefix}token_logprobs"] = [
+            make_entry(score, token_id) for score, token_id in chosen
+        ]
+    if settings.top:
         best = zip(scores.get("top", ()), scores.get("top_ids", ()), strict=True)
         arrays[f"{prefix}top_logprobs"] = [
-            entries(row and row[: asked.top], ids and ids[: asked.top]) for row, ids in best
+            make_entries(row and row[: settings.top], ids and ids[: settings.top])
+            for row, ids in best
         ]
-    if asked.ids:
-        named = scores.get("named", ())
-        arrays[f"{prefix}token_ids_logprobs"] = [entries(row, asked.ids) for row in named]
+    if settings.ids:
+        by_id = scores.get("named", ())
+        arrays[f"{prefix}token_ids_logprobs"] = [make_entries(row, settings.ids) for row in by_id]
     return arrays

@@ -1,7 +1,7 @@
 """Server-sent events: frames, keep-alives, and exactly one end.
 
-OpenAI's client crashes when an event without data follows an `id:` line. So a keep-alive is one
-comment line without a blank line after it, and only clients that ask for them get `id:` lines
+OpenAI's client crashes on an event that has an id but no data. So a keep-alive is a single `:` line
+without the blank line that would end an event, and only clients that ask for them get `id:` lines
 (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 """
 
@@ -21,13 +21,13 @@ BLOCK = 64
 """Chunks are padded to a multiple of this many bytes."""
 
 
-def frame(data: dict[str, Any], event_id: int | None = None) -> bytes:
+def make_frame(data: dict[str, Any], event_id: int | None = None) -> bytes:
     """One server-sent event."""
     head = b"" if event_id is None else b"id: %d\n" % event_id
     return head + b"data: " + encode_line(data) + b"\n\n"
 
 
-def response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
+def make_response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
     """A response of frames as they come, with headers that keep proxies from buffering them."""
     return StreamingHttpResponse(
         frames,
@@ -36,9 +36,9 @@ def response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
     )
 
 
-def obfuscation(chunk: Mapping[str, Any]) -> str:
-    """The field `obfuscation`, which pads a chunk's JSON to a multiple of BLOCK bytes, so that the
-    sizes of an encrypted stream's packets reveal little. It depends only on the chunk, so a stream
-    that is read again is the same."""
-    written = encode_line({**chunk, "obfuscation": ""})
-    return hashlib.shake_256(written).hexdigest(BLOCK)[: -len(written) % BLOCK]
+def make_obfuscation(chunk: Mapping[str, Any]) -> str:
+    """The field `make_obfuscation`, which pads a chunk's JSON to a multiple of BLOCK bytes, so that
+    the sizes of an encrypted stream's packets reveal little. It depends only on the chunk, so a
+    stream that is read again is the same."""
+    text = encode_line({**chunk, "obfuscation": ""})
+    return hashlib.shake_256(text).hexdigest(BLOCK)[: -len(text) % BLOCK]

@@ -18,22 +18,22 @@ class TokenTexts:
         self._bytes = TokenBytes(model.tokenizer)
         self._known: dict[int, str] = {}
 
-    def text(self, token_id: int) -> str:
+    def get_text(self, token_id: int) -> str:
         """The text of a token; bytes that are not UTF-8 appear as in OpenAI's API:
         `bytes:\\xe2\\x80`."""
-        known = self._known.get(token_id)
-        if known is None:
-            raw = self.raw(token_id)
+        cached = self._known.get(token_id)
+        if cached is None:
+            raw = self.get_bytes(token_id)
             try:
-                known = raw.decode()
+                cached = raw.decode()
             except UnicodeDecodeError:
-                known = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-            self._known[token_id] = known
-        return known
+                cached = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+            self._known[token_id] = cached
+        return cached
 
-    def raw(self, token_id: int) -> bytes:
+    def get_bytes(self, token_id: int) -> bytes:
         """The bytes of a token; none for an id without a token."""
-        return self._bytes.of(token_id)
+        return self._bytes.get(token_id)
 
     @property
     def is_byte_level(self) -> bool:
@@ -42,13 +42,13 @@ class TokenTexts:
     def is_visible(self, token_id: int, skip_special_tokens: bool) -> bool:
         """Whether a token has text."""
         is_skipped = skip_special_tokens and token_id in self._bytes.special_ids
-        return not is_skipped and bool(self.raw(token_id))
+        return not is_skipped and bool(self.get_bytes(token_id))
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         text: str = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
-    def offsets(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> list[int]:
+    def find_offsets(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> list[int]:
         """Characters before each token in the decoded text.
 
         With byte fallback, a byte may make characters invalid that were whole before it. They count
@@ -69,6 +69,6 @@ class TokenTexts:
 
 
 @lru_cache
-def of(model_id: str) -> TokenTexts:
+def load_token_texts(model_id: str) -> TokenTexts:
     """The texts of a served model's tokens. Raises CatalogError and ModelFilesError."""
-    return TokenTexts(model_files.load(model_files.served_models().choose(model_id)))
+    return TokenTexts(model_files.load(model_files.load_catalog().choose(model_id)))

@@ -6,7 +6,7 @@ import re
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],"]', re.DOTALL)
 
 
-def path_at_end(text: str) -> list[str | int]:
+def find_path_at_end(text: str) -> list[str | int]:
     """The keys and indexes that lead to the value, or the object, in which a JSON text was cut off;
     empty for the text as a whole."""
     path: list[str | int | None] = []  # a key or an index per container; None before a key
@@ -27,11 +27,11 @@ def path_at_end(text: str) -> list[str | int]:
             last = path[-1]
             path[-1] = last + 1 if isinstance(last, int) else None
         elif path[-1] is None:
-            path[-1] = _name(piece)
+            path[-1] = _parse_name(piece)
     return [each for each in path if each is not None]
 
 
-def _name(piece: str) -> str:
+def _parse_name(piece: str) -> str:
     try:
         name = str(json.loads(piece, strict=False))
         name.encode()

@@ -9,10 +9,10 @@ _DIGITS = 12
 """Decimal places of costs."""
 
 
-def usage_object(
+def make_usage(
     usage: Usage, reasoning_tokens: int = 0, prices: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The object of contract 3.4. Token details are always present, costs only if there are
+    """Make the `usage` object. Token details are always present, costs only if there are
     prices."""
     used = {
         "prompt_tokens": usage.prompt_tokens,
@@ -22,11 +22,12 @@ def usage_object(
         "completion_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "reasoning_tokens": reasoning_tokens,
     }
-    return {**used, **_cost(usage, prices)} if prices else used
+    return {**used, **_make_cost(usage, prices)} if prices else used
 
 
-def _cost(usage: Usage, prices: Mapping[str, float]) -> dict[str, Any]:
-    """Costs in the currency of the prices, which are per million tokens of each kind in PRICED."""
+def _make_cost(usage: Usage, prices: Mapping[str, float]) -> dict[str, Any]:
+    """Return costs in the currency of the prices, which are per million tokens of each kind in
+    PRICED."""
     counts = {
         "prompt": usage.prompt_tokens - usage.cached_tokens,
         "cached_prompt": usage.cached_tokens,

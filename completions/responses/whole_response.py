@@ -7,22 +7,24 @@ from typing import Any
 from completions.exceptions import from_job_error
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
-from completions.responses.chat import ChatView
-from completions.responses.completion import View
+from completions.responses.chat import ChatResponseContext
+from completions.responses.completion import ResponseContext
 
-_VIEW_TYPES: Mapping[str, type[View]] = {each.id_prefix: each for each in (View, ChatView)}
+_CONTEXT_TYPES: Mapping[str, type[ResponseContext]] = {
+    each.id_prefix: each for each in (ResponseContext, ChatResponseContext)
+}
 
 
-def whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
+def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
     """The HTTP status and the body."""
     if job.error is not None:
         error = from_job_error(job.error.code, job.error.message)
         return error.status_code, error.envelope()
     prefix, dash, _ = job.id.partition("-")
-    view = _VIEW_TYPES[prefix + dash](**job.context)
-    collected = view.collected()
+    context = _CONTEXT_TYPES[prefix + dash].load(job.context)
+    collected = context.make_collected()
     for data in job.stream:
         event = decode(data)
         if not isinstance(event, EndEvent):
             collected.add(event)
-    return HTTPStatus.OK, collected.response(job.usage)
+    return HTTPStatus.OK, collected.make_response(job.usage)

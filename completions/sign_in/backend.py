@@ -11,4 +11,4 @@ PATH = "completions.sign_in.backend.ProviderBackend"
 
 class ProviderBackend(ModelBackend):
     def authenticate(self, request: HttpRequest | None, **credentials: Any) -> None:  # type: ignore[override]
-        """No password belongs to the provider's users."""
+        """Return None: the provider's users have no password."""

@@ -32,33 +32,35 @@ class Configuration:
     roles: tuple[tuple[str, str], ...]
     """Pairs of a group of the provider and a role here."""
 
-    def roles_of(self, groups: Iterable[str]) -> frozenset[str]:
+    def list_roles(self, groups: Iterable[str]) -> frozenset[str]:
         held = frozenset(groups)
         return frozenset(role for group, role in self.roles if group in held)
 
 
-def current() -> Configuration | None:
+def load_configuration() -> Configuration | None:
     """The configuration; None if no QUIRE_OIDC_... variable is set. Raises ConfigurationError."""
-    given: Mapping[str, str] = settings.OIDC
-    if not any(given.values()):
+    settings_oidc: Mapping[str, str] = settings.OIDC
+    if not any(settings_oidc.values()):
         return None
     for library in _LIBRARIES:
         if find_spec(library) is None:
             message = f"QUIRE_OIDC_... variables are set, but the package {library} is missing."
             raise ConfigurationError(message, "pip install -r requirements-oidc.txt")
-    issuer = _issuer(given["ISSUER"])
+    issuer = _parse_issuer(settings_oidc["ISSUER"])
     return Configuration(
         issuer=issuer,
-        client_id=_needed(given, "CLIENT_ID", "the id that the provider gave this client"),
-        client_secret=_secret(given),
-        name=given["NAME"] or urlsplit(issuer).hostname or issuer,
-        scopes=_scopes(given["SCOPES"]),
-        groups_claim=given["GROUPS_CLAIM"] or "groups",
-        roles=_roles(_needed(given, "ROLES", "GROUP=ROLE pairs, such as admins=superuser")),
+        client_id=_require(settings_oidc, "CLIENT_ID", "the id that the provider gave this client"),
+        client_secret=_read_secret(settings_oidc),
+        name=settings_oidc["NAME"] or urlsplit(issuer).hostname or issuer,
+        scopes=_parse_scopes(settings_oidc["SCOPES"]),
+        groups_claim=settings_oidc["GROUPS_CLAIM"] or "groups",
+        roles=_parse_roles(
+            _require(settings_oidc, "ROLES", "GROUP=ROLE pairs, such as admins=superuser")
+        ),
     )
 
 
-def protected(url: str) -> bool:
+def is_protected(url: str) -> bool:
     """Whether secrets may be sent to this URL: over HTTPS, or to this machine."""
     try:
         parts = urlsplit(url)
@@ -67,11 +69,11 @@ def protected(url: str) -> bool:
         return False
 
 
-def _issuer(url: str) -> str:
+def _parse_issuer(url: str) -> str:
     hint = "Set the issuer as the provider's discovery document spells it: https://id.example.com"
     if not url:
         raise ConfigurationError("QUIRE_OIDC_ISSUER is not set.", hint)
-    if not protected(url):
+    if not is_protected(url):
         message = f"QUIRE_OIDC_ISSUER is {url!r}, which is neither HTTPS nor on this machine."
         raise ConfigurationError(message, hint)
     parts = urlsplit(url)
@@ -81,14 +83,14 @@ def _issuer(url: str) -> str:
     return url
 
 
-def _needed(given: Mapping[str, str], name: str, what: str) -> str:
-    if not given[name]:
+def _require(values: Mapping[str, str], name: str, what: str) -> str:
+    if not values[name]:
         raise ConfigurationError(f"QUIRE_OIDC_{name} is not set.", f"Set it to {what}.")
-    return given[name]
+    return values[name]
 
 
-def _secret(given: Mapping[str, str]) -> str:
-    secret, file = given["CLIENT_SECRET"], given["CLIENT_SECRET_FILE"]
+def _read_secret(values: Mapping[str, str]) -> str:
+    secret, file = values["CLIENT_SECRET"], values["CLIENT_SECRET_FILE"]
     hint = "Set QUIRE_OIDC_CLIENT_SECRET, or QUIRE_OIDC_CLIENT_SECRET_FILE to the path of a file."
     if secret and file:
         message = "QUIRE_OIDC_CLIENT_SECRET and QUIRE_OIDC_CLIENT_SECRET_FILE are both set."
@@ -104,7 +106,7 @@ def _secret(given: Mapping[str, str]) -> str:
     return secret
 
 
-def _scopes(text: str) -> str:
+def _parse_scopes(text: str) -> str:
     scopes = text.replace(",", " ").split() or ["openid", "profile", "email"]
     if "openid" not in scopes:
         message = f"QUIRE_OIDC_SCOPES is {text!r}, without openid."
@@ -112,7 +114,7 @@ def _scopes(text: str) -> str:
     return " ".join(scopes)
 
 
-def _roles(text: str) -> tuple[tuple[str, str], ...]:
+def _parse_roles(text: str) -> tuple[tuple[str, str], ...]:
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         group, _, role = (each.strip() for each in part.rpartition("="))

@@ -33,7 +33,7 @@ def admit(claims: Mapping[str, Any], configuration: Configuration, address: str)
     Raises NotAdmittedError. The audit trail records both."""
     try:
         with transaction.atomic():
-            return _admitted(claims, configuration, address)
+            return _admit(claims, configuration, address)
     except NotAdmittedError as refusal:
         with transaction.atomic():
             _refuse(claims, configuration, str(refusal), address)
@@ -45,13 +45,15 @@ def refuse_stranger(reason: str, address: str) -> None:
     hour = timezone.now() - timedelta(hours=1)
     refused = AuditEntry.objects.filter(action=AuditAction.REFUSED, user=None, at__gt=hour)
     if refused.count() < STRANGERS_PER_HOUR:
-        audit.record_sign_in(AuditAction.REFUSED, "unknown", None, _changes(address, reason=reason))
+        audit.record_sign_in(
+            AuditAction.REFUSED, "unknown", None, _make_changes(address, reason=reason)
+        )
 
 
-def _admitted(claims: Mapping[str, Any], configuration: Configuration, address: str) -> User:
-    name = user_name(configuration.issuer, claims.get("sub"))
-    groups = _groups(claims, configuration.groups_claim)
-    roles = configuration.roles_of(groups)
+def _admit(claims: Mapping[str, Any], configuration: Configuration, address: str) -> User:
+    name = make_user_name(configuration.issuer, claims.get("sub"))
+    groups = _list_groups(claims, configuration.groups_claim)
+    roles = configuration.list_roles(groups)
     if not roles:
         raise NotAdmittedError(
             "None of your groups has a role here.",
@@ -59,9 +61,9 @@ def _admitted(claims: Mapping[str, Any], configuration: Configuration, address: 
             f"{', '.join(sorted({group for group, _ in configuration.roles}))}. "
             f"Quire reads your groups from the claim {configuration.groups_claim}.",
         )
-    wanted = roles - {SUPERUSER}
-    found = list(Group.objects.filter(name__in=wanted))
-    if missing := wanted - {group.name for group in found}:
+    names = roles - {SUPERUSER}
+    group_rows = list(Group.objects.filter(name__in=names))
+    if missing := names - {group.name for group in group_rows}:
         raise NotAdmittedError(
             f"The role {min(missing)} does not exist here.",
             "Ask an administrator to create it under Roles, or to change QUIRE_OIDC_ROLES.",
@@ -74,14 +76,14 @@ def _admitted(claims: Mapping[str, Any], configuration: Configuration, address: 
             "Your account is switched off here.",
             "Ask an administrator to switch it on under Users.",
         )
-    before = _roles_held(user)
+    before = _list_roles(user)
     user.is_staff, user.is_superuser = True, SUPERUSER in roles
-    user.email = _text(claims, "email", 254)
-    user.first_name = _text(claims, "given_name", 150) or _text(claims, "name", 150)
-    user.last_name = _text(claims, "family_name", 150)
+    user.email = _get_text(claims, "email", 254)
+    user.first_name = _get_text(claims, "given_name", 150) or _get_text(claims, "name", 150)
+    user.last_name = _get_text(claims, "family_name", 150)
     user.save()
-    user.groups.set(found)
-    changes = _changes(address, email=user.email) | {"roles": [before, sorted(roles)]}
+    user.groups.set(group_rows)
+    changes = _make_changes(address, email=user.email) | {"roles": [before, sorted(roles)]}
     audit.record_sign_in(AuditAction.SIGNED_IN, name, user, changes)
     return user
 
@@ -91,20 +93,20 @@ def _refuse(
 ) -> None:
     """Take away what earlier sign-ins gave, and record the refusal."""
     try:
-        name = user_name(configuration.issuer, claims.get("sub"))
+        name = make_user_name(configuration.issuer, claims.get("sub"))
     except NotAdmittedError:
         return refuse_stranger(reason, address)
     user = User.objects.filter(username=name).first()
-    changes = _changes(address, reason=reason, email=_text(claims, "email", 254))
+    changes = _make_changes(address, reason=reason, email=_get_text(claims, "email", 254))
     if user is not None:
-        changes |= {"roles": [_roles_held(user), []]}
+        changes |= {"roles": [_list_roles(user), []]}
         user.groups.clear()
         User.objects.filter(pk=user.pk).update(is_staff=False, is_superuser=False)
     audit.record_sign_in(AuditAction.REFUSED, name, user, changes)
     return None
 
 
-def user_name(issuer: str, subject: Any) -> str:
+def make_user_name(issuer: str, subject: Any) -> str:
     """The user's name, unique by issuer and subject. No form accepts a colon in a name, so no
     account with a password has such a name. Raises NotAdmittedError."""
     if (
@@ -114,13 +116,13 @@ def user_name(issuer: str, subject: Any) -> str:
     ):
         advice = "Ask an administrator to check the claim sub in the provider's settings."
         raise NotAdmittedError("The provider sent no usable subject.", advice)
-    prefix = f"{USER_PREFIX}{_digest(issuer, 8)}:"
+    prefix = f"{USER_PREFIX}{_make_digest(issuer, 8)}:"
     room = User._meta.get_field("username").max_length or 150
     fits = len(prefix) + len(subject) <= room and not subject.startswith("sha256-")
-    return prefix + (subject if fits else f"sha256-{_digest(subject, 64)}")
+    return prefix + (subject if fits else f"sha256-{_make_digest(subject, 64)}")
 
 
-def _groups(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+def _list_groups(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
     """The values of the claim: one text or a list of them. An e-mail address must be verified."""
     value = claims.get(claim)
     if claim == "email" and claims.get("email_verified") is not True:
@@ -129,25 +131,25 @@ def _groups(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
     return frozenset(each for each in values if isinstance(each, str))
 
 
-def _roles_held(user: User) -> list[str]:
+def _list_roles(user: User) -> list[str]:
     held = list(user.groups.values_list("name", flat=True))
     return sorted([*held, SUPERUSER] if user.is_superuser else held)
 
 
-def _changes(address: str, **facts: str) -> dict[str, Any]:
-    given = {"address": address, **facts}.items()
-    return {name: [None, _storable(value)] for name, value in given if value}
+def _make_changes(address: str, **facts: str) -> dict[str, Any]:
+    items = {"address": address, **facts}.items()
+    return {name: [None, _make_storable(value)] for name, value in items if value}
 
 
-def _text(claims: Mapping[str, Any], claim: str, most: int) -> str:
+def _get_text(claims: Mapping[str, Any], claim: str, max_length: int) -> str:
     value = claims.get(claim)
-    return _storable(value)[:most] if isinstance(value, str) else ""
+    return _make_storable(value)[:max_length] if isinstance(value, str) else ""
 
 
-def _storable(text: str) -> str:
+def _make_storable(text: str) -> str:
     """The text without what a database refuses: U+0000, and half a surrogate pair."""
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-def _digest(text: str, length: int) -> str:
+def _make_digest(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -16,14 +16,14 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from completions.sign_in.configuration import Configuration, protected
+from completions.sign_in.configuration import Configuration, is_protected
 
 logger = logging.getLogger(__name__)
 
 FRESH = 3600.0
 """Seconds after which the discovery document is read again."""
 RETRY = 10.0
-"""Seconds after a failed discovery in which no other is tried."""
+"""Minimum seconds between discovery attempts after a failure."""
 LEEWAY = 30
 """Seconds that the provider's clock may differ from ours."""
 STARTED_FOR = 3600.0
@@ -66,16 +66,16 @@ class Provider:
 
     def start(self, request: HttpRequest, redirect_uri: str, next_url: str) -> str:
         """Begin a sign-in. Returns the URL of the provider's page for it. Raises ProviderError."""
-        client = self._known()
-        made = client.create_authorization_url(redirect_uri)
+        client = self._get_metadata()
+        authorization = client.create_authorization_url(redirect_uri)
         _make_room(request)
         facts = {"redirect_uri": redirect_uri, "next": next_url, "since": time.time()}
-        client.save_authorize_data(request, **facts, **made)
-        return str(made["url"])
+        client.save_authorize_data(request, **facts, **authorization)
+        return str(authorization["url"])
 
     def finish(self, request: HttpRequest) -> Identity:
         """Verify what the browser brings back. Raises ProviderError or UnverifiedError."""
-        client = self._known()
+        client = self._get_metadata()
         state = request.GET.get("state", "")
         started = client.framework.get_state_data(request.session, state)
         client.framework.clear_state_data(request.session, state)  # no state works twice
@@ -87,7 +87,7 @@ class Provider:
             raise UnverifiedError(f"the provider answered {error[:50]} {reason}".strip())
         if request.GET.get("iss", self.configuration.issuer) != self.configuration.issuer:
             raise UnverifiedError("another issuer sent the answer")
-        with _translated():
+        with _translate_errors():
             token = client.fetch_access_token(
                 redirect_uri=started["redirect_uri"],
                 code=request.GET.get("code", ""),
@@ -95,29 +95,29 @@ class Provider:
             )
             if not token.get("id_token"):
                 raise UnverifiedError("the provider sent no id token")
-            claims = self._verified(client, token, started["nonce"])
+            claims = self._verify(client, token, started["nonce"])
             if self.configuration.groups_claim not in claims:
-                claims = _completed(client, token, claims)
+                claims = _complete(client, token, claims)
         return Identity(claims, token["id_token"], started["next"])
 
-    def end_session_url(self, id_token: str, then: str) -> str | None:
+    def make_end_session_url(self, id_token: str, then: str) -> str | None:
         """Where the user ends the provider's session; None if the provider offers no such page or
         cannot be asked. `then` is where it sends the user afterwards."""
         try:
-            client = self._known()
+            client = self._get_metadata()
         except ProviderError as error:
             logger.warning("a session ended here, and not at the provider: %s", error)
             return None
         if "end_session_endpoint" not in client.server_metadata:
             return None
-        made = client.create_logout_url(
+        logout_url = client.create_logout_url(
             post_logout_redirect_uri=then,
             id_token_hint=id_token,
             client_id=self.configuration.client_id,
         )
-        return str(made["url"])
+        return str(logout_url["url"])
 
-    def _verified(self, client: Any, token: dict[str, Any], nonce: str) -> dict[str, Any]:
+    def _verify(self, client: Any, token: dict[str, Any], nonce: str) -> dict[str, Any]:
         """The id token's claims. Authlib checks the expiry as well, and `azp` and `at_hash`."""
         client.fetch_jwk_set(force=True)
         expected = {
@@ -127,9 +127,9 @@ class Provider:
         claims = client.parse_id_token(token, nonce=nonce, claims_options=expected, leeway=LEEWAY)
         return dict(claims)
 
-    def _known(self) -> Any:
-        """Authlib's client of the provider. One thread at a time asks for the discovery document;
-        a failure is remembered, so that few requests wait for a provider that is down."""
+    def _get_metadata(self) -> Any:
+        """Return Authlib's client of the provider. One thread at a time asks for the discovery
+        document; a failure is remembered, so that few requests wait for a provider that is down."""
         with self._lock:
             age = time.monotonic() - self._asked
             if self._failure and age < RETRY:
@@ -137,7 +137,7 @@ class Provider:
             if self._failure or age > FRESH:
                 self._failure = ""
                 try:
-                    self._client = self._discovered()
+                    self._client = self._discover()
                 except Exception as error:  # also a wrong REQUESTS_CA_BUNDLE, for example
                     self._failure = str(error) or type(error).__name__
                     logger.error("sign-in by OpenID Connect does not work: %s", self._failure)
@@ -146,68 +146,68 @@ class Provider:
                     self._asked = time.monotonic()
             return self._client
 
-    def _discovered(self) -> Any:
+    def _discover(self) -> Any:
         from authlib.integrations.django_client import OAuth
 
         from completions.sign_in import transport
 
-        wanted = self.configuration
-        url = wanted.issuer.rstrip("/") + "/.well-known/openid-configuration"
+        configuration = self.configuration
+        url = configuration.issuer.rstrip("/") + "/.well-known/openid-configuration"
         try:
             document = transport.read(url)
         except (OSError, ValueError) as error:
             raise ProviderError(f"{url} cannot be read: {error}") from error
-        metadata = _metadata(document, wanted.issuer, url)
+        metadata = _check_metadata(document, configuration.issuer, url)
         return OAuth().register(
             "quire",
             client_cls=transport.Client,
-            client_auth_methods=[("client_secret_basic", transport.basic)],
-            client_id=wanted.client_id,
-            client_secret=wanted.client_secret,
+            client_auth_methods=[("client_secret_basic", transport.write_basic)],
+            client_id=configuration.client_id,
+            client_secret=configuration.client_secret,
             client_kwargs={
-                "scope": wanted.scopes,
+                "scope": configuration.scopes,
                 "code_challenge_method": "S256",
                 "default_timeout": transport.SILENT,
-                "token_endpoint_auth_method": _secret_goes_into(document),
+                "token_endpoint_auth_method": _choose_secret_method(document),
             },
             **metadata,
         )
 
 
 @lru_cache(maxsize=1)
-def of(configuration: Configuration) -> Provider:
+def get_provider(configuration: Configuration) -> Provider:
     return Provider(configuration)
 
 
-def _metadata(document: Any, issuer: str, url: str) -> dict[str, Any]:
+def _check_metadata(document: Any, issuer: str, url: str) -> dict[str, Any]:
     """What Authlib needs of a discovery document."""
     if not isinstance(document, dict):
         raise ProviderError(f"{url} is not a JSON object.")
     if document.get("issuer") != issuer:
         message = f"{url} names the issuer {document.get('issuer')!r}, and QUIRE_OIDC_ISSUER is "
         raise ProviderError(message + repr(issuer))
-    found: dict[str, Any] = {"issuer": issuer}
+    metadata: dict[str, Any] = {"issuer": issuer}
     for name in (*_ENDPOINTS, *_OPTIONAL):
         if name not in document and name in _OPTIONAL:
             continue
-        if not isinstance(document.get(name), str) or not protected(document[name]):
+        if not isinstance(document.get(name), str) or not is_protected(document[name]):
             raise ProviderError(f"{url} has no {name} that is reached by HTTPS.")
-        found[name] = document[name]
+        metadata[name] = document[name]
     offered = document.get("id_token_signing_alg_values_supported")
     algorithms = [each for each in _ALGORITHMS if each in (offered or ())]
     if not algorithms:
         raise ProviderError(f"{url} offers no signature of {', '.join(_ALGORITHMS)}: {offered!r}")
-    return found | {"id_token_signing_alg_values_supported": algorithms}
+    return metadata | {"id_token_signing_alg_values_supported": algorithms}
 
 
-def _secret_goes_into(document: Any) -> str:
+def _choose_secret_method(document: Any) -> str:
     """The way of sending the client's secret: Basic, the standard's default, or in the body."""
     offered = document.get("token_endpoint_auth_methods_supported") or ()
     only_post = "client_secret_post" in offered and "client_secret_basic" not in offered
     return "client_secret_post" if only_post else "client_secret_basic"
 
 
-def _completed(client: Any, token: dict[str, Any], claims: dict[str, Any]) -> dict[str, Any]:
+def _complete(client: Any, token: dict[str, Any], claims: dict[str, Any]) -> dict[str, Any]:
     """The claims, with those that only the provider's userinfo has."""
     if "userinfo_endpoint" not in client.server_metadata:
         return claims
@@ -229,7 +229,7 @@ def _make_room(request: HttpRequest) -> None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turn the libraries' errors into ProviderError and UnverifiedError."""
     from authlib.common.errors import AuthlibBaseError
     from joserfc.errors import JoseError

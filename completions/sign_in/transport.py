@@ -23,7 +23,7 @@ SILENT = 5.0
 """Seconds that the provider may be silent in any request to it."""
 SECONDS = 10.0
 """Seconds that a request may take from the lookup of the host to the end of its response."""
-MOST_BYTES = 2 * 1024 * 1024
+MAX_BYTES = 2 * 1024 * 1024
 """The largest response."""
 _REQUESTS = Requests(32)
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in "%+")
@@ -35,9 +35,9 @@ class _Ending:
     """A connection that ends when the time of its request is over."""
 
     def _new_conn(self) -> socket:
-        made: socket = super()._new_conn()  # type: ignore[misc]
-        _sockets.get().add(made)
-        return made
+        connection: socket = super()._new_conn()  # type: ignore[misc]
+        _sockets.get().add(connection)
+        return connection
 
 
 class _Connection(_Ending, HTTPConnection): ...
@@ -55,7 +55,7 @@ class _SecurePool(HTTPSConnectionPool):
 
 
 class _Bounded(HTTPAdapter):
-    """Reads each response as a whole, within SECONDS and MOST_BYTES. Follows no redirects, which
+    """Reads each response as a whole, within SECONDS and MAX_BYTES. Follows no redirects, which
     could lead the client's secret elsewhere."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
@@ -76,13 +76,13 @@ class _Bounded(HTTPAdapter):
     def _read(self, request: Any, options: dict[str, Any]) -> requests.Response:
         response = super().send(request, **options)
         try:
-            body = response.raw.read(MOST_BYTES + 1, decode_content=True)
+            body = response.raw.read(MAX_BYTES + 1, decode_content=True)
         except urllib3.exceptions.HTTPError as error:
             raise requests.ConnectionError(str(error), request=request) from error
         finally:
             response.raw.close()
-        if len(body) > MOST_BYTES:
-            raise requests.RequestException(f"{request.url} sent more than {MOST_BYTES} bytes")
+        if len(body) > MAX_BYTES:
+            raise requests.RequestException(f"{request.url} sent more than {MAX_BYTES} bytes")
         if response.is_redirect:
             raise requests.RequestException(f"{request.url} redirects to another address")
         response.raw = urllib3.HTTPResponse(BytesIO(body), preload_content=False)
@@ -97,7 +97,7 @@ def _use_pools(manager: Any) -> Any:
 class _Session(OAuth2Session):  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        bound(self)
+        limit(self)
 
 
 class Client(DjangoOAuth2App):  # type: ignore[misc]
@@ -106,7 +106,7 @@ class Client(DjangoOAuth2App):  # type: ignore[misc]
     client_cls = _Session
 
 
-def bound(session: requests.Session) -> requests.Session:
+def limit(session: requests.Session) -> requests.Session:
     for scheme in ("http://", "https://"):
         session.mount(scheme, _Bounded())
     return session
@@ -114,13 +114,15 @@ def bound(session: requests.Session) -> requests.Session:
 
 def read(url: str) -> Any:
     """The JSON document at a URL. Raises OSError, of which requests' errors are, and ValueError."""
-    with bound(requests.Session()) as session:
+    with limit(requests.Session()) as session:
         response = session.get(url, timeout=SILENT)
         response.raise_for_status()
         return response.json()
 
 
-def basic(client: Any, _method: str, uri: str, headers: Any, body: Any) -> tuple[str, Any, Any]:
+def write_basic(
+    client: Any, _method: str, uri: str, headers: Any, body: Any
+) -> tuple[str, Any, Any]:
     """Put the client's id and secret into a header, percent-encoded as RFC 6749 wants it (section
     2.3.1). Authlib encodes neither."""
     name = quote(client.client_id, safe=_PLAIN.replace(":", ""))

@@ -23,7 +23,7 @@ shells and systemd start with 1024."""
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
     """Turn the errors of a start into CommandError, whose message says what to do."""
     try:
         yield
@@ -50,13 +50,13 @@ def prepare_process() -> None:
     """Set what the children inherit: a private umask and many open files."""
     os.umask(0o077)  # the database and the logs hold prompts and sessions
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    limit = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with contextlib.suppress(ValueError, OSError):  # some systems allow less than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def missing(models: entries.Catalog) -> list[entries.ModelEntry]:
+def list_missing(models: entries.Catalog) -> list[entries.ModelEntry]:
     """Return the models that `prepare_model` has to bring onto this machine first."""
     return [entry for entry in models if not model_preparation.is_prepared(entry)]
 
@@ -89,6 +89,6 @@ def start(
 def _wait_for_valkey(supervisor: Supervisor) -> None:
     path = settings.VALKEY_SOCKET
     assert path is not None
-    if not supervisor.wait_until(lambda: valkey.answers(path), VALKEY_PATIENCE):
-        tail = logs.tail(supervisor.log("valkey"))
+    if not supervisor.wait_until(lambda: valkey.is_answering(path), VALKEY_PATIENCE):
+        tail = logs.read_tail(supervisor.get_log("valkey"))
         raise CommandError(f"valkey does not answer. The end of its log:\n{tail}")

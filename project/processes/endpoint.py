@@ -34,9 +34,9 @@ class Endpoint:
 
     def is_ready(self) -> bool:
         """Return whether /readyz returns 200, which means that a worker serves a model."""
-        return not self.failures()
+        return not self.get_failures()
 
-    def failures(self) -> dict[str, str]:
+    def get_failures(self) -> dict[str, str]:
         """Return the reasons, by part, why the service is not ready; empty if it is."""
         connection = http.client.HTTPConnection(self._reachable, self.port, timeout=2)
         try:
@@ -52,7 +52,7 @@ class Endpoint:
         finally:
             connection.close()
 
-    def curl(self, key: str, model: str) -> str:
+    def make_curl(self, key: str, model: str) -> str:
         """Return a shell command that requests a completion constrained to A or B."""
         body = {
             "model": model,
@@ -68,7 +68,7 @@ class Endpoint:
         )
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """Return a TCP port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

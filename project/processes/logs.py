@@ -27,7 +27,7 @@ def rotate(path: Path) -> None:
     os.truncate(path, 0)
 
 
-def tail(path: Path, lines: int = 15) -> str:
+def read_tail(path: Path, lines: int = 15) -> str:
     """Return the last lines of a log; empty if there is no log."""
     try:
         text = path.read_bytes()[-64 * 1024 :].decode("utf-8", "replace")

@@ -31,7 +31,7 @@ _UVICORN = (
 )
 
 
-def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list[Service]:
+def list_services(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list[Service]:
     """Return the services named in `only`, in starting order.
 
     The embedded Valkey is always included, and first, unless REDIS_URL names a server. Raises
@@ -39,18 +39,18 @@ def declare(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -> list
     """
     chosen: list[Service] = []
     if settings.VALKEY_SOCKET:
-        chosen.append(valkey.service(settings.QUIRE_HOME / "valkey", settings.VALKEY_SOCKET))
+        chosen.append(valkey.make_service(settings.QUIRE_HOME / "valkey", settings.VALKEY_SOCKET))
     if "worker" in only:
         for number, entry in enumerate(catalog, start=1):
             name = "worker" if number == 1 else f"worker-{number}"
             command = ["manage.py", "engine_worker", "--model", entry.id]
-            chosen.append(_python(name, command, settings.SHUTDOWN_GRACE + 10, _WORKERS))
+            chosen.append(_make_service(name, command, settings.SHUTDOWN_GRACE + 10, _WORKERS))
     if "cpu-worker" in only:
-        chosen.append(_python("cpu-worker", ["manage.py", "cpu_worker"], 20, _WORKERS))
+        chosen.append(_make_service("cpu-worker", ["manage.py", "cpu_worker"], 20, _WORKERS))
     if "web" in only:
         command = [*_UVICORN.split(), "--host", endpoint.host, "--port", str(endpoint.port)]
         _refuse_options_of_uvicorn(command)
-        chosen.append(_python("web", command, WEB_GRACE + 5, _WEB))
+        chosen.append(_make_service("web", command, WEB_GRACE + 5, _WEB))
     return chosen
 
 
@@ -64,11 +64,11 @@ def _refuse_options_of_uvicorn(command: Collection[str]) -> None:
 
 
 def needs_database(service: Service) -> bool:
-    """Return whether a service uses SQL. `declare` puts these services last."""
+    """Return whether a service uses SQL. `list_services` puts these services last."""
     return service.name in ("cpu-worker", "web")
 
 
-def _python(name: str, command: list[str], grace: float, stage: int) -> Service:
+def _make_service(name: str, command: list[str], grace: float, stage: int) -> Service:
     env = {
         "DJANGO_SETTINGS_MODULE": "project.settings",
         "QUIRE_HOME": str(settings.QUIRE_HOME),

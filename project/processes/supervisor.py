@@ -61,15 +61,15 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Seconds before a restart: doubled for each failure in a row, up to `longest`."""
+    """Seconds before a restart: doubled for each failure in a row, up to `maximum`."""
 
     first: float = 0.5
-    longest: float = 30.0
+    maximum: float = 30.0
     forgiven_after: float = 60.0
     """A child that lived this long has no failures."""
 
-    def delay(self, failures: int) -> float:
-        return min(self.first * 2.0 ** min(failures - 1, 32), self.longest)
+    def compute_delay(self, failures: int) -> float:
+        return min(self.first * 2.0 ** min(failures - 1, 32), self.maximum)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Supervisor:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             _take_lock(stack, self.run_dir / "up.lock")
-            self._wakeup = _wakeup_pipe(stack)
+            self._wakeup = _open_wakeup_pipe(stack)
             for number in (*STOP_SIGNALS, signal.SIGCHLD):
                 stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
             self._restore = stack.pop_all()
@@ -125,14 +125,14 @@ class Supervisor:
         child = self._children[service.name] = _Child(service)
         self._spawn(child)
 
-    def pid(self, name: str) -> int | None:
+    def get_pid(self, name: str) -> int | None:
         child = self._children.get(name)
         return child.process.pid if child and child.process else None
 
-    def log(self, name: str) -> Path:
+    def get_log(self, name: str) -> Path:
         return self.log_dir / f"{name}.log"
 
-    def failing(self) -> list[str]:
+    def list_failing(self) -> list[str]:
         """Return the children that failed at least twice in a row, or are not started again."""
         return [
             name for name, child in self._children.items() if child.failures > 1 or child.is_refused
@@ -173,7 +173,7 @@ class Supervisor:
         service = child.service
         child.started_at = time.monotonic()
         self._rotate(service)
-        with open(self.log(service.name), "ab", buffering=0) as log:
+        with open(self.get_log(service.name), "ab", buffering=0) as log:
             now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
             with contextlib.suppress(OSError):  # a full disk
                 log.write(f"--- {now} starting {service.name}\n".encode())
@@ -185,7 +185,7 @@ class Supervisor:
                 env={**os.environ, **service.env},
                 cwd=service.cwd,
                 start_new_session=True,
-                preexec_fn=dying_with(os.getpid()),
+                preexec_fn=make_death_signal(os.getpid()),
             )
         child.restart_at = None
         child.has_pid_file = False
@@ -193,10 +193,10 @@ class Supervisor:
             self._report(f"{service.name} runs as process {child.process.pid}, but {error}")
 
     def _write_pid_file(self, child: _Child, process: subprocess.Popen[bytes]) -> OSError | None:
-        draft = self._pid_file(child.service).with_suffix(".draft")
+        draft = self._get_pid_file(child.service).with_suffix(".draft")
         try:
             draft.write_text(f"{process.pid}\n")
-            draft.replace(self._pid_file(child.service))  # atomic: no reader finds it empty
+            draft.replace(self._get_pid_file(child.service))  # atomic: no reader finds it empty
         except OSError as error:  # for example a full disk
             return error
         child.has_pid_file = True
@@ -204,11 +204,11 @@ class Supervisor:
 
     def _rotate(self, service: Service) -> None:
         try:
-            logs.rotate(self.log(service.name))
+            logs.rotate(self.get_log(service.name))
         except OSError as error:  # for example a full disk
             self._report(f"{service.name}.log cannot be rotated: {error}")
 
-    def _pid_file(self, service: Service) -> Path:
+    def _get_pid_file(self, service: Service) -> Path:
         return self.run_dir / f"{service.name}.pid"
 
     # Watching --------------------------------------------------------------------------------
@@ -265,33 +265,33 @@ class Supervisor:
             name = child.service.name
             self._report(
                 f"{name} cannot run as it is configured, and is not started again: "
-                f"see {self.log(name)}"
+                f"see {self.get_log(name)}"
             )
             return
         self._schedule(child, f"{how} after {lived:.1f} s")
 
     def _schedule(self, child: _Child, what: str) -> None:
         child.failures += 1
-        delay = self._backoff.delay(child.failures)
+        delay = self._backoff.compute_delay(child.failures)
         child.restart_at = time.monotonic() + delay
         name = child.service.name
-        self._report(f"{name} {what}; starting it again in {delay:g} s (log: {self.log(name)})")
+        self._report(f"{name} {what}; starting it again in {delay:g} s (log: {self.get_log(name)})")
 
     def _end(self, children: Sequence[_Child]) -> None:
-        asked = time.monotonic()
+        started = time.monotonic()
         pending = [(child, child.process) for child in children if child.process is not None]
         for _, process in pending:
             os.kill(process.pid, signal.SIGTERM)  # Popen.send_signal would reap it
         while pending:
             for child, process in pending:
-                if asked + child.service.grace <= time.monotonic() or self._impatient:
+                if started + child.service.grace <= time.monotonic() or self._impatient:
                     self._kill(child, process)
                 if _has_exited(process):
                     self._reap(child, process)
             pending = [(child, process) for child, process in pending if child.process is not None]
             if pending:
                 first = min(child.service.grace for child, _ in pending)
-                self._sleep(asked + first - time.monotonic())
+                self._sleep(started + first - time.monotonic())
 
     def _kill(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
         if not _has_exited(process):
@@ -306,12 +306,12 @@ class Supervisor:
         process.wait()
         child.process = None
         try:
-            self._pid_file(child.service).unlink(missing_ok=True)
+            self._get_pid_file(child.service).unlink(missing_ok=True)
         except OSError as error:  # for example a file system that is read-only by now
-            self._report(f"{self._pid_file(child.service)} cannot be removed: {error}")
+            self._report(f"{self._get_pid_file(child.service)} cannot be removed: {error}")
 
 
-def dying_with(parent: int) -> Callable[[], None]:
+def make_death_signal(parent: int) -> Callable[[], None]:
     """Return a `preexec_fn` that has the kernel kill the child when `parent` ends.
 
     PR_SET_PDEATHSIG follows the parent's thread, prctl(2). It exists on Linux only.
@@ -345,7 +345,7 @@ def _take_lock(stack: contextlib.ExitStack, path: Path) -> None:
     os.write(lock, f"{os.getpid()}\n".encode())
 
 
-def _wakeup_pipe(stack: contextlib.ExitStack) -> int:
+def _open_wakeup_pipe(stack: contextlib.ExitStack) -> int:
     """Return the read end of a pipe that every signal writes to, which wakes select()."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)

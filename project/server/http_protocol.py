@@ -80,14 +80,14 @@ class Protocol(HttpToolsProtocol):
             return
         self._head_bytes += len(data)  # the callbacks below reset it at each new part
         super().data_received(data)
-        if self.ends():
+        if self.is_ending():
             return
-        self._bound_pipelining(len(data))
+        self._limit_pipelining(len(data))
         if (self._in_head or self._in_body) and self._head_bytes > MAX_HEAD_BYTES:
             what = "head is" if self._in_head else "chunk extensions or trailers are"
             message = f"The request's {what} longer than {MAX_HEAD_BYTES} bytes. Shorten it."
             self._refuse("headers_too_large", message)
-        elif self._in_head or not self._answering():  # a blank line starts no request
+        elif self._in_head or not self._is_answering():  # a blank line starts no request
             self._await_head()
 
     def on_message_begin(self) -> None:
@@ -140,7 +140,7 @@ class Protocol(HttpToolsProtocol):
         else:
             super().shutdown()
 
-    def ends(self) -> bool:
+    def is_ending(self) -> bool:
         """Return whether the connection accepts no more responses."""
         return self._lingering or self.transport.is_closing()
 
@@ -154,7 +154,7 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse("invalid_request", f"{msg} Send HTTP/1.1 as RFC 9112 defines it.")
 
-    def _bound_pipelining(self, size: int) -> None:
+    def _limit_pipelining(self, size: int) -> None:
         """Read on behind pipelined requests, because only a read notices a hang-up."""
         if not self.pipeline:
             self._pipelined_bytes = 0
@@ -165,10 +165,10 @@ class Protocol(HttpToolsProtocol):
         else:
             self.flow.resume_reading()
 
-    def _answering(self) -> bool:
+    def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _refusal_answers_body(self) -> bool:
+    def _is_body_refused(self) -> bool:
         """Return whether a refusal sent now would answer the request whose body is being read."""
         return self._in_body and self._running is self.cycle and not self.cycle.response_started
 
@@ -183,14 +183,14 @@ class Protocol(HttpToolsProtocol):
 
     def _on_head_timeout(self) -> None:
         self._timer = None
-        if self._answering():  # the next request may wait for this one
+        if self._is_answering():  # the next request may wait for this one
             self._await_head()
-        elif not self.ends():
+        elif not self.is_ending():
             message = f"The request's head did not arrive within {HEAD_SECONDS:g} seconds."
             self._refuse("request_timeout", message)
 
     def _refuse(self, code: str, message: str) -> None:
-        if self._answering() and not self._refusal_answers_body():
+        if self._is_answering() and not self._is_body_refused():
             self.transport.close()
             return
         error = APIError(code, message)
@@ -214,7 +214,7 @@ class Protocol(HttpToolsProtocol):
         self._lingering = True
         self._stop_waiting()
         self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
-        if self._answering():  # the refusal was its response
+        if self._is_answering():  # the refusal was its response
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.flow.resume_reading()
@@ -273,13 +273,13 @@ class _Parser:
             try:
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
-                head, rest = self._head_without_upgrade(), rest[upgrade.args[0] :]
+                head, rest = self._make_head(), rest[upgrade.args[0] :]
                 self._begin()
                 self._parser.feed_data(head)
             else:
                 return
 
-    def _head_without_upgrade(self) -> bytes:
+    def _make_head(self) -> bytes:
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (method, self._connection.url, version)]
         headers = self._connection.headers
@@ -298,7 +298,7 @@ class _ResponseTransport(asyncio.Transport):
         self._connection.transport.write(data)
 
     def is_closing(self) -> bool:
-        return self._connection.ends()
+        return self._connection.is_ending()
 
     def close(self) -> None:
         self._connection.end()

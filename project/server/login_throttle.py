@@ -45,7 +45,7 @@ class ThrottledBackend(ModelBackend):
         """Raises PermissionDenied, which the login form shows as a wrong password."""
         name = username if username is not None else str(kwargs.get("username", ""))
         address = str(request.META.get("REMOTE_ADDR", "")) if request is not None else ""
-        counters = _counters(name, _counted(address))
+        counters = _make_counters(name, _normalize_address(address))
         if not _take(counters):
             logger.warning("too many failed logins: refused", extra={"address": address})
             raise PermissionDenied
@@ -63,22 +63,22 @@ class ThrottledBackend(ModelBackend):
 
 
 @cache
-def client() -> redis.Redis:
+def get_client() -> redis.Redis:
     return connect(settings.REDIS_URL, timeout=1.0)
 
 
-def _counted(address: str) -> str:
+def _normalize_address(address: str) -> str:
     """Return the address to count under: for IPv6, the address of its network."""
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
         return address
-    if not isinstance(found, IPv6Address):
+    if not isinstance(parsed, IPv6Address):
         return address
-    return str(found.ipv4_mapped or IPv6Network((found, _NETWORK_BITS), strict=False))
+    return str(parsed.ipv4_mapped or IPv6Network((parsed, _NETWORK_BITS), strict=False))
 
 
-def _counters(name: str, address: str) -> dict[str, str]:
+def _make_counters(name: str, address: str) -> dict[str, str]:
     """Return Redis keys by kind. They contain digests, because a name may be any text."""
     both = f"{address} {name}"
     parts = {"both": both, "address": address, "user": name, "known": both}
@@ -91,10 +91,10 @@ def _take(counters: dict[str, str]) -> bool:
     """Count an attempt as a failure for now. Returns False after too many; True if Redis is down,
     so that the operator can log in."""
     try:
-        pipeline = client().pipeline(transaction=False)
+        pipeline = get_client().pipeline(transaction=False)
         limited = dict(counters)
-        known = limited.pop("known")
-        if client().exists(known):
+        knows_address = limited.pop("known")
+        if get_client().exists(knows_address):
             del limited["user"]
         keys = list(limited.values())
         for key in keys:
@@ -119,8 +119,8 @@ def _forget(counters: dict[str, str]) -> None:
     """Reset the failures of a user who logged in, and know the address from now on. The failures of
     the address with other users remain."""
     try:
-        client().set(counters["known"], 1, ex=KNOWN_FOR)
-        client().decr(counters["address"])
-        client().delete(counters["both"], counters["user"])
+        get_client().set(counters["known"], 1, ex=KNOWN_FOR)
+        get_client().decr(counters["address"])
+        get_client().delete(counters["both"], counters["user"])
     except (RedisError, OSError) as error:
         logger.warning("the failed logins were not reset: %s", error)

@@ -11,13 +11,13 @@ _TRACED = "/v1/"
 _NOTHING = nullcontext()
 
 
-def request(scope: MutableMapping[str, Any], request_id: str) -> AbstractContextManager[Any]:
+def start_span(scope: MutableMapping[str, Any], request_id: str) -> AbstractContextManager[Any]:
     """Start the span of an API request; does nothing for other paths or without tracing."""
     if tracing.tracer is None or not scope["path"].startswith(_TRACED):
         return _NOTHING
     from opentelemetry.trace import SpanKind
 
-    method, route = scope["method"], web_metrics.route_of(scope["path"])
+    method, route = scope["method"], web_metrics.find_route(scope["path"])
     carrier = {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in scope["headers"]
@@ -25,7 +25,7 @@ def request(scope: MutableMapping[str, Any], request_id: str) -> AbstractContext
     }
     return tracing.tracer.start_as_current_span(
         f"{method} {route}",
-        context=tracing.parent(carrier),
+        context=tracing.extract_parent(carrier),
         kind=SpanKind.SERVER,
         attributes={
             "http.request.method": method,
@@ -36,7 +36,7 @@ def request(scope: MutableMapping[str, Any], request_id: str) -> AbstractContext
     )
 
 
-def begun() -> None:
+def note_begin() -> None:
     """Record the start of the response."""
     if tracing.tracer is not None:
         from opentelemetry.trace import get_current_span
@@ -44,7 +44,7 @@ def begun() -> None:
         get_current_span().add_event("response started")
 
 
-def answered(status: int, facts: dict[str, Any]) -> None:
+def note_answer(status: int, facts: dict[str, Any]) -> None:
     """Add the facts of the access log to the span."""
     if tracing.tracer is None:
         return

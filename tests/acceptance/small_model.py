@@ -63,7 +63,7 @@ dtype = "float32"
 max_num_seqs = 64
 text_prompts = true
 tool_format = "hermes"
-thinking_marks = ["{THINK}", "{THOUGHT}"]
+think_tags = ["{THINK}", "{THOUGHT}"]
 thinking_switch = "enable_thinking"
 [models.{SMALL}.adapters]
 {ADAPTER} = "{adapter}"

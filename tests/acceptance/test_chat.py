@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Call
+from completions.chat.tools import ToolCall
 from tests.acceptance.scripted_model import THINK, THOUGHT, save_scripted_model
 from tests.acceptance.service import MODEL, Installation, ended_job
 
@@ -32,8 +32,8 @@ WEATHER = {
     },
 }
 NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
-PARIS = Call("get_weather", {"city": 'Par"is\n', "days": 3})
-CLOCK = Call("now", {"zone": "UTC"})
+PARIS = ToolCall("get_weather", {"city": 'Par"is\n', "days": 3})
+CLOCK = ToolCall("now", {"zone": "UTC"})
 ROME: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -295,7 +295,7 @@ class ScriptedInstallation(Installation):
         tables = [
             f'[models.{name}]\npath = "{folder}"\ndtype = "float32"\nmax_num_seqs = 4\n'
             f'max_model_len = {320 * len(_scripts())}\ntool_format = "{name}"\n'
-            f'thinking_marks = ["{THINK}", "{THOUGHT}"]\nthinking_switch = "enable_thinking"\n'
+            f'think_tags = ["{THINK}", "{THOUGHT}"]\nthinking_switch = "enable_thinking"\n'
             for name in TOOL_FORMATS
         ]
         (home / "models.toml").write_text("\n".join(tables))

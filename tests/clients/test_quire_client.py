@@ -122,7 +122,7 @@ def test_prices_are_asked_for_again_after_a_failure(service, monkeypatch) -> Non
     ("seconds", "text"), [(9.4, "9s"), (75, "1m15"), (3600, "1h00"), (86_399.6, "24h00")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert quire_client._duration(seconds) == text
+    assert quire_client._format_duration(seconds) == text
 
 
 async def test_coroutines_do_the_same(service, large, tmp_path) -> None:

@@ -77,7 +77,7 @@ completion = 2
 path = "{tiny_model}"
 text_prompts = true
 tool_format = "glm"
-thinking_marks = ["<think>", "</think>"]
+think_tags = ["<think>", "</think>"]
 [models."org/slashed"]
 path = "{tiny_model}"
 [models.absent]
@@ -125,15 +125,15 @@ class FakeRuntime:
         self.is_closing = False
         self.load = QueueLoad(0, 0, 0, 0, {"used_memory": 1, "maxmemory": 0})
 
-    async def current(self) -> "FakeRuntime":
+    async def get_runtime(self) -> "FakeRuntime":
         return self
 
-    async def live_models(self) -> dict[str, str | None]:
+    async def list_live_models(self) -> dict[str, str | None]:
         if self.failure:
             raise self.failure
         return self.live
 
-    async def queue_load(self) -> QueueLoad:
+    async def measure_queue(self) -> QueueLoad:
         if self.failure:
             raise self.failure
         return self.load
@@ -146,7 +146,7 @@ class FakeRuntime:
 @pytest.fixture
 def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     fake = FakeRuntime()
-    for name in ("current", "live_models", "queue_load", "ping"):
+    for name in ("get_runtime", "list_live_models", "measure_queue", "ping"):
         monkeypatch.setattr(runtime, name, getattr(fake, name))
     return fake
 

@@ -29,7 +29,7 @@ from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars import tokens as model_tokens
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.judging.cost import check_cost
+from completions.grammars.validation.cost import check_cost
 
 BYTES = LLTokenizer("byte")
 MAX_TRIES = 20_000
@@ -222,7 +222,7 @@ def main() -> int:
     if options.model:
         tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
         compiler = Compiler(TokenSource(str(options.model / "tokenizer.json"), 0, (2,)))
-        compiler.complaint('{"grammars":[{"json_schema":{}}]}')
+        compiler.find_error('{"grammars":[{"json_schema":{}}]}')
     tally = Tally()
     for path in files[options.offset : options.offset + options.sample]:
         document = json.loads(path.read_bytes())

@@ -49,9 +49,9 @@ def test_a_package_without_a_pin_is_named(tmp_path):
     (tmp_path / "requirements.txt").write_text("# why\nSome_Package[extra]==1.0\n")
     (tmp_path / "constraints.txt").write_text("other==2.0\n")
     resolved = ["some-package==1.0", "other==2.0", "third==3.0", "nvidia-cublas==13.1"]
-    assert pins.unpinned(resolved, tmp_path.glob("*.txt")) == ["third==3.0"]
+    assert pins.list_unpinned(resolved, tmp_path.glob("*.txt")) == ["third==3.0"]
 
 
 def test_the_versions_are_those_of_the_project_file(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project]\nrequires-python = ">=3.11,<3.15"\n')
-    assert pins.supported(tmp_path / "pyproject.toml") == ["3.11", "3.12", "3.13", "3.14"]
+    assert pins.list_supported(tmp_path / "pyproject.toml") == ["3.11", "3.12", "3.13", "3.14"]

@@ -61,6 +61,6 @@ def test_the_settings_are_those_of_pip_itself(tmp_path, monkeypatch):
     configuration.write_text("[global]\nindex-url = https://index.test/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
     monkeypatch.setenv("PIP_TRUSTED_HOST", "index.test other.test")
-    found = pip_settings.for_uv(Path(sys.executable)).variables
+    found = pip_settings.load_uv_settings(Path(sys.executable)).variables
     assert found["UV_DEFAULT_INDEX"] == "https://index.test/simple"
     assert found["UV_INSECURE_HOST"] == "index.test other.test"

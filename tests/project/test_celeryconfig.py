@@ -6,7 +6,7 @@ import pytest
 from celery.beat import ScheduleEntry
 
 from project import celery_app, celeryconfig
-from project.celeryconfig import redis_broker_url
+from project.celeryconfig import make_broker_url
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from project.celeryconfig import redis_broker_url
     ],
 )
 def test_broker_urls(given, expected):
-    assert redis_broker_url(given) == expected
+    assert make_broker_url(given) == expected
 
 
 def test_nothing_on_the_wire_is_pickled():

@@ -12,7 +12,7 @@ from kombu import Connection
 from redis.exceptions import ConnectionError
 
 from completions.jobs.connection import connect
-from project.celeryconfig import redis_broker_url
+from project.celeryconfig import make_broker_url
 from tests.acceptance.service import ROOT
 
 
@@ -68,7 +68,7 @@ def test_a_home_may_have_any_name(tmp_path):
     opened = connect(found["REDIS_URL"]).connection_pool.connection_kwargs
     assert (opened["path"], opened["db"]) == (f"{home}/run/valkey.sock", 0)
     with pytest.raises(ConnectionError, match=re.escape(f"{home}/run/valkey.sock")):
-        Connection(redis_broker_url(found["REDIS_URL"])).connect()
+        Connection(make_broker_url(found["REDIS_URL"])).connect()
 
 
 def test_a_deep_home_gets_a_short_socket_of_its_own(tmp_path):

@@ -20,7 +20,7 @@ from workers.job_logs import EngineLines
 def lines(monkeypatch):
     """A logger of this test alone, and what it has written."""
     written = io.StringIO()
-    configuration = structured_logs.configuration("INFO", "json")
+    configuration = structured_logs.make_configuration("INFO", "json")
     formatter = logging.config.DictConfigurator(configuration).configure_formatter(
         configuration["formatters"]["line"]
     )
@@ -152,7 +152,7 @@ def test_a_path_does_not_fill_the_log(caplog):
 
 def test_a_wrong_host_is_logged_without_a_traceback(client, settings, capsys):
     settings.ALLOWED_HOSTS = ["localhost"]
-    logging.config.dictConfig(structured_logs.configuration("INFO", "json"))
+    logging.config.dictConfig(structured_logs.make_configuration("INFO", "json"))
     try:
         assert client.get("/admin/login/", headers={"host": "evil.example"}).status_code == 400
     finally:

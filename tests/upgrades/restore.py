@@ -60,11 +60,11 @@ def load_postgresql(url: str, sql: str, by: timedelta) -> None:
 def move_redis(home: Path, by: timedelta, prefix: str = "quire:") -> None:
     """Move the times of jobs in the append-only file of a home."""
     socket = home / "valkey" / "move.sock"
-    service = valkey.service(home / "valkey", socket)
+    service = valkey.make_service(home / "valkey", socket)
     server = subprocess.Popen(service.command, cwd=service.cwd, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + PATIENCE
-        while not valkey.answers(socket):
+        while not valkey.is_answering(socket):
             assert server.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -15,7 +15,7 @@ _TEXT, _GRID = "#8b929e", "rgba(139,146,158,0.22)"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Series:
     """One series of a chart; None leaves a gap."""
 
     label: str
@@ -24,25 +24,28 @@ class Line:
     dashed: bool = False
 
 
-def bars(labels: Sequence[str], series: Sequence[Line]) -> dict[str, str]:
+def make_bars(labels: Sequence[str], series: Sequence[Series]) -> dict[str, str]:
     sets = [
-        _set(line, {"stack": "one", "borderRadius": 2, "maxBarThickness": 28}) for line in series
+        _make_set(line, {"stack": "one", "borderRadius": 2, "maxBarThickness": 28})
+        for line in series
     ]
-    return _chart("bar", labels, sets, _options("", True, len(series) > 1, "circle"))
+    return _make_chart("bar", labels, sets, _make_options("", True, len(series) > 1, "circle"))
 
 
-def lines(
-    labels: Sequence[str], series: Sequence[Line], unit: str = "", logarithmic: bool = False
+def make_lines(
+    labels: Sequence[str], series: Sequence[Series], unit: str = "", logarithmic: bool = False
 ) -> dict[str, str]:
     look = {"borderWidth": 2, "pointHitRadius": 8, "tension": 0.25}
-    sets = [_set(line, {**look, "pointRadius": 2 if None in line.values else 0}) for line in series]
-    options = _options(unit, False, len(series) > 1, "line")
+    sets = [
+        _make_set(line, {**look, "pointRadius": 2 if None in line.values else 0}) for line in series
+    ]
+    options = _make_options(unit, False, len(series) > 1, "line")
     if logarithmic:
         options["scales"]["y"] |= {"type": "logarithmic", "beginAtZero": False}
-    return _chart("line", labels, sets, options)
+    return _make_chart("line", labels, sets, options)
 
 
-def _set(line: Line, look: Mapping[str, Any]) -> dict[str, Any]:
+def _make_set(line: Series, look: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "label": line.label,
         "data": list(line.values),
@@ -53,7 +56,7 @@ def _set(line: Line, look: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _chart(kind: str, labels: Sequence[str], sets: list[Any], options: Any) -> dict[str, str]:
+def _make_chart(kind: str, labels: Sequence[str], sets: list[Any], options: Any) -> dict[str, str]:
     return {
         "kind": kind,
         "data": json.dumps({"labels": list(labels), "datasets": sets}),
@@ -61,7 +64,7 @@ def _chart(kind: str, labels: Sequence[str], sets: list[Any], options: Any) -> d
     }
 
 
-def _options(unit: str, stacked: bool, legend: bool, mark: str) -> dict[str, Any]:
+def _make_options(unit: str, stacked: bool, legend: bool, prefix: str) -> dict[str, Any]:
     ticks = {"color": _TEXT, "font": {"size": 11}}
     title = {"display": bool(unit), "text": unit, "color": _TEXT, "font": {"size": 11}}
     return {
@@ -74,8 +77,8 @@ def _options(unit: str, stacked: bool, legend: bool, mark: str) -> dict[str, Any
                 "display": legend,
                 "align": "start",
                 "labels": {
-                    "boxWidth": 22 if mark == "line" else 7, "boxHeight": 7, "padding": 12,
-                    "usePointStyle": True, "pointStyle": mark, "color": _TEXT,
+                    "boxWidth": 22 if prefix == "line" else 7, "boxHeight": 7, "padding": 12,
+                    "usePointStyle": True, "pointStyle": prefix, "color": _TEXT,
                     "font": {"size": 11},
                 },
             },
@@ -104,7 +107,7 @@ def _options(unit: str, stacked: bool, legend: bool, mark: str) -> dict[str, Any
     }  # fmt: skip
 
 
-def sparkline(values: Sequence[float], title: str) -> SafeString:
+def make_sparkline(values: Sequence[float], title: str) -> SafeString:
     """A bar chart in one line of text. `title` describes it for screen readers."""
     width, height, gap = 120, 24, 1
     top = max(values, default=0)

@@ -26,17 +26,17 @@ class Period:
     count: int
 
     def start(self, now: datetime) -> datetime:
-        return self.floor(now) - (self.count - 1) * self.step
+        return self.round_down(now) - (self.count - 1) * self.step
 
-    def floor(self, moment: datetime) -> datetime:
+    def round_down(self, moment: datetime) -> datetime:
         """The start of the bucket that contains the moment."""
         midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight + (moment - midnight) // self.step * self.step
 
-    def buckets(self, now: datetime) -> list[datetime]:
+    def list_buckets(self, now: datetime) -> list[datetime]:
         return [self.start(now) + i * self.step for i in range(self.count)]
 
-    def label(self, bucket: datetime) -> str:
+    def format_bucket(self, bucket: datetime) -> str:
         return f"{bucket:%b %-d}" if self.step >= timedelta(days=1) else f"{bucket:%H:%M}"
 
 
@@ -50,37 +50,37 @@ Sums = Mapping[str, Any]
 NOTHING: Sums = dict.fromkeys(COUNTED, 0)
 
 
-def series(period: Period, now: datetime) -> list[Sums]:
-    found = _by_bucket(period, map(_named, _rows(period, now)))
-    return [total(found[bucket]) for bucket in period.buckets(now)]
+def load_series(period: Period, now: datetime) -> list[Sums]:
+    buckets = _group_by_bucket(period, map(_rename_sums, _load_rows(period, now)))
+    return [add_up(buckets[bucket]) for bucket in period.list_buckets(now)]
 
 
-def total(series: Sequence[Sums]) -> Sums:
+def add_up(series: Sequence[Sums]) -> Sums:
     return {name: sum(sums[name] or 0 for sums in series) for name in NOTHING}
 
 
-def before(period: Period, now: datetime) -> Sums:
+def sum_before(period: Period, now: datetime) -> Sums:
     """Return the sums of the period before this one, without histograms."""
     start = period.start(now)
-    rows, sums = _ended(period, gte=start - (now - start), lt=start)
-    return _named(rows.aggregate(**sums))
+    rows, sums = _select_ended(period, gte=start - (now - start), lt=start)
+    return _rename_sums(rows.aggregate(**sums))
 
 
-def ranked(period: Period, now: datetime, *by: str, most: int = 6) -> list[dict[str, Any]]:
+def rank(period: Period, now: datetime, *by: str, limit: int = 6) -> list[dict[str, Any]]:
     """Return the groups with the most tokens: rows of the columns `by` with their sums."""
-    rows, sums = _ended(period, gte=period.start(now))
+    rows, sums = _select_ended(period, gte=period.start(now))
     # Cast, because grouping by a bare column makes SQLite scan all records in its index's order.
     texts = {f"by_{name}": Cast(name, CharField()) for name in by}
-    found = [_named(row) for row in rows.order_by().values(**texts).annotate(**sums)]
-    for row in found:
+    results = [_rename_sums(row) for row in rows.order_by().values(**texts).annotate(**sums)]
+    for row in results:
         row["tokens"] = row["prompt_tokens"] + row["completion_tokens"]
         for name in by:
             text = row.pop(f"by_{name}")
             row[name] = int(text) if name.endswith("_id") else text
-    return sorted(found, key=lambda row: -row["tokens"])[:most]
+    return sorted(results, key=lambda row: -row["tokens"])[:limit]
 
 
-def failures(period: Period, now: datetime) -> list[dict[str, Any]]:
+def count_failures(period: Period, now: datetime) -> list[dict[str, Any]]:
     """Count the most frequent error codes among the period's last FAILURES_READ failures.
 
     Each row has `error_code`, `count` and `last_id`, the newest record with that code.
@@ -98,20 +98,22 @@ def failures(period: Period, now: datetime) -> list[dict[str, Any]]:
 FAILURES_READ = 2_000
 
 
-def load(period: Period, now: datetime) -> list[dict[str, float] | None]:
+def load_samples(period: Period, now: datetime) -> list[dict[str, float] | None]:
     """Return the mean load of all models' workers per bucket; None for a bucket without samples."""
     names = ("slots", "running", "queued_interactive", "queued_background", "queued_batch")
     rows = (
         LoadSample.objects.filter(at__gte=period.start(now))
         .order_by()
-        .values("model", bucket=_prefix(period, "at"))
+        .values("model", bucket=_filter_period(period, "at"))
         .annotate(samples=Count("id"), **{f"{n}_sum": Sum(n) for n in names})
     )
-    found = _by_bucket(period, rows)
-    return [_mean(found[bucket], names) for bucket in period.buckets(now)]
+    buckets = _group_by_bucket(period, rows)
+    return [_compute_mean(buckets[bucket], names) for bucket in period.list_buckets(now)]
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float] | None:
+def _compute_mean(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, float] | None:
     """Average over time for each model, then sum over the models."""
     if not rows:
         return None
@@ -121,29 +123,29 @@ def _mean(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, 
     return {name: sum(row[f"{name}_sum"] / samples[row["model"]] for row in rows) for name in names}
 
 
-def _by_bucket(
+def _group_by_bucket(
     period: Period, rows: Iterable[Mapping[str, Any]]
 ) -> defaultdict[datetime, list[Mapping[str, Any]]]:
     """Group rows by bucket. SQL groups by minute, hour or day; a bucket may span several."""
-    found: defaultdict[datetime, list[Mapping[str, Any]]] = defaultdict(list)
+    buckets: defaultdict[datetime, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         moment = datetime.fromisoformat(row["bucket"]).replace(tzinfo=UTC)
-        found[period.floor(moment)].append(row)
-    return found
+        buckets[period.round_down(moment)].append(row)
+    return buckets
 
 
-def _rows(period: Period, now: datetime) -> Any:
+def _load_rows(period: Period, now: datetime) -> Any:
     if period is HOUR:
         records = UsageRecord.objects.filter(finished_at__gte=period.start(now)).order_by()
         timed = records.annotate(latency=LATENCY_MS)
-        buckets = timed.values(bucket=_prefix(period, "finished_at"))
-        return buckets.annotate(**_record_sums(), **_record_histograms())
+        buckets = timed.values(bucket=_filter_period(period, "finished_at"))
+        return buckets.annotate(**_make_record_sums(), **_make_record_histograms())
     hours = UsageHour.objects.filter(hour__gte=period.start(now)).order_by()
-    of_hours = hours.values(bucket=_prefix(period, "hour"))
-    return of_hours.annotate(**_hour_sums(COUNTED))
+    of_hours = hours.values(bucket=_filter_period(period, "hour"))
+    return of_hours.annotate(**_make_hour_sums(COUNTED))
 
 
-def _prefix(period: Period, column: str) -> Any:
+def _filter_period(period: Period, column: str) -> Any:
     """The day or minute of a UTC time as text: `2026-11-20` or `2026-11-20 15:30`.
 
     Django's Trunc is slow: on SQLite it calls a Python function for every row.
@@ -153,13 +155,13 @@ def _prefix(period: Period, column: str) -> Any:
     return Left(Cast(column, CharField()), length)
 
 
-def _ended(period: Period, **span: datetime) -> tuple[QuerySet[Any], dict[str, Any]]:
+def _select_ended(period: Period, **span: datetime) -> tuple[QuerySet[Any], dict[str, Any]]:
     """The rows of a time span, given by field lookups, and the sums to take over them."""
     rows: QuerySet[Any]
     if period is HOUR:
-        rows, column, sums = UsageRecord.objects.all(), "finished_at", _record_sums()
+        rows, column, sums = UsageRecord.objects.all(), "finished_at", _make_record_sums()
     else:
-        rows, column, sums = UsageHour.objects.all(), "hour", _hour_sums(SUMMED)
+        rows, column, sums = UsageHour.objects.all(), "hour", _make_hour_sums(SUMMED)
     return rows.filter(**{f"{column}__{name}": at for name, at in span.items()}), sums
 
 
@@ -167,15 +169,15 @@ _PREFIX = "sum_"
 """Prepended because Django refuses an aggregate named like a column."""
 
 
-def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_sums(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(_PREFIX): value for name, value in row.items()}
 
 
-def _hour_sums(names: Sequence[str]) -> dict[str, Any]:
+def _make_hour_sums(names: Sequence[str]) -> dict[str, Any]:
     return {f"{_PREFIX}{name}": Coalesce(Sum(name), 0) for name in names}
 
 
-def _record_sums() -> dict[str, Any]:
+def _make_record_sums() -> dict[str, Any]:
     counts = {
         "requests": Count("id"),
         "failed": Count("id", filter=Q(status="failed")),
@@ -185,7 +187,7 @@ def _record_sums() -> dict[str, Any]:
     return {f"{_PREFIX}{name}": value for name, value in (counts | sums).items()}
 
 
-def _record_histograms() -> dict[str, Any]:
+def _make_record_histograms() -> dict[str, Any]:
     """The histograms of UsageHour, computed from records by the ledger's rules."""
     counted = Q(status="completed") & ~Q(kind="batch")
     counts = {}
@@ -200,28 +202,28 @@ def _record_histograms() -> dict[str, Any]:
     return counts
 
 
-def daily_tokens(key_ids: Sequence[int], now: datetime) -> dict[int, list[int]]:
+def count_daily_tokens(key_ids: Sequence[int], now: datetime) -> dict[int, list[int]]:
     """Return each key's tokens for each of the last 30 days."""
-    days = {f"{day:%Y-%m-%d}": i for i, day in enumerate(MONTH.buckets(now))}
-    found = {key_id: [0] * len(days) for key_id in key_ids}
+    days = {f"{day:%Y-%m-%d}": i for i, day in enumerate(MONTH.list_buckets(now))}
+    tokens = {key_id: [0] * len(days) for key_id in key_ids}
     hours = UsageHour.objects.filter(api_key_id__in=key_ids, hour__gte=MONTH.start(now))
     rows = (
         hours.order_by()
-        .values("api_key_id", bucket=_prefix(MONTH, "hour"))
+        .values("api_key_id", bucket=_filter_period(MONTH, "hour"))
         .annotate(tokens=Sum(F("prompt_tokens") + F("completion_tokens")))
     )
     for row in rows:
         day = days.get(row["bucket"])  # none if Redis's clock, which dates usage, is ahead
         if day is not None:
-            found[row["api_key_id"]][day] = row["tokens"]
-    return found
+            tokens[row["api_key_id"]][day] = row["tokens"]
+    return tokens
 
 
-def by_model(period: Period, now: datetime) -> dict[str, dict[str, Any]]:
+def sum_by_model(period: Period, now: datetime) -> dict[str, dict[str, Any]]:
     """Return the sums of each model, including its adapters."""
-    return {row["model"]: row for row in ranked(period, now, "model", most=1000)}
+    return {row["model"]: row for row in rank(period, now, "model", limit=1000)}
 
 
-def by_organization(period: Period, now: datetime) -> dict[int, dict[str, Any]]:
-    rows = ranked(period, now, "organization_id", most=10_000)
+def sum_by_organization(period: Period, now: datetime) -> dict[int, dict[str, Any]]:
+    rows = rank(period, now, "organization_id", limit=10_000)
     return {row["organization_id"]: row for row in rows}

@@ -12,7 +12,15 @@ from django.utils import timezone
 
 from completions.admin.dashboard import figures, panels
 from completions.admin.dashboard.figures import DAY, PERIODS, Period, Sums
-from completions.admin.display import NONE, ago, compact, exact, milliseconds, money, share
+from completions.admin.display import (
+    NONE,
+    format_ago,
+    format_compact,
+    format_exact,
+    format_milliseconds,
+    format_money,
+    format_share,
+)
 from completions.admin.live import state
 from completions.models import ApiKey, BudgetWarning, UsageRecord
 from completions.models.usage import FIRST_TOKEN, LATENCY
@@ -37,82 +45,91 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     context["periods"] = [(p.name, p.title, p is period) for p in PERIODS.values()]
     context["period"] = period
     if request.user.has_perm("completions.view_usagerecord"):
-        context |= used(period, now)
+        context |= make_usage(period, now)
     context["title"] = "Dashboard"
     return context
 
 
-def used(period: Period, now: datetime) -> dict[str, Any]:
+def make_usage(period: Period, now: datetime) -> dict[str, Any]:
     """The tiles, charts and rankings of the period, and the live state."""
-    by_bucket = figures.series(period, now)
-    sums, earlier = figures.total(by_bucket), figures.before(period, now)
+    by_bucket = figures.load_series(period, now)
+    sums, earlier = figures.add_up(by_bucket), figures.sum_before(period, now)
     live = state.read()
-    labels = [period.label(bucket) for bucket in period.buckets(now)]
+    labels = [period.format_bucket(bucket) for bucket in period.list_buckets(now)]
     return {
-        "tiles": [*_usage_tiles(sums, earlier), *_live_tiles(live)],
+        "tiles": [*_make_usage_tiles(sums, earlier), *_make_live_tiles(live)],
         "warnings": [*live.warnings, *map(str, BudgetWarning.objects.current(now))],
         "panels": [
-            *panels.usage_panels(labels, by_bucket),
-            panels.load_panel(labels, period, now),
+            *panels.make_usage_panels(labels, by_bucket),
+            panels.make_load_panel(labels, period, now),
         ],
         "empty": not sums["requests"],
-        "keys": _top_keys(period, now, sums),
-        "models": _top_models(period, now, sums),
-        "failures": _failures(period, now),
+        "keys": _rank_keys(period, now, sums),
+        "models": _rank_models(period, now, sums),
+        "failures": _list_failures(period, now),
     }
 
 
-def _usage_tiles(sums: Sums, earlier: Sums) -> list[Tile]:
+def _make_usage_tiles(sums: Sums, earlier: Sums) -> list[Tile]:
     tokens = sums["prompt_tokens"] + sums["completion_tokens"]
     tokens_earlier = earlier["prompt_tokens"] + earlier["completion_tokens"]
     failed = sums["failed"]
     return [
         Tile(
-            "Requests", compact(sums["requests"]),
-            f"{exact(failed)} failed, {share(failed, sums['requests'])}",
+            "Requests",
+            format_compact(sums["requests"]),
+            f"{format_exact(failed)} failed, {format_share(failed, sums['requests'])}",
             "bad" if failed > 0.05 * sums["requests"] else "",
-            _change(sums["requests"], earlier["requests"]),
+            _format_change(sums["requests"], earlier["requests"]),
         ),
         Tile(
-            "Tokens", compact(tokens),
-            f"{compact(sums['prompt_tokens'])} in, {compact(sums['completion_tokens'])} out",
-            change=_change(tokens, tokens_earlier),
+            "Tokens",
+            format_compact(tokens),
+            f"{format_compact(sums['prompt_tokens'])} in, "
+            f"{format_compact(sums['completion_tokens'])} out",
+            change=_format_change(tokens, tokens_earlier),
         ),
         Tile(
-            "Cost", money(sums["cost_nanos"]), "at the prices in models.toml",
-            change=_change(sums["cost_nanos"], earlier["cost_nanos"]),
+            "Cost",
+            format_money(sums["cost_nanos"]),
+            "at the prices in models.toml",
+            change=_format_change(sums["cost_nanos"], earlier["cost_nanos"]),
         ),
-        Tile("Latency", *_quantiles(sums, LATENCY)),
-        Tile("First token", *_quantiles(sums, FIRST_TOKEN)),
+        Tile("Latency", *_format_quantiles(sums, LATENCY)),
+        Tile("First token", *_format_quantiles(sums, FIRST_TOKEN)),
         Tile(
             "Cached, forced",
-            f"{share(sums['cached_tokens'], sums['prompt_tokens'])}, "
-            f"{share(sums['forced_tokens'], sums['completion_tokens'])}",
+            f"{format_share(sums['cached_tokens'], sums['prompt_tokens'])}, "
+            f"{format_share(sums['forced_tokens'], sums['completion_tokens'])}",
             "of prompt tokens, of output tokens",
         ),
-    ]  # fmt: skip
+    ]
 
 
-def _quantiles(sums: Sums, columns: Sequence[str]) -> tuple[str, str]:
-    median, p95 = (milliseconds(quantile(sums, columns, q)) for q in (0.5, 0.95))
+def _format_quantiles(sums: Sums, columns: Sequence[str]) -> tuple[str, str]:
+    median, p95 = (format_milliseconds(quantile(sums, columns, q)) for q in (0.5, 0.95))
     return median, f"median; p95 {p95}"
 
 
-def _change(now: float, before: float) -> str:
+def _format_change(now: float, before: float) -> str:
     """The change from the previous period; empty if that period had almost none."""
     if now > 10 * before:
         return ""
     return f"{round(100 * (now - before) / before):+d} %" if before else ""
 
 
-def _live_tiles(live: state.Live) -> list[Tile]:
+def _make_live_tiles(live: state.Live) -> list[Tile]:
     if not live.reachable:
         return [Tile("Queue", NONE, "Redis does not answer", "bad")]
-    parts = [f"{exact(n)} {kind}" for kind, n in live.queued_by_kind.items()]
-    slots = f"{exact(live.running)} / {exact(live.slots)}" if live.slots else exact(live.running)
+    parts = [f"{format_exact(n)} {kind}" for kind, n in live.count_queued_by_kind.items()]
+    slots = (
+        f"{format_exact(live.running)} / {format_exact(live.slots)}"
+        if live.slots
+        else format_exact(live.running)
+    )
     workers = f"on {len(live.workers)} worker{'s' if len(live.workers) != 1 else ''}"
     return [
-        Tile("Queue now", exact(live.queued.total()), ", ".join(parts) or "empty"),
+        Tile("Queue now", format_exact(live.queued.total()), ", ".join(parts) or "empty"),
         Tile("Slots now", slots, f"running {workers}", "" if live.workers else "bad"),
     ]
 
@@ -120,23 +137,23 @@ def _live_tiles(live: state.Live) -> list[Tile]:
 # Rankings ---------------------------------------------------------------------------------------
 
 
-def _ranking(row: Mapping[str, Any], sums: Sums) -> dict[str, Any]:
+def _make_ranking(row: Mapping[str, Any], sums: Sums) -> dict[str, Any]:
     whole = sums["prompt_tokens"] + sums["completion_tokens"]
     return {
-        "requests": exact(row["requests"]),
-        "tokens": compact(row["tokens"]),
-        "cost": money(row["cost_nanos"]),
-        "failed": share(row["failed"], row["requests"]) if row["failed"] else NONE,
+        "requests": format_exact(row["requests"]),
+        "tokens": format_compact(row["tokens"]),
+        "cost": format_money(row["cost_nanos"]),
+        "failed": format_share(row["failed"], row["requests"]) if row["failed"] else NONE,
         "share": round(100 * row["tokens"] / whole) if whole else 0,
     }
 
 
-def _top_keys(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]]:
-    rows = figures.ranked(period, now, "api_key_id")
+def _rank_keys(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]]:
+    rows = figures.rank(period, now, "api_key_id")
     keys = ApiKey.objects.select_related("organization").in_bulk([r["api_key_id"] for r in rows])
     return [
         {
-            **_ranking(row, sums),
+            **_make_ranking(row, sums),
             "name": key.name,
             "note": key.organization.name,
             "link": reverse("admin:completions_apikey_change", args=[key.pk]),
@@ -146,28 +163,28 @@ def _top_keys(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]]
     ]
 
 
-def _top_models(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]]:
+def _rank_models(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]]:
     requests = reverse("admin:completions_usagerecord_changelist")
     return [
         {
-            **_ranking(row, sums),
+            **_make_ranking(row, sums),
             "name": row["model"],
             "note": row["adapter"] and f"adapter {row['adapter']}",
             "link": f"{requests}?{urlencode({'model': row['model']})}",
         }
-        for row in figures.ranked(period, now, "model", "adapter")
+        for row in figures.rank(period, now, "model", "adapter")
     ]
 
 
-def _failures(period: Period, now: datetime) -> list[dict[str, Any]]:
-    rows = figures.failures(period, now)
+def _list_failures(period: Period, now: datetime) -> list[dict[str, Any]]:
+    rows = figures.count_failures(period, now)
     last = UsageRecord.objects.in_bulk([row["last_id"] for row in rows])
     requests = reverse("admin:completions_usagerecord_changelist")
     return [
         {
             "code": row["error_code"] or "unknown",
-            "count": exact(row["count"]),
-            "when": ago(record.finished_at, now),
+            "count": format_exact(row["count"]),
+            "when": format_ago(record.finished_at, now),
             "job": record.job_id,
             "job_link": reverse("operations:job", args=[record.job_id]),
             "link": f"{requests}?status=failed&error_code={row['error_code']}",

@@ -7,8 +7,8 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
-from completions.admin.base import acts, page, sees
-from completions.admin.display import NONE, compact, label, seconds
+from completions.admin.base import render_page, require_change, require_view
+from completions.admin.display import NONE, format_compact, format_seconds, make_label
 from completions.admin.live import state
 from completions.jobs import operate
 from completions.jobs.record import JobRecord
@@ -18,51 +18,53 @@ _SHOWN = 200
 """The number of open jobs shown on the page."""
 
 
-@sees("view_job")
-def open_jobs(request: HttpRequest) -> HttpResponseBase:
+@require_view("view_job")
+def list_open_jobs(request: HttpRequest) -> HttpResponseBase:
     now_live = state.read()
-    wanted = request.GET.get("state", "")
-    found = [job for job in now_live.jobs if wanted in ("", job.state)]
-    shown = found[:_SHOWN]
-    keys = ApiKey.objects.select_related("organization").in_bulk({j.api_key_id for j in shown})
+    filter_state = request.GET.get("state", "")
+    matches = [job for job in now_live.jobs if filter_state in ("", job.state)]
+    page_jobs = matches[:_SHOWN]
+    keys = ApiKey.objects.select_related("organization").in_bulk({j.api_key_id for j in page_jobs})
     states = [
         (name, name.capitalize(), sum(job.state == name for job in now_live.jobs))
         for name in ("running", "queued")
     ]
     context = {
         "live": now_live,
-        "rows": [_job_row(job, keys.get(job.api_key_id)) for job in shown],
-        "hidden": len(found) - len(shown) + now_live.open_in_all - len(now_live.jobs),
+        "rows": [_make_row(job, keys.get(job.api_key_id)) for job in page_jobs],
+        "hidden": len(matches) - len(page_jobs) + now_live.open_in_all - len(now_live.jobs),
         "states": [("", "All", len(now_live.jobs)), *states],
-        "wanted": wanted,
+        "wanted": filter_state,
         "may_act": request.user.has_perm("completions.change_job"),
     }
-    return page(request, "quire/live.html", "Live jobs", context)
+    return render_page(request, "quire/live.html", "Live jobs", context)
 
 
-def _job_row(job: JobRecord, key: ApiKey | None) -> dict[str, Any]:
+def _make_row(job: JobRecord, key: ApiKey | None) -> dict[str, Any]:
     now = timezone.now().timestamp()
     running = now - job.started if job.started else None
     return {
         "id": job.id,
-        "state_label": label("cancelling" if job.cancelling else job.state),
+        "state_label": make_label("cancelling" if job.cancelling else job.state),
         "model": job.model,
         "kind": job.kind,
         "key": key.name if key else "deleted",
         "organization": key.organization.name if key else "",
-        "waited": seconds((job.started or now) - job.created),
-        "running": seconds(running),
-        "tokens": f"{compact(job.prompt_tokens)} / {compact(job.generated)}",
-        "rate": f"{compact(job.generated / running)}/s" if running and job.generated else NONE,
+        "waited": format_seconds((job.started or now) - job.created),
+        "running": format_seconds(running),
+        "tokens": f"{format_compact(job.prompt_tokens)} / {format_compact(job.generated)}",
+        "rate": f"{format_compact(job.generated / running)}/s"
+        if running and job.generated
+        else NONE,
         "worker": job.worker,
         "attempt": job.attempt,
     }
 
 
-@acts("change_job")
+@require_change("change_job")
 def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Cancel a job: at once while it is queued, at the worker's next step while it runs."""
-    with state.store() as store:
+    with state.open_store() as store:
         was = operate.cancel(store, job_id)
     if was in ("queued", "running"):
         messages.success(request, f"{job_id} was {was} and is cancelled.")
@@ -71,10 +73,10 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
     return redirect("operations:job", job_id)
 
 
-@acts("change_job")
+@require_change("change_job")
 def requeue(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Queue a job again, for example if its worker is stuck or its message was lost."""
-    with state.store() as store:
+    with state.open_store() as store:
         was = operate.requeue(store, job_id)
     if was == "running":
         messages.success(

@@ -39,11 +39,11 @@ class Live:
     queued: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Number of queued jobs by model and kind."""
 
-    def queued_for(self, model: str) -> int:
+    def count_queued(self, model: str) -> int:
         return sum(count for (of, _), count in self.queued.items() if of == model)
 
     @property
-    def queued_by_kind(self) -> Counter[str]:
+    def count_queued_by_kind(self) -> Counter[str]:
         by_kind = Counter[str]()
         for (_, kind), count in self.queued.items():
             by_kind[kind] += count
@@ -56,38 +56,38 @@ class Live:
 
     @property
     def slots(self) -> int:
-        return sum(slots_of(worker) for worker in self.workers)
+        return sum(count_slots(worker) for worker in self.workers)
 
     @property
     def warnings(self) -> list[str]:
         """Problems that an operator should see first."""
         if not self.reachable:
             return [UNREACHABLE]
-        found = []
-        for entry in model_files.served_models():
+        messages = []
+        for entry in model_files.load_catalog():
             of_model = [worker for worker in self.workers if worker.model == entry.id]
             if not of_model:
-                found.append(f"No worker serves {entry.id}: its requests wait or are refused.")
+                messages.append(f"No worker serves {entry.id}: its requests wait or are refused.")
             elif not any(worker.accepting for worker in of_model):
-                found.append(f"All workers of {entry.id} are drained: its requests wait.")
-        found += [
+                messages.append(f"All workers of {entry.id} are drained: its requests wait.")
+        messages += [
             f"Worker {worker.id} has sent no heartbeat for {worker.age:.0f} s."
             for worker in self.workers
             if worker.standing == "silent"
         ]
-        return found
+        return messages
 
 
 @cache
-def _store() -> SyncStore:
+def _make_store() -> SyncStore:
     return JobStore(connect(settings.REDIS_URL, timeout=_TIMEOUT), settings.REDIS_PREFIX)
 
 
 @contextmanager
-def store() -> Iterator[SyncStore]:
+def open_store() -> Iterator[SyncStore]:
     """Yield this process's Redis store. Raises UnreachableError if a command in the block fails."""
     try:
-        yield _store()
+        yield _make_store()
     except (RedisError, OSError) as error:
         raise UnreachableError(UNREACHABLE) from error
 
@@ -95,7 +95,7 @@ def store() -> Iterator[SyncStore]:
 def read() -> Live:
     """Read the live state; `reachable` is false if Redis does not answer."""
     try:
-        with store() as redis:
+        with open_store() as redis:
             workers = list_workers_sync(redis)
             jobs, total = operate.list_open_jobs(redis)
             queued = operate.count_queued(redis)
@@ -104,6 +104,6 @@ def read() -> Live:
     return Live(True, workers, jobs, total, queued)
 
 
-def slots_of(worker: WorkerRecord) -> int:
-    entry = model_files.served_models().get(worker.model)
-    return worker.slots or (entry.slots if entry else 0)
+def count_slots(worker: WorkerRecord) -> int:
+    entry = model_files.load_catalog().get(worker.model)
+    return worker.slots or (entry.max_sequences if entry else 0)

@@ -8,51 +8,59 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
-from completions.admin.base import acts, page, sees
-from completions.admin.display import ago, compact, exact, label, share
+from completions.admin.base import render_page, require_change, require_view
+from completions.admin.display import (
+    format_ago,
+    format_compact,
+    format_exact,
+    format_share,
+    make_label,
+)
 from completions.admin.live import state
 from completions.jobs import workers as registry
 from completions.jobs.workers import WorkerRecord
 
 
-@sees("view_job")
-def workers(request: HttpRequest) -> HttpResponseBase:
+@require_view("view_job")
+def list_workers(request: HttpRequest) -> HttpResponseBase:
     live = state.read()
     context = {
         "live": live,
-        "workers": [_worker_row(worker) for worker in live.workers],
+        "workers": [_make_row(worker) for worker in live.workers],
         "may_act": request.user.has_perm("completions.change_job"),
     }
-    return page(request, "quire/workers.html", "Workers", context)
+    return render_page(request, "quire/workers.html", "Workers", context)
 
 
-def _worker_row(worker: WorkerRecord) -> dict[str, Any]:
-    facts, slots = worker.facts, state.slots_of(worker)
+def _make_row(worker: WorkerRecord) -> dict[str, Any]:
+    facts, slots = worker.facts, state.count_slots(worker)
     now = timezone.now()
     running, blocks = facts.get("running", 0), facts.get("kv_blocks_total", 0)
     return {
         "id": worker.id,
         "model": worker.model,
-        "label": label(worker.standing),
-        "heartbeat": ago(now - timedelta(seconds=worker.age), now),
-        "jobs": exact(facts.get("jobs")),
+        "label": make_label(worker.standing),
+        "heartbeat": format_ago(now - timedelta(seconds=worker.age), now),
+        "jobs": format_exact(facts.get("jobs")),
         "running": running,
         "slots": slots,
         "slots_percent": round(100 * running / slots) if slots else 0,
-        "waiting": exact(facts.get("waiting")),
+        "waiting": format_exact(facts.get("waiting")),
         "memory_percent": round(100 * facts.get("kv_blocks_used", 0) / blocks) if blocks else 0,
-        "memory": share(facts.get("kv_blocks_used", 0), blocks),
-        "generated": compact(facts.get("generated_tokens")),
-        "forced": share(facts.get("forced_tokens", 0), facts.get("generated_tokens", 0)),
-        "cached": share(facts.get("prefix_cache_hits", 0), facts.get("prefix_cache_queries", 0)),
-        "preemptions": exact(facts.get("preemptions")),
+        "memory": format_share(facts.get("kv_blocks_used", 0), blocks),
+        "generated": format_compact(facts.get("generated_tokens")),
+        "forced": format_share(facts.get("forced_tokens", 0), facts.get("generated_tokens", 0)),
+        "cached": format_share(
+            facts.get("prefix_cache_hits", 0), facts.get("prefix_cache_queries", 0)
+        ),
+        "preemptions": format_exact(facts.get("preemptions")),
         "can_drain": not worker.drain_wanted,
     }
 
 
-@acts("change_job")
+@require_change("change_job")
 def drain(request: HttpRequest, worker_id: str) -> HttpResponseBase:
-    with state.store() as store:
+    with state.open_store() as store:
         registry.drain(store, worker_id)
     messages.success(
         request,
@@ -61,9 +69,9 @@ def drain(request: HttpRequest, worker_id: str) -> HttpResponseBase:
     return redirect("operations:workers")
 
 
-@acts("change_job")
+@require_change("change_job")
 def resume(request: HttpRequest, worker_id: str) -> HttpResponseBase:
-    with state.store() as store:
+    with state.open_store() as store:
         registry.resume(store, worker_id)
     messages.success(request, f"{worker_id} takes jobs again within seconds.")
     return redirect("operations:workers")

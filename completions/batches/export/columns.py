@@ -19,7 +19,7 @@ from completions.batches.export.types import (
     unite_types,
 )
 from completions.exceptions import FieldError
-from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, given_constraint
+from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, find_constraint
 
 WHOLE = "answer"
 """The column of an answer whose schema has no properties."""
@@ -126,7 +126,7 @@ class Collector:
 
 def _infer_answer_type(constraints: Mapping[str, Any]) -> Type | None:
     try:
-        constraint = given_constraint(_FIELDS.read(constraints))
+        constraint = find_constraint(_FIELDS.read(constraints))
         schema = find_schema(constraint)
     except (FieldError, ValueError):  # such a line was refused
         return None

@@ -12,10 +12,10 @@ from completions.batches.planning.intervals import Interval, predict_next, predi
 from completions.batches.planning.order import Plan
 from completions.catalog import model_files
 from completions.grammars import TokenSource
-from completions.grammars.lengths import Bounds, bounds_of
+from completions.grammars.lengths import Bounds, find_bounds
 from completions.grammars.lengths.bounds import UNKNOWN
 from completions.models import ApiKey, Batch, BatchStatus
-from completions.requests import judging
+from completions.requests import validation
 from completions.usage import budgets
 
 MAX_LISTED = 100
@@ -43,20 +43,22 @@ class Tally:
         choices *= sampling.get("best_of") or sampling["n"]
         bounds = self._bounds(request["grammar"], source)
         self._lines += 1
-        self._unknown += bounds.least is None and request["grammar"] is not None
+        self._unknown += bounds.min_tokens is None and request["grammar"] is not None
         if bounds.at_least > most:
             self._unfinishable += 1
             if len(self._cannot_finish) < MAX_LISTED:
                 self._cannot_finish.append(custom_id)
         self._least += choices * min(most, max(bounds.at_least, sampling.get("min_tokens") or 0))
-        self._most += choices * (most if bounds.most is None else min(most, bounds.most))
+        self._most += choices * (
+            most if bounds.max_tokens is None else min(most, bounds.max_tokens)
+        )
 
     def _bounds(self, grammar: str | None, source: TokenSource) -> Bounds:
         if grammar is None or (self._until is not None and time.monotonic() > self._until):
             return UNKNOWN
         if self._until is None:
             self._until = time.monotonic() + GRAMMAR_SECONDS
-        return bounds_of(grammar, source)
+        return find_bounds(grammar, source)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as JSON. `grammars_without_least` counts the lines whose minimum was not
@@ -110,7 +112,7 @@ def _cost(
 ) -> dict[str, Any] | None:
     """Estimate the cost at the model's prices, and what the budgets of the key and its organization
     leave."""
-    entry = model_files.served_models().get(batch.model)
+    entry = model_files.load_catalog().get(batch.model)
     prompt, cheap, completion = (entry.token_prices if entry else ()) or (0.0, 0.0, 0.0)
     least_prompt = cached * cheap + computed * prompt
     most_prompt = (cached + computed) * max(prompt, cheap)
@@ -222,6 +224,6 @@ def forecast_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
 
 def load_token_source(model: str) -> TokenSource:
     """Return the vocabulary of a served model, as its tokens."""
-    entry = model_files.served_models().get(model)
+    entry = model_files.load_catalog().get(model)
     assert entry is not None, "a line that was prepared has a served model"
-    return judging.token_source(model_files.load(entry))
+    return validation.make_token_source(model_files.load(entry))

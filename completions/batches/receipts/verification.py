@@ -10,11 +10,11 @@ from completions.accounts.keys import Principal
 from completions.batches.receipts.receipt import digest
 from completions.batches.receipts.source import Receipted
 from completions.catalog.model_files import ModelFiles
-from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.contract.token_bytes import TokenBytes
 from completions.exceptions import APIError
 from completions.grammars import tokens
-from completions.requests import judging, preparation
+from completions.requests import preparation, validation
 
 _CHANGING_TEXT = (
     "echo",
@@ -79,8 +79,8 @@ def _check_grammar(
     grammar: str, ids: Sequence[int], choice: Any, files: ModelFiles, stops: frozenset[int]
 ) -> str | None:
     """Walk the ids through the matcher that the engine uses. Returns what is wrong, or None."""
-    source = judging.token_source(files)
-    matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=JUDGE_LIMITS)
+    source = validation.make_token_source(files)
+    matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=VALIDATION_LIMITS)
     text_ids = list(ids[:-1] if ids and ids[-1] in stops else ids)
     taken = matcher.try_consume_tokens(text_ids)
     if taken < len(text_ids):
@@ -106,7 +106,7 @@ def _check_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | Non
     text = _get_text(choice, files)
     if text is None or not read.is_byte_level:
         return None
-    content = b"".join(read.of(id) for id in ids if id not in read.special_ids)
+    content = b"".join(read.get(id) for id in ids if id not in read.special_ids)
     incomplete = "\N{REPLACEMENT CHARACTER}"
     decoded, visible = content.decode(errors="replace"), text.rstrip(incomplete)
     is_cut = choice.get("matched_stop") is not None
@@ -121,7 +121,7 @@ def _get_text(choice: Any, files: ModelFiles) -> str | None:
     if "text" in choice:
         return str(choice["text"])
     message = choice["message"]
-    if message.get("tool_calls") or message["content"] is None or files.entry.thinking_marks:
+    if message.get("tool_calls") or message["content"] is None or files.entry.think_tags:
         return None
     return str(message["content"])
 

@@ -1,1 +1,1 @@
-"""Stop regexes: judged in the web tier, followed by the engine. No dependencies."""
+"""Stop regexes: validated in the web tier, followed by the engine. No dependencies."""

@@ -72,12 +72,12 @@ class StopRegex:
         self._known: dict[tuple[int, ...], _States] = {}
         self.cached = 0
         """The size of the cache, in states."""
-        at_start, nullable = nfa.closure([nfa.first], of_text=True, of_line=True)
+        at_start, nullable = nfa.find_closure([nfa.first], of_text=True, of_line=True)
         if nullable:
             raise RegexError(f"{pattern!r} matches the empty text; require at least one character")
-        self.start = self._states(tuple(at_start))
-        within, _ = nfa.closure([nfa.first], of_text=False, of_line=False)
-        self.within = self._states(tuple(within))
+        self.start = self._intern(tuple(at_start))
+        within, _ = nfa.find_closure([nfa.first], of_text=False, of_line=False)
+        self.within = self._intern(tuple(within))
         """The start of a search within a text."""
 
     def step(self, states: _States, char: str) -> _Step:
@@ -85,8 +85,8 @@ class StopRegex:
             return step
         if self.cached > _CACHED_STATES:
             self._known, self.cached = {}, 0
-            self.start = self._states(self.start.numbers)
-            self.within = self._states(self.within.numbers)
+            self.start = self._intern(self.start.numbers)
+            self.within = self._intern(self.within.numbers)
         step = states.steps[char] = self._compute(states, char)
         self.cached += len(step.sources) + 1
         return step
@@ -99,16 +99,16 @@ class StopRegex:
             matches, following = self._nfa.edges[number]
             if not matches(char):
                 continue
-            reached, accepts = self._nfa.closure(following, False, char == "\n", numbers)
+            reached, accepts = self._nfa.find_closure(following, False, char == "\n", numbers)
             numbers.update(dict.fromkeys(reached))
             sources += [source] * len(reached)
             if accepts and accepted < 0:
                 accepted = source
-        fresh, _ = self._nfa.closure([self._nfa.first], False, char == "\n", numbers)
-        target = self._states((*numbers, *fresh))
+        fresh, _ = self._nfa.find_closure([self._nfa.first], False, char == "\n", numbers)
+        target = self._intern((*numbers, *fresh))
         return _Step(target, tuple(sources), accepted)
 
-    def _states(self, numbers: tuple[int, ...]) -> _States:
+    def _intern(self, numbers: tuple[int, ...]) -> _States:
         states = self._known.get(numbers)
         if states is None:
             states = self._known[numbers] = _States(numbers)
@@ -189,7 +189,7 @@ class _Nfa:
         self._forks: list[tuple[list[int], Start | None]] = [([], None), ([], None)]
         self.first = self._build(tree, _ACCEPT)
 
-    def closure(
+    def find_closure(
         self, states: Iterable[int], of_text: bool, of_line: bool, without: Container[int] = ()
     ) -> tuple[list[int], bool]:
         """Return the character states reachable without a character, except those in ``without``,
@@ -221,7 +221,7 @@ class _Nfa:
             self.edges.append((node.matches, [following]))
             return len(self.edges) - 1
         if isinstance(node, Start):
-            return self._fork([following], node)
+            return self._add_fork([following], node)
         if isinstance(node, End):
             return following  # the parser ensures that only the end follows
         if isinstance(node, Concatenation):
@@ -229,19 +229,19 @@ class _Nfa:
                 following = self._build(part, following)
             return following
         if isinstance(node, Alternation):
-            return self._fork([self._build(option, following) for option in node.options])
+            return self._add_fork([self._build(option, following) for option in node.options])
         return self._build_repeat(node, following)
 
     def _build_repeat(self, node: Repeat, following: int) -> int:
         if node.maximum is None:
-            again = self._fork([])
+            again = self._add_fork([])
             body = self._build(node.node, again)
             self._forks[-again][0].extend((body, following))
             following = again
         else:
             after = following
             for _ in range(node.maximum - node.minimum):
-                following = self._fork([self._build(node.node, following), after])
+                following = self._add_fork([self._build(node.node, following), after])
         for _ in range(node.minimum):
             body = self._build(node.node, following)
             if body == following:
@@ -249,7 +249,7 @@ class _Nfa:
             following = body
         return following
 
-    def _fork(self, following: list[int], start: Start | None = None) -> int:
+    def _add_fork(self, following: list[int], start: Start | None = None) -> int:
         if len(self._forks) > 4 * MAX_STATES:
             raise RegexError(f"the pattern is too large: more than {MAX_STATES} states; shorten it")
         self._forks.append((following, start))

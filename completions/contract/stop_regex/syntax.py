@@ -93,9 +93,9 @@ _FLAG_FIELDS = {"i": "ignore_case", "m": "multiline", "s": "dot_all"}
 def parse(pattern: str) -> Node:
     """The tree of a pattern. Raises RegexError."""
     parser = _Parser(pattern)
-    node = parser.alternation(0)
-    if not parser.at_end:
-        raise parser.error("this ) has no matching (; write \\) for the character")
+    node = parser.parse_alternation(0)
+    if not parser.is_at_end:
+        raise parser.make_error("this ) has no matching (; write \\) for the character")
     _check_ends(node, is_last=True)
     return node
 
@@ -127,53 +127,57 @@ class _Parser:
         self._flags = _Flags()
 
     @property
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         return self._at == len(self._pattern)
 
-    def error(self, reason: str) -> RegexError:
+    def make_error(self, reason: str) -> RegexError:
         return RegexError(f"{reason} (at character {self._at} of {self._pattern!r})")
 
-    def alternation(self, depth: int) -> Node:
+    def parse_alternation(self, depth: int) -> Node:
         """Read alternatives up to the end or a closing bracket. Flags set inside end there too."""
         if depth > _MAX_DEPTH:
-            raise self.error(f"more than {_MAX_DEPTH} nested groups; remove some")
+            raise self.make_error(f"more than {_MAX_DEPTH} nested groups; remove some")
         flags = self._flags
-        options = [self._concatenation(depth)]
+        options = [self._parse_concatenation(depth)]
         while self._take("|"):
-            options.append(self._concatenation(depth))
+            options.append(self._parse_concatenation(depth))
         self._flags = flags
         return options[0] if len(options) == 1 else Alternation(options)
 
-    def _concatenation(self, depth: int) -> Node:
+    def _parse_concatenation(self, depth: int) -> Node:
         parts: list[Node] = []
-        while not self.at_end and self._peek() not in "|)":
+        while not self.is_at_end and self._peek() not in "|)":
             bare = self._peek() != "("
-            node = self._atom(depth)
+            node = self._parse_atom(depth)
             if node is not None:
-                parts.append(self._quantified(node, bare))
+                parts.append(self._parse_quantifier(node, bare))
         return parts[0] if len(parts) == 1 else Concatenation(parts)
 
-    def _quantified(self, node: Node, bare: bool) -> Node:
-        if (bounds := self._bounds()) is None:
+    def _parse_quantifier(self, node: Node, bare: bool) -> Node:
+        if (bounds := self._parse_bounds()) is None:
             return node
         if bare and isinstance(node, Start | End):
-            raise self.error("nothing to repeat; write a backslash before it for the character")
+            raise self.make_error(
+                "nothing to repeat; write a backslash before it for the character"
+            )
         minimum, maximum = bounds
         if minimum > _MAX_REPEAT or (maximum or 0) > _MAX_REPEAT:
-            raise self.error(f"a repetition of more than {_MAX_REPEAT}; lower it")
+            raise self.make_error(f"a repetition of more than {_MAX_REPEAT}; lower it")
         if maximum is not None and minimum > maximum:
-            raise self.error("a repetition whose minimum exceeds its maximum; exchange them")
+            raise self.make_error("a repetition whose minimum exceeds its maximum; exchange them")
         self._take("?")  # lazy
-        if not self.at_end and (self._peek() in "*+?" or self._bounds() is not None):
-            raise self.error("a repetition of a repetition; put the first one in a group (?:...)")
+        if not self.is_at_end and (self._peek() in "*+?" or self._parse_bounds() is not None):
+            raise self.make_error(
+                "a repetition of a repetition; put the first one in a group (?:...)"
+            )
         return Repeat(node, minimum, maximum)
 
-    def _bounds(self) -> tuple[int, int | None] | None:
+    def _parse_bounds(self) -> tuple[int, int | None] | None:
         """Read a quantifier, if there is one. Braces around anything else are literal."""
         for char, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._take(char):
                 return bounds
-        if self.at_end or self._peek() != "{":
+        if self.is_at_end or self._peek() != "{":
             return None
         inside, closed, _ = self._pattern[self._at + 1 :].partition("}")
         low, comma, high = inside.partition(",")
@@ -182,15 +186,15 @@ class _Parser:
         self._at += len(inside) + 2
         return int(low), int(high) if high else None if comma else int(low)
 
-    def _atom(self, depth: int) -> Node | None:
+    def _parse_atom(self, depth: int) -> Node | None:
         """Read one item; None for flags, which change how the rest is read."""
         char = self._next()
         if char == "(":
-            return self._group(depth)
+            return self._parse_group(depth)
         if char == "[":
-            return self._class()
+            return self._parse_class()
         if char == "\\":
-            return self._escape()
+            return self._parse_escape()
         if char == "^":
             return Start(self._flags.multiline)
         if char == "$":
@@ -198,31 +202,33 @@ class _Parser:
         if char == ".":
             return Chars((lambda _: True) if self._flags.dot_all else "\n".__ne__)
         if char in "*+?":
-            raise self.error("nothing to repeat; write a backslash before it for the character")
-        return self._literal(char)
+            raise self.make_error(
+                "nothing to repeat; write a backslash before it for the character"
+            )
+        return self._make_literal(char)
 
-    def _group(self, depth: int) -> Node | None:
+    def _parse_group(self, depth: int) -> Node | None:
         flags = self._flags
         if self._take("?"):
-            if self._take("P<") or (not self._peek_is("<=", "<!") and self._take("<")):
+            if self._take("P<") or (not self._is_next("<=", "<!") and self._take("<")):
                 name, closed, _ = self._pattern[self._at :].partition(">")
                 if not closed or not name.isidentifier():
-                    raise self.error(
+                    raise self.make_error(
                         "a bad group name; write (?P<name>...) with letters, digits and _"
                     )
                 self._at += len(name) + 1
             elif not self._take(":") and not self._set_flags():
                 return None  # the flags hold until the enclosing group ends
-        node = self.alternation(depth + 1)
+        node = self.parse_alternation(depth + 1)
         self._flags = flags
         if not self._take(")"):
-            raise self.error("a group is not closed; write a ), or \\( for the character")
+            raise self.make_error("a group is not closed; write a ), or \\( for the character")
         return node
 
     def _set_flags(self) -> bool:
         """Read ``ims-ims`` and its terminator; True if the flags open a group."""
         value = True
-        while not self.at_end:
+        while not self.is_at_end:
             char = self._next()
             if char == "-":
                 value = False
@@ -231,66 +237,70 @@ class _Parser:
             elif char in ":)":
                 return char == ":"
             else:
-                raise self.error(
+                raise self.make_error(
                     "look-around and this kind of group are not supported; write (?:...)"
                 )
-        raise self.error("a group is not closed; write a ), or \\( for the character")
+        raise self.make_error("a group is not closed; write a ), or \\( for the character")
 
-    def _class(self) -> Chars:
+    def _parse_class(self) -> Chars:
         negated = self._take("^")
         members: list[Predicate] = []
         while not members or not self._take("]"):
-            if self.at_end:
-                raise self.error("a class is not closed; write a ], or \\[ for the character")
-            if self._peek_is(*_SET_OPERATIONS):
-                raise self.error("set operations and named classes are not supported; escape them")
-            members.append(self._member())
-        matches = self._folded(lambda char: any(member(char) for member in members))
-        return Chars(_negated(matches) if negated else matches)
+            if self.is_at_end:
+                raise self.make_error("a class is not closed; write a ], or \\[ for the character")
+            if self._is_next(*_SET_OPERATIONS):
+                raise self.make_error(
+                    "set operations and named classes are not supported; escape them"
+                )
+            members.append(self._parse_member())
+        matches = self._fold_case(lambda char: any(member(char) for member in members))
+        return Chars(_negate(matches) if negated else matches)
 
-    def _member(self) -> Predicate:
-        low = self._member_end()
+    def _parse_member(self) -> Predicate:
+        low = self._parse_member_end()
         if not isinstance(low, str):
             return low
-        if not self._peek_is("-") or self._peek_is("-]"):
-            return _range(low, low)
+        if not self._is_next("-") or self._is_next("-]"):
+            return _make_range(low, low)
         self._at += 1
-        high = self._member_end() if not self.at_end else low
+        high = self._parse_member_end() if not self.is_at_end else low
         if not isinstance(high, str) or high < low:
-            raise self.error("a bad range in a class; write the smaller character first, as in a-z")
-        return _range(low, high)
+            raise self.make_error(
+                "a bad range in a class; write the smaller character first, as in a-z"
+            )
+        return _make_range(low, high)
 
-    def _member_end(self) -> str | Predicate:
+    def _parse_member_end(self) -> str | Predicate:
         char = self._next()
-        return self._escaped() if char == "\\" else char
+        return self._parse_escaped() if char == "\\" else char
 
-    def _escape(self) -> Node:
+    def _parse_escape(self) -> Node:
         if self._take("A"):
             return Start(of_line=False)
         if self._take("z") or self._take("Z"):
             return End()
-        escaped = self._escaped()
-        return self._literal(escaped) if isinstance(escaped, str) else Chars(escaped)
+        escaped = self._parse_escaped()
+        return self._make_literal(escaped) if isinstance(escaped, str) else Chars(escaped)
 
-    def _escaped(self) -> str | Predicate:
+    def _parse_escaped(self) -> str | Predicate:
         """The character, or the set of characters, that follows a backslash."""
-        if self.at_end:
-            raise self.error("a backslash with nothing after it; write two for the character")
+        if self.is_at_end:
+            raise self.make_error("a backslash with nothing after it; write two for the character")
         char = self._next()
         if char.lower() in _CATEGORIES:
             category = _CATEGORIES[char.lower()]
-            return category if char.islower() else _negated(category)
+            return category if char.islower() else _negate(category)
         if char in _HEX_DIGITS:
-            return self._code_point(_HEX_DIGITS[char])
+            return self._parse_code_point(_HEX_DIGITS[char])
         if char in _REFUSED_ESCAPES:
-            raise self.error(_REFUSED_ESCAPES[char])
+            raise self.make_error(_REFUSED_ESCAPES[char])
         if char in _CONTROLS:
             return _CONTROLS[char]
         if char.isascii() and char.isalnum():
-            raise self.error(f"unknown escape \\{char}; write {char} without the backslash")
+            raise self.make_error(f"unknown escape \\{char}; write {char} without the backslash")
         return char
 
-    def _code_point(self, length: int) -> str:
+    def _parse_code_point(self, length: int) -> str:
         code = re.compile(rf"\{{([0-9A-Fa-f]+)\}}|([0-9A-Fa-f]{{{length}}})").match(
             self._pattern, self._at
         )
@@ -299,14 +309,14 @@ class _Parser:
         except (ValueError, OverflowError):
             char = ""  # beyond Unicode
         if not code or not char:
-            raise self.error("a bad character code; write it as in \\x41 or \\u0041")
+            raise self.make_error("a bad character code; write it as in \\x41 or \\u0041")
         self._at = code.end()
         return char
 
-    def _literal(self, char: str) -> Chars:
-        return Chars(self._folded(_range(char, char)))
+    def _make_literal(self, char: str) -> Chars:
+        return Chars(self._fold_case(_make_range(char, char)))
 
-    def _folded(self, matches: Predicate) -> Predicate:
+    def _fold_case(self, matches: Predicate) -> Predicate:
         if not self._flags.ignore_case:
             return matches
         return lambda char: matches(char) or matches(char.lower()) or matches(char.upper())
@@ -314,7 +324,7 @@ class _Parser:
     def _peek(self) -> str:
         return self._pattern[self._at]
 
-    def _peek_is(self, *texts: str) -> bool:
+    def _is_next(self, *texts: str) -> bool:
         return self._pattern.startswith(texts, self._at)
 
     def _next(self) -> str:
@@ -323,7 +333,7 @@ class _Parser:
         return char
 
     def _take(self, text: str) -> bool:
-        if not self._peek_is(text):
+        if not self._is_next(text):
             return False
         self._at += len(text)
         return True
@@ -333,9 +343,9 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 6
 
 
-def _range(low: str, high: str) -> Predicate:
+def _make_range(low: str, high: str) -> Predicate:
     return low.__eq__ if low == high else lambda char: low <= char <= high
 
 
-def _negated(matches: Predicate) -> Predicate:
+def _negate(matches: Predicate) -> Predicate:
     return lambda char: not matches(char)

@@ -25,16 +25,18 @@ _BEARER = "ApiKey"
 
 
 @lru_cache(maxsize=1)
-def document() -> dict[str, Any]:
+def make_document() -> dict[str, Any]:
     """Return the document. Do not modify it: every caller gets the same object."""
     paths: dict[str, dict[str, Any]] = {}
     schemas = dict(shapes.SCHEMAS)
     for tag, operations in OPERATIONS.items():
         for key, operation in operations.items():
             method, path = key.split()
-            paths.setdefault(path, {})[method.lower()] = _operation(method, path, tag, operation)
+            paths.setdefault(path, {})[method.lower()] = _make_operation(
+                method, path, tag, operation
+            )
             if isinstance(operation.request, type):
-                schemas[_name(operation.request)] = operation.request().to_schema()
+                schemas[_make_name(operation.request)] = operation.request().to_schema()
     return {
         "openapi": "3.1.1",
         "info": {
@@ -52,14 +54,14 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(method: str, path: str, tag: str, operation: Operation) -> dict[str, Any]:
+def _make_operation(method: str, path: str, tag: str, operation: Operation) -> dict[str, Any]:
     parts = path.removeprefix("/v1").strip("/").split("/")
     in_path = [
         {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
         for part in parts
         if part.startswith("{")
     ]
-    written: dict[str, Any] = {
+    result: dict[str, Any] = {
         "operationId": "_".join([method.lower(), *(p.strip("{}") for p in parts)]).replace(
             ".", "_"
         ),
@@ -68,41 +70,43 @@ def _operation(method: str, path: str, tag: str, operation: Operation) -> dict[s
         "tags": [tag],
         "security": [] if operation.is_public else [{_BEARER: []}],
         "parameters": [*in_path, *operation.parameters],
-        "responses": _responses(method, operation),
+        "responses": _make_responses(method, operation),
     }
     if isinstance(operation.request, type):
-        schema = {"$ref": f"#/components/schemas/{_name(operation.request)}"}
+        schema = {"$ref": f"#/components/schemas/{_make_name(operation.request)}"}
         content = {JSON: {"schema": schema, "example": operation.example}}
-        written["requestBody"] = {"required": True, "content": content}
+        result["requestBody"] = {"required": True, "content": content}
     elif operation.request is not None:
         content = {"multipart/form-data": {"schema": operation.request}}
-        written["requestBody"] = {"required": True, "content": content}
-    return written
+        result["requestBody"] = {"required": True, "content": content}
+    return result
 
 
-def _responses(method: str, operation: Operation) -> dict[str, Any]:
+def _make_responses(method: str, operation: Operation) -> dict[str, Any]:
     errors: tuple[int, ...] = ()
     if not operation.is_public:
         errors = *(WRITE_ERRORS if method == "POST" else READ_ERRORS), *operation.errors
-    written: dict[str, Any] = {
+    responses: dict[str, Any] = {
         str(status): {"description": HTTPStatus(status).phrase}
         for status in (*operation.statuses, *sorted(errors))
     }
     for status in errors:
-        written[str(status)]["content"] = {JSON: {"schema": shapes.ERROR.schema}}
-    body: Shape = {"schema": shapes.schema_of(operation.response)}
+        responses[str(status)]["content"] = {JSON: {"schema": shapes.ERROR.schema}}
+    body: Shape = {"schema": shapes.make_schema(operation.response)}
     for status in operation.statuses:
         if status == HTTPStatus.OK:
-            shown = {**body, "example": shapes.value_of(operation.response)}
+            media_type = {**body, "example": shapes.make_value(operation.response)}
             events = {"schema": shapes.EVENT.schema}
-            content = {kind: events if kind == EVENTS else shown for kind in operation.media_types}
-            written["200"]["content"] = content
+            content = {
+                kind: events if kind == EVENTS else media_type for kind in operation.media_types
+            }
+            responses["200"]["content"] = content
         elif status != HTTPStatus.NOT_MODIFIED:
-            written[str(status)]["content"] = {JSON: body}
-    return written
+            responses[str(status)]["content"] = {JSON: body}
+    return responses
 
 
-def _name(request: type) -> str:
+def _make_name(request: type) -> str:
     return request.__name__.removesuffix("Object")
 
 
@@ -112,7 +116,7 @@ class OpenAPIView(AsyncAPIView):
     authenticated = False
 
     async def get(self, request: APIRequest) -> JSONResponse:
-        return JSONResponse(document())
+        return JSONResponse(make_document())
 
 
 _POLICY = (
@@ -123,7 +127,7 @@ _POLICY = (
 
 
 @require_GET
-def docs(request: HttpRequest) -> HttpResponse:
+def show_docs(request: HttpRequest) -> HttpResponse:
     """Swagger UI for the document; this server hosts all its assets."""
     response = render(request, "docs.html")
     response.headers["Content-Security-Policy"] = _POLICY

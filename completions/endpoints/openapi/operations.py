@@ -44,66 +44,76 @@ class Operation:
     """Whether the operation needs no API key, and has no errors of its own."""
 
 
-def _query(name: str, schema: str | Shape, description: str, place: str = "query") -> Shape:
+def _make_query(name: str, schema: str | Shape, description: str, location: str = "query") -> Shape:
     """A query parameter; `schema` may be just a type."""
-    written = {"type": schema} if isinstance(schema, str) else schema
-    return {"name": name, "in": place, "schema": written, "description": description}
+    schema_object = {"type": schema} if isinstance(schema, str) else schema
+    return {"name": name, "in": location, "schema": schema_object, "description": description}
 
 
-def _header(name: str, schema: str, description: str) -> Shape:
-    return _query(name, schema, description, "header")
+def _make_header(name: str, schema: str, description: str) -> Shape:
+    return _make_query(name, schema, description, "header")
 
 
-_INCLUDE_META = _header(
+_INCLUDE_META = _make_header(
     "x-include-meta", "boolean", "Add `meta` to the response: timings, the worker and warnings."
 )
-_SSE_IDS = _query("sse_ids", "boolean", "Number the events of the stream with `id:` lines.")
-_ONCE = _header(
-    "Idempotency-Key", "string",
+_SSE_IDS = _make_query("sse_ids", "boolean", "Number the events of the stream with `id:` lines.")
+_ONCE = _make_header(
+    "Idempotency-Key",
+    "string",
     "A repeated request with the same key and body returns the first response.",
-)  # fmt: skip
+)
 _SUBMIT = (
-    _header(
-        "Prefer", "string",
+    _make_header(
+        "Prefer",
+        "string",
         "`respond-async` returns 202 at once; with `, wait=N`, after at most N seconds.",
     ),
     _ONCE,
     _INCLUDE_META,
     _SSE_IDS,
-)  # fmt: skip
+)
 _POLL = (
-    _query("wait", "number", "Seconds to wait for the end, at most 30."),
-    _query("stream", "boolean", "Stream the events, from the first or after `starting_after`."),
-    _query("starting_after", "integer", "The sequence number of the last event received."),
-    _header("Last-Event-ID", "integer", "The same, as browsers send it on a reconnect."),
+    _make_query("wait", "number", "Seconds to wait for the end, at most 30."),
+    _make_query(
+        "stream", "boolean", "Stream the events, from the first or after `starting_after`."
+    ),
+    _make_query("starting_after", "integer", "The sequence number of the last event received."),
+    _make_header("Last-Event-ID", "integer", "The same, as browsers send it on a reconnect."),
     _INCLUDE_META,
     _SSE_IDS,
-    _header("If-None-Match", "string", "The ETag of the last response; 304 if unchanged."),
+    _make_header("If-None-Match", "string", "The ETag of the last response; 304 if unchanged."),
 )
 _PAGE = (
-    _query("limit", "integer", "Rows per page."),
-    _query("after", "string", "The id of the last row of the page before, also if it was deleted."),
-    _query("order", {"type": "string", "enum": ["asc", "desc"]}, "Order by creation time."),
+    _make_query("limit", "integer", "Rows per page."),
+    _make_query(
+        "after", "string", "The id of the last row of the page before, also if it was deleted."
+    ),
+    _make_query("order", {"type": "string", "enum": ["asc", "desc"]}, "Order by creation time."),
 )
 _USAGE_QUERY = (
-    _query("start_time", "integer", "Unix seconds; by default as many buckets as `limit` allows."),
-    _query("end_time", "integer", "Unix seconds, exclusive; by default now."),
-    _query(
-        "bucket_width", {"type": "string", "enum": ["1d", "1h"]},
+    _make_query(
+        "start_time", "integer", "Unix seconds; by default as many buckets as `limit` allows."
+    ),
+    _make_query("end_time", "integer", "Unix seconds, exclusive; by default now."),
+    _make_query(
+        "bucket_width",
+        {"type": "string", "enum": ["1d", "1h"]},
         "By default 1d. Days begin at midnight UTC.",
     ),
-    _query(
-        "group_by", "string",
+    _make_query(
+        "group_by",
+        "string",
         "Any of model, api_key_id and adapter, comma-separated or repeated; "
         "by default model,api_key_id.",
     ),
-    _query("models", "string", "Only these models."),
-    _query("api_key_ids", "string", "Only these keys, as `sk-` and six characters."),
-    _query(
+    _make_query("models", "string", "Only these models."),
+    _make_query("api_key_ids", "string", "Only these keys, as `sk-` and six characters."),
+    _make_query(
         "limit", "integer", "Buckets per page: by default 7 days or 24 hours, at most 31 or 168."
     ),
-    _query("page", "string", "`next_page` of the page before."),
-)  # fmt: skip
+    _make_query("page", "string", "`next_page` of the page before."),
+)
 _UPLOAD: Shape = {
     "type": "object",
     "properties": {
@@ -122,30 +132,41 @@ _UPLOADED_PART: Shape = {
     "required": ["data"],
 }
 _PART = {
-    "id": "part_1", "object": shapes.const("upload.part"), "created_at": 1770000000,
+    "id": "part_1",
+    "object": shapes.make_const("upload.part"),
+    "created_at": 1770000000,
     "upload_id": "upload_1",
-}  # fmt: skip
+}
 
 
-def _generation(
+def _make_generation(
     what: str, path: str, request: type[StrictObject], response: Any, **example: Any
 ) -> dict[str, Operation]:
     """The operations that completions and chat completions share."""
     row = {"id": response.value["id"], "status": "queued"}
     return {
         f"POST {path}": Operation(
-            f"Create a {what}", response,
+            f"Create a {what}",
+            response,
             "Returns the result, streams it, or returns a background job to poll.",
-            request, {"model": MODEL_ID, **example}, _SUBMIT,
-            statuses=(200, 202), errors=(409, 422, 429, 504), media_types=(JSON, EVENTS),
+            request,
+            {"model": MODEL_ID, **example},
+            _SUBMIT,
+            statuses=(200, 202),
+            errors=(409, 422, 429, 504),
+            media_types=(JSON, EVENTS),
         ),
         f"GET {path}": Operation(
-            f"List background {what}s", shapes.page(shapes.any_object(**row)),
-            parameters=(*_PAGE, _query("model", "string", "Only those of this model.")),
+            f"List background {what}s",
+            shapes.make_page(shapes.make_any_object(**row)),
+            parameters=(*_PAGE, _make_query("model", "string", "Only those of this model.")),
         ),
         f"GET {path}/{{job_id}}": Operation(
-            f"Poll a {what}, or stream it again", response, parameters=_POLL,
-            statuses=(200, 304), media_types=(JSON, EVENTS),
+            f"Poll a {what}, or stream it again",
+            response,
+            parameters=_POLL,
+            statuses=(200, 304),
+            media_types=(JSON, EVENTS),
         ),
         f"DELETE {path}/{{job_id}}": Operation(
             f"Delete a {what} that has ended", shapes.DELETED, errors=(409,)
@@ -153,17 +174,27 @@ def _generation(
         f"POST {path}/{{job_id}}/cancel": Operation(
             f"Cancel a {what}", response, "A job that has ended does not change."
         ),
-    }  # fmt: skip
+    }
 
 
 OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
-    "completions": _generation(
-        "completion", "/v1/completions", CompletionRequestObject, shapes.COMPLETION,
-        prompt=[9703], max_tokens=2, temperature=0, ebnf='root ::= "A" | "B"',
+    "completions": _make_generation(
+        "completion",
+        "/v1/completions",
+        CompletionRequestObject,
+        shapes.COMPLETION,
+        prompt=[9703],
+        max_tokens=2,
+        temperature=0,
+        ebnf='root ::= "A" | "B"',
     ),
-    "chat completions": _generation(
-        "chat completion", "/v1/chat/completions", ChatRequestObject, shapes.CHAT_COMPLETION,
-        messages=[{"role": "user", "content": "Name a colour."}], max_tokens=16,
+    "chat completions": _make_generation(
+        "chat completion",
+        "/v1/chat/completions",
+        ChatRequestObject,
+        shapes.CHAT_COMPLETION,
+        messages=[{"role": "user", "content": "Name a colour."}],
+        max_tokens=16,
     ),
     "models": {
         "GET /v1/models": Operation(
@@ -175,25 +206,33 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
     "tokens": {
         "POST /v1/tokenize": Operation(
-            "Convert a text or messages to token ids", shapes.TOKENS,
-            request=TokenizeRequestObject, example={"model": MODEL_ID, "prompt": "Hello"},
+            "Convert a text or messages to token ids",
+            shapes.TOKENS,
+            request=TokenizeRequestObject,
+            example={"model": MODEL_ID, "prompt": "Hello"},
         ),
         "POST /v1/detokenize": Operation(
-            "Convert token ids to text", {"prompt": "Hello"},
-            request=DetokenizeRequestObject, example={"model": MODEL_ID, "tokens": [19556]},
+            "Convert token ids to text",
+            {"prompt": "Hello"},
+            request=DetokenizeRequestObject,
+            example={"model": MODEL_ID, "tokens": [19556]},
         ),
     },
     "grammars": {
         "POST /v1/grammars/validate": Operation(
-            "Check a constraint, and whether a text matches it", shapes.VERDICT,
+            "Check a constraint, and whether a text matches it",
+            shapes.GRAMMAR_VALIDATION,
             "A constraint that cannot be used is a result (`valid: false`), not an error.",
-            ValidateRequestObject, {"model": MODEL_ID, "regex": "[a-z]+", "text": "abc"},
+            ValidateRequestObject,
+            {"model": MODEL_ID, "regex": "[a-z]+", "text": "abc"},
         ),
     },
     "usage": {
         "GET /v1/usage": Operation(
-            "Get the usage of the key", shapes.USAGE_PAGE,
-            "An admin key gets the usage of its whole organization.", parameters=_USAGE_QUERY,
+            "Get the usage of the key",
+            shapes.USAGE_PAGE,
+            "An admin key gets the usage of its whole organization.",
+            parameters=_USAGE_QUERY,
         ),
     },
     "files": {
@@ -201,22 +240,28 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Upload a file of requests", shapes.FILE, request=_UPLOAD, errors=(409,)
         ),
         "GET /v1/files": Operation(
-            "List files", shapes.page(shapes.FILE),
-            parameters=(*_PAGE, _query("purpose", "string", "Only files of this purpose.")),
+            "List files",
+            shapes.make_page(shapes.FILE),
+            parameters=(*_PAGE, _make_query("purpose", "string", "Only files of this purpose.")),
         ),
         "GET /v1/files/{file_id}": Operation("Get a file's metadata", shapes.FILE),
         "DELETE /v1/files/{file_id}": Operation("Delete a file", shapes.DELETED, errors=(409,)),
         "GET /v1/files/{file_id}/content": Operation(
-            "Get a file's content", '{"custom_id": "r-1", ...}',
+            "Get a file's content",
+            '{"custom_id": "r-1", ...}',
             "While a batch runs, its files hold the results so far.",
-            parameters=(_header("Range", "string", "`bytes=N-`: the rest from byte N on."),),
-            statuses=(200, 206), errors=(416,), media_types=("application/jsonl",),
+            parameters=(_make_header("Range", "string", "`bytes=N-`: the rest from byte N on."),),
+            statuses=(200, 206),
+            errors=(416,),
+            media_types=("application/jsonl",),
         ),
     },
     "uploads": {
         "POST /v1/uploads": Operation(
-            "Begin to upload a file in parts", shapes.UPLOAD,
-            "Parts can be added for 24 hours.", UploadRequestObject,
+            "Begin to upload a file in parts",
+            shapes.UPLOAD,
+            "Parts can be added for 24 hours.",
+            UploadRequestObject,
             {"filename": "a.jsonl", "purpose": "batch", "bytes": 9, "mime_type": "text/jsonl"},
         ),
         "GET /v1/uploads/{upload_id}": Operation("Get an upload", shapes.UPLOAD),
@@ -224,9 +269,12 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Add a part of at most 64 MiB", _PART, request=_UPLOADED_PART, errors=(409,)
         ),
         "POST /v1/uploads/{upload_id}/complete": Operation(
-            "Make the file of the parts", shapes.UPLOAD,
-            "A repeated call returns the same file.", CompleteUploadRequestObject,
-            {"part_ids": ["part_1", "part_2"]}, errors=(409,),
+            "Make the file of the parts",
+            shapes.UPLOAD,
+            "A repeated call returns the same file.",
+            CompleteUploadRequestObject,
+            {"part_ids": ["part_1", "part_2"]},
+            errors=(409,),
         ),
         "POST /v1/uploads/{upload_id}/cancel": Operation(
             "Cancel an upload", shapes.UPLOAD, "An upload that has ended does not change."
@@ -234,41 +282,54 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
     "batches": {
         "POST /v1/batches": Operation(
-            "Create a batch of the requests in a file", shapes.BATCH,
-            request=BatchRequestObject, parameters=(_ONCE,), errors=(409, 422, 429),
+            "Create a batch of the requests in a file",
+            shapes.BATCH,
+            request=BatchRequestObject,
+            parameters=(_ONCE,),
+            errors=(409, 422, 429),
             example={
-                "input_file_id": "file-1", "endpoint": "/v1/completions",
+                "input_file_id": "file-1",
+                "endpoint": "/v1/completions",
                 "completion_window": "24h",
             },
         ),
         "GET /v1/batches": Operation(
-            "List batches", shapes.page(shapes.BATCH), parameters=_PAGE
+            "List batches", shapes.make_page(shapes.BATCH), parameters=_PAGE
         ),
         "GET /v1/batches/{batch_id}": Operation("Get a batch and its progress", shapes.BATCH),
         "POST /v1/batches/{batch_id}/start": Operation(
-            "Run what the pilot of a dry run left", shapes.BATCH,
+            "Run what the pilot of a dry run left",
+            shapes.BATCH,
             "A batch that is not held does not change.",
         ),
         "POST /v1/batches/{batch_id}/cancel": Operation(
-            "Cancel a batch", shapes.BATCH,
+            "Cancel a batch",
+            shapes.BATCH,
             "The results so far are kept. A batch that has ended does not change.",
         ),
         "POST /v1/batches/{batch_id}/resubmit": Operation(
-            "Create a batch of the failed lines of another", shapes.BATCH,
-            "The other batch must have ended.", parameters=(_ONCE,), errors=(409, 422, 429),
+            "Create a batch of the failed lines of another",
+            shapes.BATCH,
+            "The other batch must have ended.",
+            parameters=(_ONCE,),
+            errors=(409, 422, 429),
         ),
     },
     "health": {
         "GET /healthz": Operation(
-            "Check that the web process is alive", shapes.any_object(status="ok"), is_public=True
+            "Check that the web process is alive",
+            shapes.make_any_object(status="ok"),
+            is_public=True,
         ),
         "GET /readyz": Operation(
-            "Check that the service can run a completion now", shapes.any_object(status="ready"),
-            statuses=(200, 503), is_public=True,
+            "Check that the service can run a completion now",
+            shapes.make_any_object(status="ready"),
+            statuses=(200, 503),
+            is_public=True,
         ),
         "GET /v1/openapi.json": Operation(
-            "Get this document", shapes.any_object(openapi="3.1.1"), is_public=True
+            "Get this document", shapes.make_any_object(openapi="3.1.1"), is_public=True
         ),
     },
-}  # fmt: skip
+}
 """Operations by tag, then by method and path. Paths are in OpenAPI's notation."""

@@ -5,7 +5,7 @@ A response may gain fields, so no schema forbids additional properties.
 
 from typing import Any, NamedTuple
 
-from completions.requests.fields.base import nullable
+from completions.requests.fields.base import make_nullable
 
 Shape = dict[str, Any]
 SCHEMAS: dict[str, Shape] = {}
@@ -22,7 +22,7 @@ class Example(NamedTuple):
     is_optional: bool = False
 
 
-def schema_of(example: Any) -> Shape:
+def make_schema(example: Any) -> Shape:
     """The JSON Schema of an example: keys are required unless optional; items match the first."""
     if isinstance(example, Example):
         return example.schema
@@ -30,175 +30,306 @@ def schema_of(example: Any) -> Shape:
         optional = {name for name, each in example.items() if getattr(each, "is_optional", False)}
         return {
             "type": "object",
-            "properties": {name: schema_of(each) for name, each in example.items()},
+            "properties": {name: make_schema(each) for name, each in example.items()},
             "required": [name for name in example if name not in optional],
         }
     if isinstance(example, list):
-        return {"type": "array", "items": schema_of(example[0])}
+        return {"type": "array", "items": make_schema(example[0])}
     return {"type": _TYPES[type(example)]}
 
 
-def value_of(example: Any) -> Any:
+def make_value(example: Any) -> Any:
     """The plain JSON value of an example."""
     if isinstance(example, Example):
-        return value_of(example.value)
+        return make_value(example.value)
     if isinstance(example, dict):
-        return {name: value_of(each) for name, each in example.items()}
-    return [value_of(each) for each in example] if isinstance(example, list) else example
+        return {name: make_value(each) for name, each in example.items()}
+    return [make_value(each) for each in example] if isinstance(example, list) else example
 
 
-def named(name: str, example: Any) -> Example:
+def make_named(name: str, example: Any) -> Example:
     """Add the schema to the document's components, and refer to it by name."""
-    SCHEMAS[name] = schema_of(example)
+    SCHEMAS[name] = make_schema(example)
     return Example(example, {"$ref": f"#/components/schemas/{name}"})
 
 
-def const(value: Any) -> Example:
+def make_const(value: Any) -> Example:
     return Example(value, {"const": value})
 
 
-def one_of(value: str, *others: str, **keywords: str) -> Example:
+def make_one_of(value: str, *others: str, **keywords: str) -> Example:
     return Example(value, {"type": "string", "enum": [value, *others], **keywords})
 
 
-def or_null(example: Any) -> Example:
-    return Example(example, nullable(schema_of(example)))
+def make_or_null(example: Any) -> Example:
+    return Example(example, make_nullable(make_schema(example)))
 
 
-def null_or(example: Any) -> Example:
-    """Like `or_null`, but the example shows null."""
-    return Example(None, nullable(schema_of(example)))
+def make_null_or(example: Any) -> Example:
+    """Like `make_or_null`, but the example shows null."""
+    return Example(None, make_nullable(make_schema(example)))
 
 
-def optional(example: Any) -> Example:
-    return Example(example, schema_of(example), is_optional=True)
+def make_optional(example: Any) -> Example:
+    return Example(example, make_schema(example), is_optional=True)
 
 
-def any_object(**example: Any) -> Example:
+def make_any_object(**example: Any) -> Example:
     return Example(example, {"type": "object"})
 
 
-def page(row: Any) -> dict[str, Any]:
+def make_page(row: Any) -> dict[str, Any]:
     """One page of a list of such rows."""
-    ends = or_null(value_of(row)["id"])
+    ends = make_or_null(make_value(row)["id"])
     return {
-        "object": const("list"), "data": [row], "first_id": ends, "last_id": ends,
+        "object": make_const("list"),
+        "data": [row],
+        "first_id": ends,
+        "last_id": ends,
         "has_more": False,
-    }  # fmt: skip
+    }
 
 
 _ERROR = {
-    "message": "temperature: must be at most 2, not 3.", "type": "invalid_request_error",
-    "param": or_null("temperature"), "code": or_null("decimal_above_max_value"),
-}  # fmt: skip
-ERROR = named("Error", {"error": _ERROR})
-EVENT = named("Event", {
-    "data": Example("[DONE]", {
-        "type": "string", "contentMediaType": "application/json",
-        "description": "A chunk or an error; the last event of a stream is `[DONE]`.",
-    }),
-    "id": optional(Example("7", {
-        "type": "string", "description": "The sequence number, if `sse_ids` is true.",
-    })),
-})  # fmt: skip
-USAGE = named("Usage", {
-    "prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2,
-    "prompt_tokens_details": {"cached_tokens": 0},
-    "completion_tokens_details": {"reasoning_tokens": 0}, "reasoning_tokens": 0,
-    "cost": optional(0.0000025),
-    "cost_details": optional(
-        {"prompt": 0.0000005, "cached_prompt": 0.0, "completion": 0.000002}
-    ),
-})  # fmt: skip
+    "message": "temperature: must be at most 2, not 3.",
+    "type": "invalid_request_error",
+    "param": make_or_null("temperature"),
+    "code": make_or_null("decimal_above_max_value"),
+}
+ERROR = make_named("Error", {"error": _ERROR})
+EVENT = make_named(
+    "Event",
+    {
+        "data": Example(
+            "[DONE]",
+            {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "description": "A chunk or an error; the last event of a stream is `[DONE]`.",
+            },
+        ),
+        "id": make_optional(
+            Example(
+                "7",
+                {
+                    "type": "string",
+                    "description": "The sequence number, if `sse_ids` is true.",
+                },
+            )
+        ),
+    },
+)
+USAGE = make_named(
+    "Usage",
+    {
+        "prompt_tokens": 1,
+        "completion_tokens": 1,
+        "total_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+        "reasoning_tokens": 0,
+        "cost": make_optional(0.0000025),
+        "cost_details": make_optional(
+            {"prompt": 0.0000005, "cached_prompt": 0.0, "completion": 0.000002}
+        ),
+    },
+)
 
 
-def _completion(prefix: str, kind: str, text: dict[str, Any], logprobs: Any) -> dict[str, Any]:
+def _make_completion(prefix: str, kind: str, text: dict[str, Any], logprobs: Any) -> dict[str, Any]:
     """A completion or a chat completion, which differ in their choices."""
     choice = {
-        "index": 0, **text, "logprobs": null_or(logprobs), "finish_reason": or_null("stop"),
+        "index": 0,
+        **text,
+        "logprobs": make_null_or(logprobs),
+        "finish_reason": make_or_null("stop"),
         "matched_stop": Example(
             2, {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}
         ),
-        "meta_info": optional(any_object()), "hidden_states": optional(or_null([0.5])),
-        "token_ids": optional([35]), "prompt_token_ids": optional([9703]),
-    }  # fmt: skip
+        "meta_info": make_optional(make_any_object()),
+        "hidden_states": make_optional(make_or_null([0.5])),
+        "token_ids": make_optional([35]),
+        "prompt_token_ids": make_optional([9703]),
+    }
     return {
-        "id": f"{prefix}6f9619ff8b86d011b42d00c04fc964ff", "object": const(kind),
-        "created": 1770000000, "model": MODEL_ID, "choices": [choice], "usage": or_null(USAGE),
-        "system_fingerprint": optional(null_or("fp_1")),
-        "metadata": optional({"weight_version": null_or("1")}),
-        "status": optional(one_of(
-            "completed", "queued", "in_progress", "failed", "cancelled", "incomplete",
-            description="The state of a job that is polled.",
-        )),
-        "error": optional(null_or(_ERROR)),
-        "incomplete_details": optional({"reason": "expired"}), "expires_at": optional(1770086400),
-        "rid": optional(Example(
-            "r-1", {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-        )),
-        "sglext": optional(any_object()), "meta": optional(any_object()),
-    }  # fmt: skip
+        "id": f"{prefix}6f9619ff8b86d011b42d00c04fc964ff",
+        "object": make_const(kind),
+        "created": 1770000000,
+        "model": MODEL_ID,
+        "choices": [choice],
+        "usage": make_or_null(USAGE),
+        "system_fingerprint": make_optional(make_null_or("fp_1")),
+        "metadata": make_optional({"weight_version": make_null_or("1")}),
+        "status": make_optional(
+            make_one_of(
+                "completed",
+                "queued",
+                "in_progress",
+                "failed",
+                "cancelled",
+                "incomplete",
+                description="The state of a job that is polled.",
+            )
+        ),
+        "error": make_optional(make_null_or(_ERROR)),
+        "incomplete_details": make_optional({"reason": "expired"}),
+        "expires_at": make_optional(1770086400),
+        "rid": make_optional(
+            Example(
+                "r-1",
+                {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+            )
+        ),
+        "sglext": make_optional(make_any_object()),
+        "meta": make_optional(make_any_object()),
+    }
 
 
-COMPLETION = named("Completion", _completion("cmpl-", "text_completion", {"text": "A"}, {
-    "tokens": ["A"], "token_logprobs": [or_null(-0.5)], "top_logprobs": [or_null(any_object())],
-    "text_offset": [0], "forced": optional([or_null(False)]),
-}))  # fmt: skip
-CHAT_COMPLETION = named("ChatCompletion", _completion(
-    "chatcmpl-", "chat.completion",
-    {"message": any_object(role="assistant", content="Blue.")}, any_object(),
-))  # fmt: skip
-MODEL = named("Model", {
-    "id": MODEL_ID, "object": const("model"), "created": 1770000000, "owned_by": "quire",
-    "root": MODEL_ID, "parent": null_or("base"), "status": one_of("loaded", "unloaded"),
-    "max_model_len": or_null(8192), "vocab_size": or_null(49152), "max_token_id": or_null(49151),
-    "eos_token_ids": or_null([2]), "default_max_tokens": 16,
-    "prices_per_million_tokens": null_or(any_object()),
-    "capabilities": or_null(any_object(token_prompts=True, adapters=[])),
-})  # fmt: skip
-MODELS = {"object": const("list"), "data": [MODEL]}
+COMPLETION = make_named(
+    "Completion",
+    _make_completion(
+        "cmpl-",
+        "text_completion",
+        {"text": "A"},
+        {
+            "tokens": ["A"],
+            "token_logprobs": [make_or_null(-0.5)],
+            "top_logprobs": [make_or_null(make_any_object())],
+            "text_offset": [0],
+            "forced": make_optional([make_or_null(False)]),
+        },
+    ),
+)
+CHAT_COMPLETION = make_named(
+    "ChatCompletion",
+    _make_completion(
+        "chatcmpl-",
+        "chat.completion",
+        {"message": make_any_object(role="assistant", content="Blue.")},
+        make_any_object(),
+    ),
+)
+MODEL = make_named(
+    "Model",
+    {
+        "id": MODEL_ID,
+        "object": make_const("model"),
+        "created": 1770000000,
+        "owned_by": "quire",
+        "root": MODEL_ID,
+        "parent": make_null_or("base"),
+        "status": make_one_of("loaded", "unloaded"),
+        "max_model_len": make_or_null(8192),
+        "vocab_size": make_or_null(49152),
+        "max_token_id": make_or_null(49151),
+        "eos_token_ids": make_or_null([2]),
+        "default_max_tokens": 16,
+        "prices_per_million_tokens": make_null_or(make_any_object()),
+        "capabilities": make_or_null(make_any_object(token_prompts=True, adapters=[])),
+    },
+)
+MODELS = {"object": make_const("list"), "data": [MODEL]}
 TOKENS = {"tokens": [19556], "count": 1, "max_model_len": 8192}
-VERDICT = named("Verdict", {
-    "valid": True, "error": null_or(""), "code": null_or(""), "line": null_or(1),
-    "column": null_or(1), "pointer": null_or(""),
-    "warnings": Example([], {"type": "array", "items": {"type": "object"}}),
-    "accepts": optional(True), "matched_prefix": optional(3),
-})  # fmt: skip
-FILE = named("File", {
-    "id": "file-1", "object": const("file"), "bytes": 120, "created_at": 1770000000,
-    "filename": "lines.jsonl", "purpose": "batch", "status": "processed",
-    "expires_at": optional(1772592000),
-})  # fmt: skip
-UPLOAD = named("Upload", {
-    "id": "upload_1", "object": const("upload"), "bytes": 120, "created_at": 1770000000,
-    "expires_at": 1770086400, "filename": "lines.jsonl", "purpose": "batch", "status": "pending",
-    "file": or_null(FILE),
-})  # fmt: skip
-BATCH = named("Batch", {
-    "id": "batch_1", "object": const("batch"), "endpoint": "/v1/completions",
-    "input_file_id": "file-1", "completion_window": "24h", "status": "in_progress",
-    "created_at": 1770000000, "request_counts": {"total": 2, "completed": 1, "failed": 0},
-    "output_file_id": optional(or_null("file-2")), "error_file_id": optional(null_or("file-3")),
-    "errors": optional(null_or(any_object())), "metadata": optional(null_or(any_object())),
-    "usage": optional(null_or(any_object())), "progress": optional(any_object()),
-    "on_invalid": "skip", "plan": optional(null_or(any_object())),
-    "summary": optional(null_or(any_object())), "pilot": optional(null_or(30)),
-    "receipts": False,
-    "held": optional(False), "forecast": optional(null_or(any_object())),
-})  # fmt: skip
-DELETED = named("Deleted", {"id": "file-1", "object": "file", "deleted": const(True)})
-_PERCENTILES = {"p50": or_null(350.0), "p95": or_null(480.0)}
+GRAMMAR_VALIDATION = make_named(
+    "GrammarValidation",
+    {
+        "valid": True,
+        "error": make_null_or(""),
+        "code": make_null_or(""),
+        "line": make_null_or(1),
+        "column": make_null_or(1),
+        "pointer": make_null_or(""),
+        "warnings": Example([], {"type": "array", "items": {"type": "object"}}),
+        "accepts": make_optional(True),
+        "matched_prefix": make_optional(3),
+    },
+)
+FILE = make_named(
+    "File",
+    {
+        "id": "file-1",
+        "object": make_const("file"),
+        "bytes": 120,
+        "created_at": 1770000000,
+        "filename": "lines.jsonl",
+        "purpose": "batch",
+        "status": "processed",
+        "expires_at": make_optional(1772592000),
+    },
+)
+UPLOAD = make_named(
+    "Upload",
+    {
+        "id": "upload_1",
+        "object": make_const("upload"),
+        "bytes": 120,
+        "created_at": 1770000000,
+        "expires_at": 1770086400,
+        "filename": "lines.jsonl",
+        "purpose": "batch",
+        "status": "pending",
+        "file": make_or_null(FILE),
+    },
+)
+BATCH = make_named(
+    "Batch",
+    {
+        "id": "batch_1",
+        "object": make_const("batch"),
+        "endpoint": "/v1/completions",
+        "input_file_id": "file-1",
+        "completion_window": "24h",
+        "status": "in_progress",
+        "created_at": 1770000000,
+        "request_counts": {"total": 2, "completed": 1, "failed": 0},
+        "output_file_id": make_optional(make_or_null("file-2")),
+        "error_file_id": make_optional(make_null_or("file-3")),
+        "errors": make_optional(make_null_or(make_any_object())),
+        "metadata": make_optional(make_null_or(make_any_object())),
+        "usage": make_optional(make_null_or(make_any_object())),
+        "progress": make_optional(make_any_object()),
+        "on_invalid": "skip",
+        "plan": make_optional(make_null_or(make_any_object())),
+        "summary": make_optional(make_null_or(make_any_object())),
+        "pilot": make_optional(make_null_or(30)),
+        "receipts": False,
+        "held": make_optional(False),
+        "forecast": make_optional(make_null_or(make_any_object())),
+    },
+)
+DELETED = make_named("Deleted", {"id": "file-1", "object": "file", "deleted": make_const(True)})
+_PERCENTILES = {"p50": make_or_null(350.0), "p95": make_or_null(480.0)}
 USAGE_PAGE = {
-    "object": const("page"), "has_more": False, "next_page": null_or("page_1770076800"),
+    "object": make_const("page"),
+    "has_more": False,
+    "next_page": make_null_or("page_1770076800"),
     "data": [
-        {"object": const("bucket"), "start_time": 1769990400, "end_time": 1770076800,
-         "results": [named("UsageResult", {
-             "object": "organization.usage.completions.result", "input_tokens": 120,
-             "input_cached_tokens": 32, "output_tokens": 64, "forced_tokens": 20,
-             "num_model_requests": 4, "num_failed_requests": 0, "num_cancelled_requests": 1,
-             "cost": 0.00018, "latency_ms": _PERCENTILES, "first_token_ms": _PERCENTILES,
-             "api_key_id": or_null("sk-aB3xY9"), "api_key_name": or_null("ci"),
-             "model": or_null(MODEL_ID), "adapter": null_or("polite"),
-         })]}
+        {
+            "object": make_const("bucket"),
+            "start_time": 1769990400,
+            "end_time": 1770076800,
+            "results": [
+                make_named(
+                    "UsageResult",
+                    {
+                        "object": "organization.usage.completions.result",
+                        "input_tokens": 120,
+                        "input_cached_tokens": 32,
+                        "output_tokens": 64,
+                        "forced_tokens": 20,
+                        "num_model_requests": 4,
+                        "num_failed_requests": 0,
+                        "num_cancelled_requests": 1,
+                        "cost": 0.00018,
+                        "latency_ms": _PERCENTILES,
+                        "first_token_ms": _PERCENTILES,
+                        "api_key_id": make_or_null("sk-aB3xY9"),
+                        "api_key_name": make_or_null("ci"),
+                        "model": make_or_null(MODEL_ID),
+                        "adapter": make_null_or("polite"),
+                    },
+                )
+            ],
+        }
     ],
-}  # fmt: skip
+}

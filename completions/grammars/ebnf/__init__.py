@@ -10,7 +10,7 @@ of rules in `options`.
 
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
 from completions.grammars.ebnf import left_recursion, options, rules, writer
-from completions.grammars.ebnf.lexemes import safe_productions
+from completions.grammars.ebnf.lexemes import make_safe_productions
 from completions.grammars.ebnf.parser import parse
 from completions.grammars.ebnf.rules import Grammar
 from completions.grammars.limits import DEFAULT_LIMITS, Limits
@@ -31,5 +31,5 @@ def write(grammar: Grammar, limits: Limits = DEFAULT_LIMITS) -> str:
     left_recursion.remove(grammar)
     options.apply(grammar)
     facts = rules.Facts(grammar.rules, grammar.start)
-    safe = safe_productions(grammar.make, grammar.rules, grammar.start, facts)
+    safe = make_safe_productions(grammar.make, grammar.rules, grammar.start, facts)
     return writer.write(safe, grammar.rules)

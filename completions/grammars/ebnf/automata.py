@@ -52,7 +52,7 @@ class Automaton:
         while self._todo:
             self._connect(*self._todo.pop())
 
-    def _state(self) -> int:
+    def _add_state(self) -> int:
         if len(self.steps) >= MAX_STATES:
             raise TooLargeError
         self.steps.append([])
@@ -67,9 +67,9 @@ class Automaton:
             case Literal(text):
                 self._connect_text(text, start, end)
             case Concatenation(parts):
-                places = [start, *(self._state() for _ in parts)]
-                self._todo += zip(parts, places[:-1], places[1:], strict=True)
-                self._jumps[places[-1]].append(end)
+                states = [start, *(self._add_state() for _ in parts)]
+                self._todo += zip(parts, states[:-1], states[1:], strict=True)
+                self._jumps[states[-1]].append(end)
             case Alternation(options):
                 self._todo += [(option, start, end) for option in options]
             case Repeat():
@@ -77,20 +77,20 @@ class Automaton:
             case NonEmpty(body) | EndingEarly(body):
                 self._todo.append((body, start, end))
             case Reference(name):
-                self._todo.append((self._rules[name], self._after(start), end))
+                self._todo.append((self._rules[name], self._add_state_after(start), end))
             case Substring(chunks):
                 self._connect_substring(chunks, start, end)
             case FreeText():
                 self._connect_free_text(node, start, end)
 
-    def _after(self, state: int) -> int:
+    def _add_state_after(self, state: int) -> int:
         """A new state, reached without a character."""
-        new = self._state()
+        new = self._add_state()
         self._jumps[state].append(new)
         return new
 
     def _connect_repeat(self, node: Repeat, start: int, end: int) -> None:
-        begin, finish = self._after(start), self._state()
+        begin, finish = self._add_state_after(start), self._add_state()
         self._todo.append((node.body, begin, finish))
         self._jumps[finish] += [end] if node.high == 1 else [end, begin]
         if node.low == 0:
@@ -98,43 +98,43 @@ class Automaton:
 
     def _connect_text(self, text: str, start: int, end: int) -> None:
         for index, character in enumerate(text):
-            there = end if index == len(text) - 1 else self._state()
+            there = end if index == len(text) - 1 else self._add_state()
             self.steps[start].append((((ord(character), ord(character)),), there))
             start = there
 
     def _connect_substring(self, chunks: tuple[str, ...], start: int, end: int) -> None:
-        here = self._after(start)
+        state = self._add_state_after(start)
         for chunk in chunks:
-            there = self._after(start)
-            self._connect_text(chunk, here, there)
+            there = self._add_state_after(start)
+            self._connect_text(chunk, state, there)
             self._jumps[there].append(end)
-            here = there
+            state = there
         self._jumps[start].append(end)
 
     def _connect_free_text(self, node: FreeText, start: int, end: int) -> None:
-        states = {state: self._state() for state in free_text.steps(node.avoided)}
+        states = {state: self._add_state() for state in free_text.build_steps(node.avoided)}
         self._jumps[start].append(states[free_text.START])
-        for state, ranges, target in free_text.edges(node):
+        for state, ranges, target in free_text.iter_edges(node):
             self.steps[states[state]].append((ranges, states.get(target, end)))
         if not node.end:
             for number in states.values():
                 self._jumps[number].append(end)
 
-    def closure(self, state: int) -> tuple[int, ...]:
+    def find_closure(self, state: int) -> tuple[int, ...]:
         """The states reached without a character that are final or that a character leaves."""
-        found = self._closures.get(state)
-        if found is None:
+        closure = self._closures.get(state)
+        if closure is None:
             seen, stack = {state}, [state]
             while stack:
                 fresh = set(self._jumps[stack.pop()]) - seen
                 seen |= fresh
                 stack += fresh
-            found = tuple(each for each in seen if each == END or self.steps[each])
-            self._closures[state] = found
-        return found
+            closure = tuple(each for each in seen if each == END or self.steps[each])
+            self._closures[state] = closure
+        return closure
 
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """A lexeme's number, and a state of its automaton."""
 
 
@@ -143,7 +143,7 @@ class Crossing(NamedTuple):
 
     whole: int
     """The lexemes that match the text so far."""
-    going_on: int
+    continues: int
     """The lexemes that one more character leaves possible."""
     lead_bytes: int
     """The first bytes that the character may have."""
@@ -161,60 +161,64 @@ class Simulation:
         self.work = 0
         """States visited so far."""
 
-    def crossings(self) -> Iterator[Crossing]:
+    def iter_crossings(self) -> Iterator[Crossing]:
         """All crossings; at the end of a text, nothing goes on. Raises TooAmbiguousError."""
-        seen: set[frozenset[Place]] = set()
-        todo = [self._closed((number, START) for number in self._automata)]
+        seen: set[frozenset[Position]] = set()
+        todo = [self._close((number, START) for number in self._automata)]
         while todo:
-            places = todo.pop()
+            positions = todo.pop()
             # No lexeme matches the empty text, even if its automaton could end at once.
-            whole = _lexemes(place for place in places if place[1] == END) if places in seen else 0
+            whole = (
+                _find_lexemes(position for position in positions if position[1] == END)
+                if positions in seen
+                else 0
+            )
             if whole:
                 yield Crossing(whole, 0, 0)
-            for targets, lead_bytes in self._steps(places).items():
-                following = self._closed(targets)
+            for targets, lead_bytes in self._step(positions).items():
+                following = self._close(targets)
                 if whole:
-                    yield Crossing(whole, _lexemes(following), lead_bytes)
+                    yield Crossing(whole, _find_lexemes(following), lead_bytes)
                 if following not in seen:
                     seen.add(following)
                     todo.append(following)
 
-    def _closed(self, places: Iterable[Place]) -> frozenset[Place]:
+    def _close(self, positions: Iterable[Position]) -> frozenset[Position]:
         """The places, and those reached from them without a character."""
-        found: set[Place] = set()
-        for number, state in places:
-            reached = self._automata[number].closure(state)
+        closed: set[Position] = set()
+        for number, state in positions:
+            reached = self._automata[number].find_closure(state)
             self.work += len(reached)
             if self.work > MAX_WORK:
                 raise TooAmbiguousError
-            found.update((number, each) for each in reached)
-        return frozenset(found)
+            closed.update((number, each) for each in reached)
+        return frozenset(closed)
 
-    def _steps(self, places: frozenset[Place]) -> dict[frozenset[Place], int]:
+    def _step(self, positions: frozenset[Position]) -> dict[frozenset[Position], int]:
         """The places that characters lead to, with the lead bytes of these characters."""
-        starts: dict[int, list[Place]] = {}
-        stops: dict[int, list[Place]] = {}
-        for number, state in places:
+        starts: dict[int, list[Position]] = {}
+        stops: dict[int, list[Position]] = {}
+        for number, state in positions:
             for ranges, target in self._automata[number].steps[state]:
                 for low, high in ranges:
                     starts.setdefault(low, []).append((number, target))
                     stops.setdefault(high + 1, []).append((number, target))
-        lead_bytes: dict[frozenset[Place], int] = {}
+        lead_bytes: dict[frozenset[Position], int] = {}
         # A sweep over code points: all between two edges lead to the same places.
-        active: Counter[Place] = Counter()
+        active: Counter[Position] = Counter()
         for edge, next_edge in itertools.pairwise(sorted(starts.keys() | stops.keys())):
             active.subtract(stops.get(edge, ()))
             active.update(starts.get(edge, ()))
-            targets = frozenset(place for place, count in active.items() if count)
+            targets = frozenset(position for position, count in active.items() if count)
             self.work += len(active)
             if targets:
-                found = code_points.lead_bytes(((edge, next_edge - 1),))
-                lead_bytes[targets] = lead_bytes.get(targets, 0) | found
+                bits = code_points.find_lead_bytes(((edge, next_edge - 1),))
+                lead_bytes[targets] = lead_bytes.get(targets, 0) | bits
         return lead_bytes
 
 
-def _lexemes(places: Iterable[Place]) -> int:
-    found = 0
-    for number, _ in places:
-        found |= 1 << number
-    return found
+def _find_lexemes(positions: Iterable[Position]) -> int:
+    lexemes = 0
+    for number, _ in positions:
+        lexemes |= 1 << number
+    return lexemes

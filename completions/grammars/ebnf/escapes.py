@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from completions.grammars import code_points
 from completions.grammars.code_points import Ranges
-from completions.grammars.complaints import shortened
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.messages import truncate
 
 _CONTROLS = {
     "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "a": "\a", "v": "\v",
@@ -29,23 +29,25 @@ class _Character(NamedTuple):
     start: int
 
 
-def literal(text: str, start: int, end: int) -> str:
+def parse_literal(text: str, start: int, end: int) -> str:
     """The string whose quotes enclose text[start:end]. Raises GrammarError."""
-    characters = _characters(text, start, end, _IN_LITERALS)
+    characters = _iter_characters(text, start, end, _IN_LITERALS)
     return "".join(chr(character.code_point) for character in characters)
 
 
-def places(text: str, start: int, end: int) -> list[int]:
+def find_positions(text: str, start: int, end: int) -> list[int]:
     """The offset in the text of each character of that string."""
-    return [character.start for character in _characters(text, start, end, _IN_LITERALS)]
+    return [character.start for character in _iter_characters(text, start, end, _IN_LITERALS)]
 
 
-def character_class(text: str, start: int, end: int) -> Ranges:
+def parse_class(text: str, start: int, end: int) -> Ranges:
     """The characters of the class whose brackets enclose text[start:end]. Raises GrammarError."""
     negated = text.startswith("^", start, end)
-    characters = list(_characters(text, start + negated, end, _IN_CLASSES))
+    characters = list(_iter_characters(text, start + negated, end, _IN_CLASSES))
     if not characters and not negated:
-        raise GrammarError.at(text, start - 1, "[] names no characters; [^] is any character")
+        raise GrammarError.at_offset(
+            text, start - 1, "[] names no characters; [^] is any character"
+        )
     ranges = []
     index = 0
     while index < len(characters):
@@ -55,20 +57,22 @@ def character_class(text: str, start: int, end: int) -> Ranges:
             index += 2
         index += 1
         if high.code_point < low.code_point:
-            raise GrammarError.at(
+            raise GrammarError.at_offset(
                 text, low.start, "this range is reversed: write the smaller character first"
             )
         ranges.append((low.code_point, high.code_point))
-    found = code_points.union(ranges)
-    return code_points.complement(found) if negated else found
+    merged = code_points.merge(ranges)
+    return code_points.invert(merged) if negated else merged
 
 
-def _characters(text: str, start: int, end: int, escapes: dict[str, str]) -> Iterator[_Character]:
+def _iter_characters(
+    text: str, start: int, end: int, escapes: dict[str, str]
+) -> Iterator[_Character]:
     position = start
     while position < end:
         begin = position
         if text[position] == "\\":
-            code_point, position = _escape(text, position, end, escapes)
+            code_point, position = _parse_escape(text, position, end, escapes)
             yield _Character(code_point, is_dash=False, start=begin)
         else:
             position += 1
@@ -76,7 +80,7 @@ def _characters(text: str, start: int, end: int, escapes: dict[str, str]) -> Ite
             yield _Character(ord(character), is_dash=character == "-", start=begin)
 
 
-def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[int, int]:
+def _parse_escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[int, int]:
     """The code point of the escape at `start`, and where it ends."""
     letter = text[start + 1]
     if letter in escapes:
@@ -86,25 +90,27 @@ def _escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[i
             message = f"\\{letter} is not known in this dialect; write [{_SHORTHANDS[letter]}]"
         else:
             message = f"unknown escape \\{letter}; write the character itself or \\u with digits"
-        raise GrammarError.at(text, start, message)
+        raise GrammarError.at_offset(text, start, message)
     digits = start + 2
     # As in XGrammar, \x takes all the digits that follow.
     limit = min(end, digits + _DIGITS.get(letter, end))
     stop = digits
     while stop < limit and text[stop] in _HEX:
         stop += 1
-    wanted = _DIGITS.get(letter)
-    if stop == digits or (wanted and stop - digits != wanted):
+    num_digits = _DIGITS.get(letter)
+    if stop == digits or (num_digits and stop - digits != num_digits):
         count = (
-            f"exactly {wanted} hexadecimal digits" if wanted else "hexadecimal digits, as in \\x41"
+            f"exactly {num_digits} hexadecimal digits"
+            if num_digits
+            else "hexadecimal digits, as in \\x41"
         )
         message = f"\\{letter} takes {count}"
-        raise GrammarError.at(text, start, message)
+        raise GrammarError.at_offset(text, start, message)
     value = int(text[digits:stop], 16)
     if not code_points.is_character(value):
         hint = "\\x takes all the digits that follow; write it as \\u or \\U"
         if letter != "x":
             hint = "write those above U+FFFF as \\U"
-        message = f"{shortened(text[start:stop])} is not a Unicode character; {hint}"
-        raise GrammarError.at(text, start, message)
+        message = f"{truncate(text[start:stop])} is not a Unicode character; {hint}"
+        raise GrammarError.at_offset(text, start, message)
     return value, stop

@@ -102,15 +102,15 @@ class Tokens(Expression):
 class EndingEarly(Expression):
     """The texts of the body, without those that continue a shorter text of the body.
 
-    Only shorter texts of at least `least` characters count.
+    Only shorter texts of at least `min_tokens` characters count.
     """
 
     body: Expression
-    least: int
+    min_tokens: int
 
 
 EMPTY = Concatenation(())
-Made = TypeVar("Made", bound=Expression)
+Node = TypeVar("Node", bound=Expression)
 
 
 class Expressions:
@@ -119,39 +119,39 @@ class Expressions:
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
 
-    def _once(self, kind: type[Made], *fields: Any) -> Made:
-        made: Made | None = self._made.get((kind, *fields))
-        if made is None:
-            made = self._made[kind, *fields] = kind(*fields)
-        return made
+    def _intern(self, kind: type[Node], *fields: Any) -> Node:
+        node: Node | None = self._made.get((kind, *fields))
+        if node is None:
+            node = self._made[kind, *fields] = kind(*fields)
+        return node
 
-    def literal(self, text: str) -> Expression:
-        return self._once(Literal, text) if text else EMPTY
+    def make_literal(self, text: str) -> Expression:
+        return self._intern(Literal, text) if text else EMPTY
 
-    def characters(self, ranges: Ranges) -> Expression:
+    def make_characters(self, ranges: Ranges) -> Expression:
         if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-            return self.literal(chr(ranges[0][0]))
-        return self._once(Characters, ranges)
+            return self.make_literal(chr(ranges[0][0]))
+        return self._intern(Characters, ranges)
 
-    def reference(self, name: str) -> Expression:
-        return self._once(Reference, name)
+    def make_reference(self, name: str) -> Expression:
+        return self._intern(Reference, name)
 
-    def substring(self, chunks: tuple[str, ...]) -> Expression:
-        return self._once(Substring, chunks)
+    def make_substring(self, chunks: tuple[str, ...]) -> Expression:
+        return self._intern(Substring, chunks)
 
-    def free_text(self, avoided: tuple[str, ...], end: str = "") -> Expression:
-        return self._once(FreeText, avoided, end)
+    def make_free_text(self, avoided: tuple[str, ...], end: str = "") -> Expression:
+        return self._intern(FreeText, avoided, end)
 
-    def tokens(self, ids: IdRanges, lead_bytes: int, is_any_text: bool) -> Expression:
-        return self._once(Tokens, ids, lead_bytes, is_any_text)
+    def make_tokens(self, ids: IdRanges, lead_bytes: int, is_any_text: bool) -> Expression:
+        return self._intern(Tokens, ids, lead_bytes, is_any_text)
 
-    def non_empty(self, body: Expression) -> Expression:
-        return self._once(NonEmpty, body)
+    def make_non_empty(self, body: Expression) -> Expression:
+        return self._intern(NonEmpty, body)
 
-    def ending_early(self, body: Expression, least: int) -> Expression:
-        return self._once(EndingEarly, body, least)
+    def make_ending_early(self, body: Expression, min_tokens: int) -> Expression:
+        return self._intern(EndingEarly, body, min_tokens)
 
-    def concatenation(self, parts: Iterable[Expression]) -> Expression:
+    def make_concatenation(self, parts: Iterable[Expression]) -> Expression:
         """The concatenation, flattened, with adjacent literals joined."""
         flat: list[Expression] = []
         texts: list[str] = []
@@ -161,16 +161,16 @@ class Expressions:
                     texts.append(each.text)
                     continue
                 if texts:
-                    flat.append(self.literal("".join(texts)))
+                    flat.append(self.make_literal("".join(texts)))
                     texts = []
                 flat.append(each)
         if texts:
-            flat.append(self.literal("".join(texts)))
+            flat.append(self.make_literal("".join(texts)))
         if len(flat) < 2:
             return flat[0] if flat else EMPTY
-        return self._once(Concatenation, tuple(flat))
+        return self._intern(Concatenation, tuple(flat))
 
-    def alternation(self, options: Iterable[Expression]) -> Expression:
+    def make_alternation(self, options: Iterable[Expression]) -> Expression:
         """The alternation of at least one option, flattened and without duplicates."""
         flat: dict[Expression, None] = {}
         for option in options:
@@ -178,14 +178,14 @@ class Expressions:
             flat.update(dict.fromkeys(nested))
         if len(flat) == 1:
             return next(iter(flat))
-        return self._once(Alternation, tuple(flat))
+        return self._intern(Alternation, tuple(flat))
 
-    def repeat(self, body: Expression, low: int, high: int | None) -> Expression:
+    def make_repeat(self, body: Expression, low: int, high: int | None) -> Expression:
         if high == 0 or body is EMPTY:
             return EMPTY
         if low == high == 1:
             return body
-        return self._once(Repeat, body, low, high)
+        return self._intern(Repeat, body, low, high)
 
 
 class Group:
@@ -198,15 +198,15 @@ class Group:
         """The option being read."""
 
     def end_option(self) -> None:
-        self._options.append(self._make.concatenation(self.parts))
+        self._options.append(self._make.make_concatenation(self.parts))
         self.parts = []
 
-    def closed(self) -> Expression:
+    def close(self) -> Expression:
         self.end_option()
-        return self._make.alternation(self._options)
+        return self._make.make_alternation(self._options)
 
 
-def children(node: Expression) -> tuple[Expression, ...]:
+def get_children(node: Expression) -> tuple[Expression, ...]:
     """Its direct parts. The rule of a reference is not a part."""
     if isinstance(node, Concatenation):
         return node.parts
@@ -220,7 +220,7 @@ def children(node: Expression) -> tuple[Expression, ...]:
 def walk(
     roots: Iterable[Expression],
     skipped: Container[Expression] = (),
-    parts: Callable[[Expression], tuple[Expression, ...]] = children,
+    parts: Callable[[Expression], tuple[Expression, ...]] = get_children,
 ) -> Iterator[Expression]:
     """Every distinct expression in the roots, once, each after its parts.
 

@@ -7,7 +7,6 @@ N is a star, such as white space, N N is N, and X is B | N B A+.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from completions.grammars.complaints import TOO_MANY_ALTERNATIVES, shortened
 from completions.grammars.ebnf.expressions import (
     Alternation,
     Concatenation,
@@ -16,15 +15,16 @@ from completions.grammars.ebnf.expressions import (
     Reference,
     Repeat,
 )
-from completions.grammars.ebnf.rules import Facts, Grammar, references
+from completions.grammars.ebnf.rules import Facts, Grammar, find_references
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.messages import TOO_MANY_ALTERNATIVES, truncate
 
 
 def remove(grammar: Grammar) -> None:
     """Rewrite the rules that have it directly, behind one regular star."""
     facts = Facts(grammar.rules, grammar.start)
     for name, body in grammar.rules.items():
-        if name in references(body):
+        if name in find_references(body):
             solved = _Rule(grammar, facts, name).solve(body)
             if solved is not None:
                 grammar.rules[name] = solved
@@ -46,56 +46,56 @@ class _Rule:
         self._grammar = grammar
         self._facts = facts
         self._make: Expressions = grammar.make
-        self._unknown = grammar.make.reference(name)
+        self._unknown = grammar.make.make_reference(name)
 
     def solve(self, body: Expression) -> Expression | None:
         """The body without hidden left recursion; None if it has none, or of another form."""
-        options = self._options(body)
+        options = self._split_options(body)
         if options is None or not options.hidden or not options.ends:
             return None
         make, (ends, plain, hidden) = self._make, options
-        end = make.alternation(ends)
+        end = make.make_alternation(ends)
         before = hidden[0][0]
         if not self._is_star(before) or any(each is not before for each, _ in hidden):
             return None
-        wrapping = make.alternation([after for _, after in hidden])
-        every = make.repeat(make.alternation([*plain, wrapping]), 0, None)
-        only_plain = [make.repeat(make.alternation(plain), 0, None)] if plain else []
-        return make.alternation(
+        wrapping = make.make_alternation([after for _, after in hidden])
+        every = make.make_repeat(make.make_alternation([*plain, wrapping]), 0, None)
+        only_plain = [make.make_repeat(make.make_alternation(plain), 0, None)] if plain else []
+        return make.make_alternation(
             [
-                make.concatenation([end, *only_plain]),
-                make.concatenation([before, end, *only_plain, wrapping, every]),
+                make.make_concatenation([end, *only_plain]),
+                make.make_concatenation([before, end, *only_plain, wrapping, every]),
             ]
         )
 
-    def _options(self, body: Expression) -> _Options | None:
-        found = _Options([], [], [])
+    def _split_options(self, body: Expression) -> _Options | None:
+        options = _Options([], [], [])
         for option in body.options if isinstance(body, Alternation) else (body,):
             parts = option.parts if isinstance(option, Concatenation) else (option,)
             at = next((i for i, part in enumerate(parts) if part is self._unknown), None)
             before = parts[: at or 0]
             if at is None or not all(map(self._facts.is_nullable, before)):
-                found.ends.append(option)
+                options.ends.append(option)
                 continue
-            after = self._make.concatenation(parts[at + 1 :])
+            after = self._make.make_concatenation(parts[at + 1 :])
             if self._facts.is_nullable(after):
                 return None
             if not before:
-                found.plain.append(after)
+                options.plain.append(after)
             elif all(map(self._facts.is_regular, before)):
-                found.hidden.append((self._joined(before), after))
+                options.hidden.append((self._join(before), after))
             else:
                 return None
-        return found
+        return options
 
-    def _joined(self, parts: Sequence[Expression]) -> Expression:
+    def _join(self, parts: Sequence[Expression]) -> Expression:
         """The concatenation; only one of equal stars."""
-        whole = [self._resolved(part) for part in parts]
+        whole = [self._resolve(part) for part in parts]
         if self._is_star(whole[0]) and all(part is whole[0] for part in whole):
             return whole[0]
-        return self._make.concatenation(whole)
+        return self._make.make_concatenation(whole)
 
-    def _resolved(self, node: Expression) -> Expression:
+    def _resolve(self, node: Expression) -> Expression:
         while isinstance(node, Reference):
             node = self._grammar.rules[node.name]
         return node
@@ -111,9 +111,9 @@ def explain(grammar: Grammar, message: str) -> str:
     name = _find(grammar) if message == TOO_MANY_ALTERNATIVES else None
     if name is None:
         return message
-    place = GrammarError.place(grammar.text, grammar.places[name])
+    location = GrammarError.format_location(grammar.text, grammar.positions[name])
     return (
-        f"too complex; the rule {shortened(name)} ({place}) leads back to itself behind a part "
+        f"too complex; the rule {truncate(name)} ({location}) leads back to itself behind a part "
         "that may be empty (hidden left recursion): let that part match at least one character, "
         "or move it out of the recursion"
     )
@@ -123,32 +123,34 @@ def _find(grammar: Grammar) -> str | None:
     """The first rule that leads to itself on its left side, and on the way behind a part that may
     be empty."""
     facts = Facts(grammar.rules, grammar.start)
-    edges = {name: set(_left(body, facts)) for name, body in grammar.rules.items()}
-    for name in sorted(edges, key=grammar.places.__getitem__):
+    edges = {name: set(_iter_left(body, facts)) for name, body in grammar.rules.items()}
+    for name in sorted(edges, key=grammar.positions.__getitem__):
         for following, is_hidden in edges[name]:
-            if is_hidden and name in _reached(following, edges):
+            if is_hidden and name in _find_reachable(following, edges):
                 return name
     return None
 
 
-def _left(node: Expression, facts: Facts, is_hidden: bool = False) -> Iterator[tuple[str, bool]]:
+def _iter_left(
+    node: Expression, facts: Facts, is_hidden: bool = False
+) -> Iterator[tuple[str, bool]]:
     """The rules that an expression may begin with, each with whether a part that may be empty
     comes before."""
     if isinstance(node, Reference):
         yield node.name, is_hidden
     elif isinstance(node, Alternation):
         for option in node.options:
-            yield from _left(option, facts, is_hidden)
+            yield from _iter_left(option, facts, is_hidden)
     elif isinstance(node, Repeat):
-        yield from _left(node.body, facts, is_hidden)
+        yield from _iter_left(node.body, facts, is_hidden)
     elif isinstance(node, Concatenation):
         for index, part in enumerate(node.parts):
-            yield from _left(part, facts, is_hidden or index > 0)
+            yield from _iter_left(part, facts, is_hidden or index > 0)
             if not facts.is_nullable(part):
                 break
 
 
-def _reached(start: str, edges: dict[str, set[tuple[str, bool]]]) -> set[str]:
+def _find_reachable(start: str, edges: dict[str, set[tuple[str, bool]]]) -> set[str]:
     seen, waiting = set[str](), [start]
     while waiting:
         name = waiting.pop()

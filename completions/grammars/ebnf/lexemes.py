@@ -2,10 +2,10 @@
 
 At each position, the lexer tries all lexemes that the parser allows. It reads on as long as any of
 them can match more, and never backtracks to the end of an earlier match. So `[a-z]* "end"` as two
-lexemes never matches: the first lexeme consumes the `end`. Lexemes are safe if this loses no text:
-after a word of a lexeme T, no lexeme U that is allowed at the same position may continue with a
-byte that can also begin what follows T. If one can, U is split by one level, and so on down to
-single characters, which are always safe.
+lexemes never matches: the first lexeme consumes the `end`. Lexemes are safe if this loses no text.
+Take a lexeme T, and a lexeme U that is allowed at the same position. After a word of T, U must not
+continue with a byte that can also begin what follows T. If one can, U is split by one level, and so
+on down to single characters, which are always safe.
 
 The analysis covers all texts at once. Sets of lexemes and of bytes are integers with a bit for each
 member.
@@ -53,16 +53,16 @@ _ALL_BYTES = (1 << 256) - 1
 _TOO_AMBIGUOUS = "too ambiguous: many levels can be read in several ways; make the rules distinct"
 
 
-def safe_productions(
+def make_safe_productions(
     make: Expressions, rules: dict[str, Expression], start: Expression, facts: Facts
 ) -> Productions:
-    """Productions with safe lexemes. May add rules. Raises GrammarError if that takes too much
-    work."""
+    """Return productions with safe lexemes. May add rules. Raises GrammarError if that takes too
+    much work."""
     split: set[Expression] = set()
     checker = _Checker(rules)
     for _ in range(MAX_ROUNDS):
         productions = ProductionBuilder(make, rules, facts, split).lower(start)
-        unsafe = checker.unsafe(productions)
+        unsafe = checker.find_unsafe(productions)
         if not unsafe:
             return productions
         split |= unsafe
@@ -77,14 +77,14 @@ class _Checker:
         self._automata: dict[Expression, Automaton | None] = {}
         self._work = 0
 
-    def unsafe(self, productions: Productions) -> set[Expression]:
+    def find_unsafe(self, productions: Productions) -> set[Expression]:
         """The lexemes to split."""
         neighbours = _Neighbours(productions)
         clashes = _TokenClashes(neighbours)
         if not any(neighbours.following) and not clashes.tokens:
             return set()
-        first_bytes = [self._first_bytes(lexeme) for lexeme in neighbours.lexemes]
-        next_bytes = [_union(first_bytes, bits) for bits in neighbours.following]
+        first_bytes = [self._find_first_bytes(lexeme) for lexeme in neighbours.lexemes]
+        next_bytes = [_merge(first_bytes, bits) for bits in neighbours.following]
         unsafe = 0
         checked: list[int] = []
         todo = [neighbours.starting]
@@ -94,27 +94,27 @@ class _Checker:
                 continue
             checked.append(group)
             clashes.check_beginnings(group, first_bytes)
-            for whole, going_on, lead_bytes in self._crossings(neighbours, group):
+            for whole, going_on, lead_bytes in self._find_crossings(neighbours, group):
                 # The parser may take any of the lexemes that match, so all lexemes that follow one
                 # of them may be allowed together.
-                todo.append(_union(neighbours.following, whole))
-                if _union(next_bytes, whole) & lead_bytes:
+                todo.append(_merge(neighbours.following, whole))
+                if _merge(next_bytes, whole) & lead_bytes:
                     unsafe |= going_on
                 clashes.check_crossing(whole, going_on, lead_bytes)
-        found = {neighbours.lexemes[number] for number in _numbers(unsafe)}
-        found = {each for each in found if not _is_character(each)}
+        lexemes = {neighbours.lexemes[number] for number in _iter_numbers(unsafe)}
+        lexemes = {each for each in lexemes if not _is_character(each)}
         # A lexeme without its empty text is split together with its body.
-        return found | {each.body for each in found if isinstance(each, NonEmpty)}
+        return lexemes | {each.body for each in lexemes if isinstance(each, NonEmpty)}
 
-    def _crossings(self, neighbours: "_Neighbours", group: int) -> Iterator[Crossing]:
+    def _find_crossings(self, neighbours: "_Neighbours", group: int) -> Iterator[Crossing]:
         automata = {}
-        for number in _numbers(group):
-            automaton = self._automaton(neighbours.lexemes[number])
+        for number in _iter_numbers(group):
+            automaton = self._build_automaton(neighbours.lexemes[number])
             if automaton is not None:
                 automata[number] = automaton
         simulation = Simulation(automata)
         try:
-            yield from simulation.crossings()
+            yield from simulation.iter_crossings()
             too_large = group & ~sum(1 << number for number in automata)
         except TooAmbiguousError:
             too_large = group
@@ -124,17 +124,17 @@ class _Checker:
         if too_large:  # assume the worst about them
             yield Crossing(group, too_large, _ALL_BYTES)
 
-    def _first_bytes(self, lexeme: Expression) -> int:
-        automaton = self._automaton(lexeme)
+    def _find_first_bytes(self, lexeme: Expression) -> int:
+        automaton = self._build_automaton(lexeme)
         if automaton is None:
             return _ALL_BYTES
-        found = 0
-        for state in automaton.closure(START):
+        bits = 0
+        for state in automaton.find_closure(START):
             for ranges, _ in automaton.steps[state]:
-                found |= code_points.lead_bytes(ranges)
-        return found
+                bits |= code_points.find_lead_bytes(ranges)
+        return bits
 
-    def _automaton(self, lexeme: Expression) -> Automaton | None:
+    def _build_automaton(self, lexeme: Expression) -> Automaton | None:
         """The automaton of a lexeme; None if it is too large."""
         if lexeme not in self._automata:
             try:
@@ -150,7 +150,7 @@ class _Neighbours:
     def __init__(self, productions: Productions) -> None:
         self._productions = productions
         self._numbers: dict[Expression, int] = {}
-        for symbol in productions.symbols():
+        for symbol in productions.iter_symbols():
             item = symbol.item if isinstance(symbol, Loop) else symbol
             if isinstance(item, Lexeme):
                 self._numbers.setdefault(item.expression, len(self._numbers))
@@ -244,8 +244,8 @@ class _TokenClashes:
 
     def check_beginnings(self, group: int, first_bytes: list[int]) -> None:
         """Raises GrammarError if text of a group may begin like one of the tokens in that group."""
-        leads = self._leads(group & self.tokens)
-        if leads & _union(first_bytes, group & ~self.tokens):
+        leads = self._find_leads(group & self.tokens)
+        if leads & _merge(first_bytes, group & ~self.tokens):
             raise GrammarError(_TEXT_OR_ID)
 
     def check_crossing(self, whole: int, going_on: int, lead_bytes: int) -> None:
@@ -254,19 +254,21 @@ class _TokenClashes:
         No text is lost where repeated tokens of any text follow a lexeme that could continue: they
         also allow whatever the lexeme could still consume and whatever may follow it.
         """
-        after = _union(self._neighbours.following, whole) & self.tokens
+        after = _merge(self._neighbours.following, whole) & self.tokens
         clashing = [
-            number for number in _numbers(after) if self._by_number[number].lead_bytes & lead_bytes
+            number
+            for number in _iter_numbers(after)
+            if self._by_number[number].lead_bytes & lead_bytes
         ]
         if not clashing:
             return
         if going_on & ~whole:
             raise GrammarError(_TEXT_OR_ID)
-        for lexeme in _numbers(going_on):
-            if not all(self._absorbs(number, lexeme) for number in clashing):
+        for lexeme in _iter_numbers(going_on):
+            if not all(self._can_absorb(number, lexeme) for number in clashing):
                 raise GrammarError(_TEXT_OR_ID)
 
-    def _absorbs(self, number: int, lexeme: int) -> bool:
+    def _can_absorb(self, number: int, lexeme: int) -> bool:
         following = self._neighbours.following
         return (
             self._by_number[number].is_any_text
@@ -275,11 +277,11 @@ class _TokenClashes:
             and (self._neighbours.last[number] or not self._neighbours.last[lexeme])
         )
 
-    def _leads(self, tokens: int) -> int:
-        found = 0
-        for number in _numbers(tokens):
-            found |= self._by_number[number].lead_bytes
-        return found
+    def _find_leads(self, tokens: int) -> int:
+        leads = 0
+        for number in _iter_numbers(tokens):
+            leads |= self._by_number[number].lead_bytes
+        return leads
 
 
 def _is_character(lexeme: Expression) -> bool:
@@ -287,7 +289,7 @@ def _is_character(lexeme: Expression) -> bool:
     return isinstance(lexeme, Characters) or (isinstance(lexeme, Literal) and len(lexeme.text) == 1)
 
 
-def _numbers(bits: int) -> Iterator[int]:
+def _iter_numbers(bits: int) -> Iterator[int]:
     """The numbers of the bits that are set."""
     while bits:
         low = bits & -bits
@@ -295,9 +297,9 @@ def _numbers(bits: int) -> Iterator[int]:
         bits ^= low
 
 
-def _union(sets: list[int], bits: int) -> int:
+def _merge(sets: list[int], bits: int) -> int:
     """The union of the sets with these numbers."""
-    found = 0
-    for number in _numbers(bits):
-        found |= sets[number]
-    return found
+    union = 0
+    for number in _iter_numbers(bits):
+        union |= sets[number]
+    return union

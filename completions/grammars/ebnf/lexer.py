@@ -39,7 +39,7 @@ class Cursor:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._tokens = list(_tokens(text))
+        self._tokens = list(_tokenize(text))
         self._index = 0
 
     @property
@@ -47,7 +47,7 @@ class Cursor:
         """The next token."""
         return self._tokens[self._index]
 
-    def ahead(self, distance: int) -> Token:
+    def peek(self, distance: int) -> Token:
         return self._tokens[min(self._index + distance, len(self._tokens) - 1)]
 
     def next(self) -> Token:
@@ -63,20 +63,20 @@ class Cursor:
             self.next()
         return taken
 
-    def error(self, token: Token, message: str) -> GrammarError:
-        return GrammarError.at(self.text, token.start, message)
+    def make_error(self, token: Token, message: str) -> GrammarError:
+        return GrammarError.at_offset(self.text, token.start, message)
 
 
-def _tokens(text: str) -> Iterator[Token]:
+def _tokenize(text: str) -> Iterator[Token]:
     """All tokens except white space and comments, then one of kind `end`."""
-    if found := _LARK.match(text):
+    if token_match := _LARK.match(text):
         message = "this is Lark, not EBNF: write rules as name ::= ..., or send the text as grammar"
-        raise GrammarError.at(text, found.start(1), message)
+        raise GrammarError.at_offset(text, token_match.start(1), message)
     position, begins_line = 0, True
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise GrammarError.at(text, position, _complaint(text, position))
+            raise GrammarError.at_offset(text, position, _explain(text, position))
         kind = str(match.lastgroup)
         if kind == "space":
             begins_line |= "\n" in match[0] or "\r" in match[0]
@@ -98,7 +98,7 @@ _ADVICE = {
 """What to write instead of what begins nothing in this dialect."""
 
 
-def _complaint(text: str, position: int) -> str:
+def _explain(text: str, position: int) -> str:
     character = text[position]
     if character == '"':
         return 'this string does not end on its line; write a newline as \\n and a quote as \\"'

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from completions.grammars import code_points
-from completions.grammars.complaints import shortened
 from completions.grammars.ebnf import escapes, regular_expressions
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
 from completions.grammars.ebnf.vocabulary import Vocabulary
+from completions.grammars.messages import truncate
 from completions.grammars.tokens import TokenSource
 
 MAX_TAG_CHARACTERS = 2_000
@@ -34,7 +34,7 @@ class Argument(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Call:
+class _MacroCall:
     name: Token
     positional: list[Argument] = field(default_factory=list)
     named: dict[str, Argument] = field(default_factory=dict)
@@ -57,45 +57,45 @@ class Macros:
         """The offsets of look-aheads in patterns."""
         self._vocabulary = Vocabulary(cursor, make, source)
 
-    def begins(self, name: Token) -> bool:
+    def is_macro(self, name: Token) -> bool:
         """Whether the name just read begins a call."""
         return name.text in MACROS and self._cursor.token.text == "("
 
-    def expression(self, name: Token) -> Expression:
+    def parse(self, name: Token) -> Expression:
         """The expression of the call whose name was read. Raises GrammarError."""
-        named, meaning = MACROS[name.text]
-        call = self._call(name)
+        has_arguments, meaning = MACROS[name.text]
+        call = self._parse_call(name)
         for key, argument in call.named.items():
-            if key not in named:
-                accepted = f"; it takes {', '.join(named)}" if named else ""
-                message = f"{name.text} takes no argument {shortened(key)}{accepted}"
-                raise self._cursor.error(argument.token, message)
+            if key not in has_arguments:
+                accepted = f"; it takes {', '.join(has_arguments)}" if has_arguments else ""
+                message = f"{name.text} takes no argument {truncate(key)}{accepted}"
+                raise self._cursor.make_error(argument.token, message)
         return meaning(self, call)
 
-    def _call(self, name: Token) -> _Call:
-        call = _Call(name)
+    def _parse_call(self, name: Token) -> _MacroCall:
+        call = _MacroCall(name)
         opening = self._cursor.next()
         while not self._cursor.take(")"):
             token = self._cursor.token
-            if token.kind == "name" and self._cursor.ahead(1).text == "=":
+            if token.kind == "name" and self._cursor.peek(1).text == "=":
                 self._cursor.next()
                 self._cursor.next()
-                call.named[token.text] = Argument(self._value(0), token)
+                call.named[token.text] = Argument(self._parse_value(0), token)
             else:
-                call.positional.append(Argument(self._value(0), token))
-            self._separator(opening)
+                call.positional.append(Argument(self._parse_value(0), token))
+            self._parse_separator(opening)
         return call
 
-    def _separator(self, opening: Token) -> None:
+    def _parse_separator(self, opening: Token) -> None:
         if not self._cursor.take(",") and self._cursor.token.text != ")":
             if self._cursor.token.kind == "end":
-                raise self._cursor.error(opening, "this ( is not closed; write a )")
-            raise self._cursor.error(self._cursor.token, "separate arguments by commas")
+                raise self._cursor.make_error(opening, "this ( is not closed; write a )")
+            raise self._cursor.make_error(self._cursor.token, "separate arguments by commas")
 
-    def _value(self, nesting: int) -> Value:
+    def _parse_value(self, nesting: int) -> Value:
         token = self._cursor.next()
         if token.kind == "literal":
-            return escapes.literal(self._cursor.text, token.start + 1, token.end - 1)
+            return escapes.parse_literal(self._cursor.text, token.start + 1, token.end - 1)
         if token.kind == "name":
             return token.text == "true" if token.text in ("true", "false") else Name(token.text)
         if token.kind == "number" and len(token.text) < 10:
@@ -104,78 +104,85 @@ class Macros:
             values = []
             while not self._cursor.take(")"):
                 start = self._cursor.token
-                values.append(Argument(self._value(nesting + 1), start))
-                self._separator(token)
+                values.append(Argument(self._parse_value(nesting + 1), start))
+                self._parse_separator(token)
             return values
         message = 'an argument is a "text", a number, true, false, a rule, or (...) of those'
-        raise self._cursor.error(token, message)
+        raise self._cursor.make_error(token, message)
 
-    def _regex(self, call: _Call) -> Expression:
+    def _make_regex(self, call: _MacroCall) -> Expression:
         pattern = call.positional[0] if len(call.positional) == 1 else None
         if pattern is None or not isinstance(pattern.value, str):
-            raise self._cursor.error(call.name, 'Regex takes one pattern, as in Regex("[0-9]+")')
+            raise self._cursor.make_error(
+                call.name, 'Regex takes one pattern, as in Regex("[0-9]+")'
+            )
         json_string = call.named.get("json_string", Argument(False, call.name))
         if not isinstance(json_string.value, bool):
-            raise self._cursor.error(json_string.token, "json_string must be true or false")
+            raise self._cursor.make_error(json_string.token, "json_string must be true or false")
         # `.` matches a newline if flags are not given, or if they contain an s.
         flags = call.named.get("flags", Argument("s", call.name))
         if not isinstance(flags.value, str) or set(flags.value) - set("isu"):
-            raise self._cursor.error(flags.token, "flags are a text of the letters i, s and u")
+            raise self._cursor.make_error(flags.token, "flags are a text of the letters i, s and u")
         start, end = pattern.token.start + 1, pattern.token.end - 1
-        places = escapes.places(self._cursor.text, start, end)
+        positions = escapes.find_positions(self._cursor.text, start, end)
         read = regular_expressions.parse(
-            regular_expressions.Pattern(pattern.value, self._cursor.text, places),
+            regular_expressions.Pattern(pattern.value, self._cursor.text, positions),
             self._make,
             regular_expressions.Flags("i" in flags.value, "s" in flags.value, json_string.value),
         )
-        self.lookaheads += [places[offset] for offset in read.lookaheads]
+        self.lookaheads += [positions[offset] for offset in read.lookaheads]
         return read.expression
 
-    def _substring(self, call: _Call) -> Expression:
-        return self._make.substring(tuple(filter(None, self._texts(call.positional))))
+    def _make_substring(self, call: _MacroCall) -> Expression:
+        return self._make.make_substring(tuple(filter(None, self._check_texts(call.positional))))
 
-    def _texts(self, arguments: list[Argument]) -> list[str]:
-        found = []
+    def _check_texts(self, arguments: list[Argument]) -> list[str]:
+        texts = []
         for value, token in arguments:
             if not isinstance(value, str):
-                raise self._cursor.error(token, "this must be a text in double quotes")
-            found.append(value)
-        return found
+                raise self._cursor.make_error(token, "this must be a text in double quotes")
+            texts.append(value)
+        return texts
 
-    def _tag_dispatch(self, call: _Call) -> Expression:
-        pairs = [self._pair(argument) for argument in call.positional]
-        excludes, items = self._excludes(call, '("</answer>",)')
-        excluded = self._texts(items)
-        loops = self._loops(call)
+    def _make_tag_dispatch(self, call: _MacroCall) -> Expression:
+        pairs = [self._parse_pair(argument) for argument in call.positional]
+        excludes, items = self._parse_excludes(call, '("</answer>",)')
+        excluded = self._check_texts(items)
+        loops = self._is_looping(call)
         self._check_strings([(tag, token) for tag, token, _ in pairs], excludes, excluded)
         avoided = tuple(dict.fromkeys([*(tag for tag, _, _ in pairs), *excluded]))
         make = self._make
         if not avoided:
-            return make.repeat(make.characters(code_points.ALL), 0, None)
+            return make.make_repeat(make.make_characters(code_points.ALL), 0, None)
         dispatches = [
-            make.concatenation([make.free_text(avoided, tag), rule]) for tag, _, rule in pairs
+            make.make_concatenation([make.make_free_text(avoided, tag), rule])
+            for tag, _, rule in pairs
         ]
-        rest = make.free_text(avoided)
+        rest = make.make_free_text(avoided)
         if not dispatches:
             return rest
         if loops:
-            return make.concatenation([make.repeat(make.alternation(dispatches), 0, None), rest])
-        return make.alternation([*dispatches, rest])
+            return make.make_concatenation(
+                [make.make_repeat(make.make_alternation(dispatches), 0, None), rest]
+            )
+        return make.make_alternation([*dispatches, rest])
 
-    def _excludes(self, call: _Call, example: str) -> tuple[Token, list[Argument]]:
+    def _parse_excludes(self, call: _MacroCall, example: str) -> tuple[Token, list[Argument]]:
         """The place and the items of the argument `excludes`."""
         excludes = call.named.get("excludes", Argument([], call.name))
         if not isinstance(excludes.value, list):
-            raise self._cursor.error(excludes.token, f"excludes must be a tuple, as in {example}")
+            raise self._cursor.make_error(
+                excludes.token, f"excludes must be a tuple, as in {example}"
+            )
         return excludes.token, excludes.value
 
-    def _loops(self, call: _Call) -> bool:
+    def _is_looping(self, call: _MacroCall) -> bool:
         loops = call.named.get("loop_after_dispatch", Argument(True, call.name))
         if not isinstance(loops.value, bool):
-            raise self._cursor.error(loops.token, "loop_after_dispatch must be true or false")
+            raise self._cursor.make_error(loops.token, "loop_after_dispatch must be true or false")
         return loops.value
 
-    def _pair(self, argument: Argument) -> tuple[str, Token, Expression]:
+    def _parse_pair(self, argument: Argument) -> tuple[str, Token, Expression]:
         """A tag, its token, and the rule that follows it."""
         pair = argument.value
         if isinstance(pair, list) and len(pair) == 2:
@@ -183,7 +190,7 @@ class Macros:
             if isinstance(tag, str) and isinstance(rule, Name):
                 return tag, tag_token, self._reference(rule_token)
         message = 'TagDispatch takes pairs of a tag and a rule, as in ("<tag>", rule)'
-        raise self._cursor.error(argument.token, message)
+        raise self._cursor.make_error(argument.token, message)
 
     def _check_strings(
         self, tags: list[tuple[str, Token]], excludes: Token, excluded: list[str]
@@ -195,72 +202,77 @@ class Macros:
                 f"tags and excludes are longer than {MAX_TAG_CHARACTERS} characters together; "
                 "shorten them"
             )
-            raise self._cursor.error(excludes, message)
+            raise self._cursor.make_error(excludes, message)
         for string, token in strings:
             if not string:
-                raise self._cursor.error(
+                raise self._cursor.make_error(
                     token, "a tag or an excluded string cannot be empty; give its text"
                 )
             for other, _ in strings:
                 if other != string and other in string:
-                    both = f"{shortened(string)!r} contains {shortened(other)!r}"
+                    both = f"{truncate(string)!r} contains {truncate(other)!r}"
                     message = f"{both}; leave one of them out"
-                    raise self._cursor.error(token, message)
+                    raise self._cursor.make_error(token, message)
         for tag, token in tags:
             if tag in excluded:
-                raise self._cursor.error(
-                    token, f"{shortened(tag)!r} is both a tag and excluded; leave one of them out"
+                raise self._cursor.make_error(
+                    token, f"{truncate(tag)!r} is both a tag and excluded; leave one of them out"
                 )
 
-    def _token(self, call: _Call) -> Expression:
-        return self._vocabulary.some(self._listed(call, self._vocabulary.written_id))
+    def _make_token(self, call: _MacroCall) -> Expression:
+        return self._vocabulary.make_tokens(self._parse_ids(call, self._vocabulary.parse_id))
 
-    def _exclude_token(self, call: _Call) -> Expression:
-        return self._vocabulary.all_but(call.name, self._listed(call, self._vocabulary.id))
+    def _make_exclude_token(self, call: _MacroCall) -> Expression:
+        return self._vocabulary.make_other_tokens(
+            call.name, self._parse_ids(call, self._vocabulary.resolve_id)
+        )
 
-    def _listed(self, call: _Call, id: Callable[[Value, Token], int]) -> list[int]:
+    def _parse_ids(self, call: _MacroCall, id: Callable[[Value, Token], int]) -> list[int]:
         """The tokens of a call that takes at least one."""
         if not call.positional:
             name = call.name.text
             message = f'{name} takes token ids or texts, as in {name}(5, "<|im_start|>")'
-            raise self._cursor.error(call.name, message)
+            raise self._cursor.make_error(call.name, message)
         return [id(*argument) for argument in call.positional]
 
-    def _token_tag_dispatch(self, call: _Call) -> Expression:
-        triggers = [self._trigger(argument) for argument in call.positional]
-        place, items = self._excludes(call, "(5,)")
-        excluded = [self._vocabulary.id(*argument) for argument in items]
-        loops, make = self._loops(call), self._make
+    def _make_token_tag_dispatch(self, call: _MacroCall) -> Expression:
+        triggers = [self._parse_trigger(argument) for argument in call.positional]
+        token, items = self._parse_excludes(call, "(5,)")
+        excluded = [self._vocabulary.resolve_id(*argument) for argument in items]
+        loops, make = self._is_looping(call), self._make
         for id, _ in triggers:
             if id in excluded:
                 message = f"the token {id} is both a trigger and excluded; leave one of them out"
-                raise self._cursor.error(place, message)
-        free = self._vocabulary.all_but(call.name, [*(id for id, _ in triggers), *excluded])
+                raise self._cursor.make_error(token, message)
+        free = self._vocabulary.make_other_tokens(
+            call.name, [*(id for id, _ in triggers), *excluded]
+        )
         dispatches = [
-            make.concatenation([self._vocabulary.some([id]), rule]) for id, rule in triggers
+            make.make_concatenation([self._vocabulary.make_tokens([id]), rule])
+            for id, rule in triggers
         ]
         if loops:
-            return make.repeat(make.alternation([free, *dispatches]), 0, None)
-        ways = make.alternation([EMPTY, *dispatches])
-        return make.concatenation([make.repeat(free, 0, None), ways])
+            return make.make_repeat(make.make_alternation([free, *dispatches]), 0, None)
+        ways = make.make_alternation([EMPTY, *dispatches])
+        return make.make_concatenation([make.make_repeat(free, 0, None), ways])
 
-    def _trigger(self, argument: Argument) -> tuple[int, Expression]:
+    def _parse_trigger(self, argument: Argument) -> tuple[int, Expression]:
         """A token, and the rule that follows it."""
         pair = argument.value
         if isinstance(pair, list) and len(pair) == 2:
             trigger, (rule, rule_token) = pair
             if isinstance(trigger.value, int | str) and isinstance(rule, Name):
-                return self._vocabulary.written_id(*trigger), self._reference(rule_token)
+                return self._vocabulary.parse_id(*trigger), self._reference(rule_token)
         message = "TokenTagDispatch takes pairs of a token and a rule, as in (5, rule)"
-        raise self._cursor.error(argument.token, message)
+        raise self._cursor.make_error(argument.token, message)
 
 
-MACROS: dict[str, tuple[tuple[str, ...], Callable[[Macros, _Call], Expression]]] = {
-    "Regex": (("flags", "json_string"), Macros._regex),
-    "Substring": ((), Macros._substring),
-    "TagDispatch": (("loop_after_dispatch", "excludes"), Macros._tag_dispatch),
-    "TokenTagDispatch": (("loop_after_dispatch", "excludes"), Macros._token_tag_dispatch),
-    "Token": ((), Macros._token),
-    "ExcludeToken": ((), Macros._exclude_token),
+MACROS: dict[str, tuple[tuple[str, ...], Callable[[Macros, _MacroCall], Expression]]] = {
+    "Regex": (("flags", "json_string"), Macros._make_regex),
+    "Substring": ((), Macros._make_substring),
+    "TagDispatch": (("loop_after_dispatch", "excludes"), Macros._make_tag_dispatch),
+    "TokenTagDispatch": (("loop_after_dispatch", "excludes"), Macros._make_token_tag_dispatch),
+    "Token": ((), Macros._make_token),
+    "ExcludeToken": ((), Macros._make_exclude_token),
 }
 """For each call, its named arguments and the method that reads it."""

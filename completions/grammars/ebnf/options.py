@@ -6,7 +6,6 @@ A budget closes a rule once it is used up, at the first place where the rule can
 
 import re
 
-from completions.grammars.complaints import shortened
 from completions.grammars.ebnf.expressions import (
     EMPTY,
     Characters,
@@ -19,6 +18,7 @@ from completions.grammars.ebnf.lexer import Cursor, Token
 from completions.grammars.ebnf.productions import resolve
 from completions.grammars.ebnf.rules import Facts, Grammar, Option
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.messages import truncate
 
 _OPTION = re.compile(
     r"\s*+(?P<name>\w++)\s*+(?:=\s*+(?P<value>[^\s,\"]++|\"[^\"]*+\"))?+\s*+(?:,|$)"
@@ -37,35 +37,37 @@ MAX_BUDGET = 100_000
 
 def read(cursor: Cursor, brackets: Token) -> list[Option]:
     """The options in brackets. Raises GrammarError."""
-    found: list[Option] = []
+    options: list[Option] = []
     inside, position = brackets.text[1:-1], 0
-    while position < len(inside) or not found:
+    while position < len(inside) or not options:
         match = _OPTION.match(inside, position)
         if match is None:
-            raise cursor.error(brackets, "write options as [max_chars=80, lazy]")
-        place = brackets._replace(start=brackets.start + 1 + match.start("name"))
-        if any(match["name"] == option.name for option in found):
-            raise cursor.error(place, f"the option {match['name']} is given twice; remove one")
-        found.append(Option(match["name"], _value(cursor, place, match), place.start))
+            raise cursor.make_error(brackets, "write options as [max_chars=80, lazy]")
+        token = brackets._replace(start=brackets.start + 1 + match.start("name"))
+        if any(match["name"] == option.name for option in options):
+            raise cursor.make_error(token, f"the option {match['name']} is given twice; remove one")
+        options.append(Option(match["name"], _parse_value(cursor, token, match), token.start))
         position = match.end()
-    return found
+    return options
 
 
-def _value(cursor: Cursor, place: Token, match: re.Match[str]) -> int:
+def _parse_value(cursor: Cursor, token: Token, match: re.Match[str]) -> int:
     name, value = match["name"], match["value"]
     if name in _REFUSED:
-        raise cursor.error(place, f"a rule cannot have the option {name}: {_REFUSED[name]}")
+        raise cursor.make_error(token, f"a rule cannot have the option {name}: {_REFUSED[name]}")
     if name == "lazy" and value is None:
         return 0
     if name not in _BUDGETS:
-        raise cursor.error(
-            place,
+        raise cursor.make_error(
+            token,
             f"a rule has no option {match[0].strip(' ,')[:64]}; use one of: "
             f"{', '.join(_BUDGETS)}, lazy",
         )
     if value is None or not value.isdecimal() or len(value) > 9 or int(value) > MAX_BUDGET:
-        given = shortened(str(value))
-        raise cursor.error(place, f"{name} must be an integer from 0 to {MAX_BUDGET}, not {given}")
+        quoted = truncate(str(value))
+        raise cursor.make_error(
+            token, f"{name} must be an integer from 0 to {MAX_BUDGET}, not {quoted}"
+        )
     return int(value)
 
 
@@ -76,9 +78,9 @@ def apply(grammar: Grammar) -> None:
     for name in [name for name in grammar.rules if name in grammar.options]:
         for option in grammar.options[name]:
             body = resolve(grammar.rules[name], grammar.rules)
-            restricted = _restricted(grammar, facts, body, option)
+            restricted = _restrict(grammar, facts, body, option)
             if restricted is None:
-                raise GrammarError.at(grammar.text, option.place, _REASONS[option.name])
+                raise GrammarError.at_offset(grammar.text, option.position, _REASONS[option.name])
             grammar.rules[name] = restricted
 
 
@@ -92,33 +94,33 @@ _REASONS = {
 }
 
 
-def _restricted(
+def _restrict(
     grammar: Grammar, facts: Facts, body: Expression, option: Option
 ) -> Expression | None:
     if option.name == "max_tokens":
-        return _of_few_tokens(grammar, facts, body, option.value)
-    return _ending_early(grammar.make, body, option.value) if facts.is_regular(body) else None
+        return _limit_tokens(grammar, facts, body, option.value)
+    return _end_early(grammar.make, body, option.value) if facts.is_regular(body) else None
 
 
-def _of_few_tokens(
-    grammar: Grammar, facts: Facts, body: Expression, most: int
+def _limit_tokens(
+    grammar: Grammar, facts: Facts, body: Expression, max_tokens: int
 ) -> Expression | None:
-    if body is EMPTY or (most == 0 and facts.is_nullable(body)):
+    if body is EMPTY or (max_tokens == 0 and facts.is_nullable(body)):
         return EMPTY
-    if isinstance(body, Tokens) and most:
+    if isinstance(body, Tokens) and max_tokens:
         return body
     if isinstance(body, Repeat) and isinstance(resolve(body.body, grammar.rules), Tokens):
-        return _at_most(grammar.make, body, most)
+        return _limit_repeats(grammar.make, body, max_tokens)
     return None
 
 
-def _ending_early(make: Expressions, body: Expression, most: int) -> Expression:
+def _end_early(make: Expressions, body: Expression, max_tokens: int) -> Expression:
     if isinstance(body, Repeat) and isinstance(body.body, Characters):
-        return _at_most(make, body, most)
-    return make.ending_early(body, most)
+        return _limit_repeats(make, body, max_tokens)
+    return make.make_ending_early(body, max_tokens)
 
 
-def _at_most(make: Expressions, body: Repeat, most: int) -> Expression:
+def _limit_repeats(make: Expressions, body: Repeat, max_tokens: int) -> Expression:
     """The repetition of single characters or tokens, which can end after each from `low` on."""
-    high = most if body.high is None else min(most, body.high)
-    return make.repeat(body.body, body.low, max(body.low, high))
+    high = max_tokens if body.high is None else min(max_tokens, body.high)
+    return make.make_repeat(body.body, body.low, max(body.low, high))

@@ -62,7 +62,7 @@ class Productions:
     rules: dict[Expression, list[list[Symbol]]] = field(default_factory=dict)
     """The alternatives of each expression that is not a lexeme; the start symbol comes first."""
 
-    def symbols(self) -> Iterator[Symbol]:
+    def iter_symbols(self) -> Iterator[Symbol]:
         return (each for rule in self.rules.values() for symbols in rule for each in symbols)
 
 
@@ -90,53 +90,55 @@ class ProductionBuilder:
         self._waiting: list[Expression] = []
 
     def lower(self, start: Expression) -> Productions:
-        found = Productions(resolve(start, self._rules))
-        if self._facts.is_regular(found.start) and found.start is not EMPTY:
-            found.rules[found.start] = [[Lexeme(found.start)]]
-            return found
-        self._waiting = [found.start]
+        productions = Productions(resolve(start, self._rules))
+        if self._facts.is_regular(productions.start) and productions.start is not EMPTY:
+            productions.rules[productions.start] = [[Lexeme(productions.start)]]
+            return productions
+        self._waiting = [productions.start]
         while self._waiting:
             node = self._waiting.pop()
-            if node not in found.rules:
-                found.rules[node] = [self._symbols(each, node) for each in self._options(node)]
-        return found
+            if node not in productions.rules:
+                productions.rules[node] = [
+                    self._lower_symbols(each, node) for each in self._split_options(node)
+                ]
+        return productions
 
-    def _options(self, node: Expression) -> list[Expression]:
+    def _split_options(self, node: Expression) -> list[Expression]:
         """The options of an alternation. Regular ones are joined, unless the result is split."""
         if not isinstance(node, Alternation):
             return [node]
         regular = [option for option in node.options if self._facts.is_regular(option)]
         if 1 < len(regular) < len(node.options):
-            joined = self._make.alternation(regular)
-            if joined not in self._split and self._filled(joined) not in self._split:
+            joined = self._make.make_alternation(regular)
+            if joined not in self._split and self._drop_empty(joined) not in self._split:
                 return [joined, *(option for option in node.options if option not in regular)]
         return list(node.options)
 
-    def _symbols(self, option: Expression, whole: Expression) -> list[Symbol]:
+    def _lower_symbols(self, option: Expression, whole: Expression) -> list[Symbol]:
         """The symbols of one alternative of `whole`, which is not a lexeme."""
         if option is EMPTY:
             return []
         if option is not whole and self._is_lexeme(option):
-            return [self._symbol(option)]
+            return [self._lower_symbol(option)]
         if isinstance(option, Concatenation):
             if self._facts.is_regular(option):
-                return [self._symbol(part) for part in option.parts]
-            return [self._symbol(part) for part in self._joined(option.parts)]
+                return [self._lower_symbol(part) for part in option.parts]
+            return [self._lower_symbol(part) for part in self._join(option.parts)]
         if isinstance(option, Repeat):
-            return [self._loop(option)]
+            return [self._lower_loop(option)]
         if isinstance(option, EndingEarly):
             raise GrammarError(_UNCLEAR_END)
         if isinstance(option, Substring):
-            return [self._symbol(self._runs(option.chunks))]
+            return [self._lower_symbol(self._join_runs(option.chunks))]
         if isinstance(option, FreeText):
             expanded, rules = free_text.expand(option, self._make)
             self._rules.update(rules)
-            return [self._symbol(expanded)]
+            return [self._lower_symbol(expanded)]
         if isinstance(option, Literal):
-            return [Lexeme(self._make.literal(character)) for character in option.text]
-        return [self._symbol(option)]
+            return [Lexeme(self._make.make_literal(character)) for character in option.text]
+        return [self._lower_symbol(option)]
 
-    def _joined(self, parts: tuple[Expression, ...]) -> Iterator[Expression]:
+    def _join(self, parts: tuple[Expression, ...]) -> Iterator[Expression]:
         """The parts, with adjacent regular ones joined."""
         run: list[Expression] = []
         for part in parts:
@@ -144,60 +146,60 @@ class ProductionBuilder:
                 run.append(part)
                 continue
             if run:
-                yield self._make.concatenation(run)
+                yield self._make.make_concatenation(run)
                 run = []
             yield part
         if run:
-            yield self._make.concatenation(run)
+            yield self._make.make_concatenation(run)
 
-    def _runs(self, chunks: tuple[str, ...]) -> Expression:
+    def _join_runs(self, chunks: tuple[str, ...]) -> Expression:
         """The runs of chunks as nested options: after each chunk, stop or go on with the next."""
         rest: Expression = EMPTY
         rests = []
         for chunk in reversed(chunks):
-            rest = self._make.alternation(
-                [EMPTY, self._make.concatenation([self._make.literal(chunk), rest])]
+            rest = self._make.make_alternation(
+                [EMPTY, self._make.make_concatenation([self._make.make_literal(chunk), rest])]
             )
             rests.append(rest)
-        return self._make.alternation(rests)
+        return self._make.make_alternation(rests)
 
     def _is_lexeme(self, node: Expression) -> bool:
         if isinstance(node, Tokens):
             return True
         return self._facts.is_regular(node) and node not in self._split
 
-    def _symbol(self, node: Expression) -> Symbol:
+    def _lower_symbol(self, node: Expression) -> Symbol:
         node = resolve(node, self._rules)
         if not self._is_lexeme(node):
-            return self._loop(node) if isinstance(node, Repeat) else self._rule(node)
+            return self._lower_loop(node) if isinstance(node, Repeat) else self._lower_rule(node)
         if not self._facts.is_nullable(node):
             return Lexeme(node)
-        filled = self._filled(node)
+        filled = self._drop_empty(node)
         if filled is None or filled in self._split:
-            return self._rule(node)
+            return self._lower_rule(node)
         return Loop(Lexeme(filled), 0, 1)
 
-    def _loop(self, node: Repeat) -> Loop:
+    def _lower_loop(self, node: Repeat) -> Loop:
         body, low = resolve(node.body, self._rules), node.low
         if self._is_lexeme(body) and self._facts.is_nullable(body):
-            filled = self._filled(body)
+            filled = self._drop_empty(body)
             if filled is not None and filled not in self._split:
                 return Loop(Lexeme(filled), 0, node.high)
-        item = self._symbol(body) if self._is_lexeme(body) else self._rule(body)
-        return Loop(self._rule(body) if isinstance(item, Loop) else item, low, node.high)
+        item = self._lower_symbol(body) if self._is_lexeme(body) else self._lower_rule(body)
+        return Loop(self._lower_rule(body) if isinstance(item, Loop) else item, low, node.high)
 
-    def _rule(self, node: Expression) -> Rule:
+    def _lower_rule(self, node: Expression) -> Rule:
         self._waiting.append(node)
         return Rule(node)
 
-    def _filled(self, node: Expression) -> Expression | None:
+    def _drop_empty(self, node: Expression) -> Expression | None:
         """The expression without the empty text; None if nothing remains."""
         if node is EMPTY:
             return None
         if isinstance(node, Repeat) and not self._facts.is_nullable(node.body):
-            return self._make.repeat(node.body, max(1, node.low), node.high)
+            return self._make.make_repeat(node.body, max(1, node.low), node.high)
         if isinstance(node, Alternation):
             others = [option for option in node.options if option is not EMPTY]
             if not any(map(self._facts.is_nullable, others)):
-                return self._make.alternation(others)
-        return self._make.non_empty(node)
+                return self._make.make_alternation(others)
+        return self._make.make_non_empty(node)

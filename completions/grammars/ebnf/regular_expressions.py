@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from completions.grammars import code_points
 from completions.grammars.code_points import Ranges
-from completions.grammars.complaints import shortened
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions, Group
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.messages import truncate
 
 MAX_NESTING = 250
 MAX_COUNT = 100_000
@@ -17,8 +17,8 @@ _DIGITS: Ranges = ((0x30, 0x39),)
 _WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
 _SHORTHANDS = {
-    "d": _DIGITS, "w": _WORD, "s": _SPACE, "D": code_points.complement(_DIGITS),
-    "W": code_points.complement(_WORD), "S": code_points.complement(_SPACE),
+    "d": _DIGITS, "w": _WORD, "s": _SPACE, "D": code_points.invert(_DIGITS),
+    "W": code_points.invert(_WORD), "S": code_points.invert(_SPACE),
 }  # fmt: skip
 _CONTROLS = {
     "n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00, "a": 0x07, "e": 0x1B,
@@ -55,12 +55,12 @@ class Pattern:
     pattern: str
     text: str
     """The grammar."""
-    places: Places[int]
+    positions: Places[int]
     """The offset in the grammar of each character of the pattern."""
 
-    def error(self, position: int, message: str) -> GrammarError:
-        place = self.places[min(position, len(self.places) - 1)] if self.places else 0
-        return GrammarError.at(self.text, place, message)
+    def make_error(self, position: int, message: str) -> GrammarError:
+        offset = self.positions[min(position, len(self.positions) - 1)] if self.positions else 0
+        return GrammarError.at_offset(self.text, offset, message)
 
 
 class Flags(NamedTuple):
@@ -72,7 +72,7 @@ class Flags(NamedTuple):
     """Whether characters that a JSON string must escape are excluded."""
 
 
-class Read(NamedTuple):
+class ParsedPattern(NamedTuple):
     """A pattern's expression, and the offsets in the pattern of the look-aheads that it leaves
     out."""
 
@@ -80,10 +80,10 @@ class Read(NamedTuple):
     lookaheads: list[int]
 
 
-def parse(source: Pattern, make: Expressions, flags: Flags) -> Read:
+def parse(source: Pattern, make: Expressions, flags: Flags) -> ParsedPattern:
     """Reads a pattern. Raises GrammarError with the place in the grammar."""
     reader = _Reader(source, make, flags)
-    return Read(reader.read(), reader.lookaheads)
+    return ParsedPattern(reader.read(), reader.lookaheads)
 
 
 class _Reader:
@@ -99,7 +99,7 @@ class _Reader:
         letters = inline[1] if inline is not None else ""
         self._ignore_case = flags.ignore_case or "i" in letters
         dot_all = flags.dot_all or "s" in letters
-        self._dot = code_points.ALL if dot_all else code_points.complement(_NEWLINE)
+        self._dot = code_points.ALL if dot_all else code_points.invert(_NEWLINE)
         self._position += self._pattern.startswith("^", self._position)
         self._excluded = _JSON_ESCAPED if flags.json_string else ()
 
@@ -109,7 +109,7 @@ class _Reader:
         while self._position < len(self._pattern):
             start, character = self._position, self._pattern[self._position]
             if character == "(":
-                if self._opens(len(groups)):
+                if self._can_open(len(groups)):
                     groups.append(Group(self._make))
                     starts.append(start)
                 else:
@@ -117,24 +117,24 @@ class _Reader:
             elif character == ")":
                 self._position += 1
                 if len(groups) == 1:
-                    raise self._source.error(
+                    raise self._source.make_error(
                         start, "this ) has no matching (; write \\) for the character"
                     )
                 starts.pop()
-                closed = groups.pop().closed()
+                closed = groups.pop().close()
                 groups[-1].parts.append(closed)
             elif character == "|":
                 self._position += 1
                 groups[-1].end_option()
             elif character in _BOUNDS or character == "{":
-                self._repeat(groups[-1])
+                self._parse_repeat(groups[-1])
             elif character == "$" and start == len(self._pattern) - 1 and len(groups) == 1:
                 self._position += 1
             else:
-                groups[-1].parts.append(self._make.characters(self._allowed(start)))
+                groups[-1].parts.append(self._make.make_characters(self._parse_allowed(start)))
         if len(groups) > 1:
-            raise self._source.error(starts[-1], "this ( is not closed; write a )")
-        return groups[0].closed()
+            raise self._source.make_error(starts[-1], "this ( is not closed; write a )")
+        return groups[0].close()
 
     def _skip_lookahead(self) -> None:
         """Read (?=...) or (?!...), which restricts no text in this dialect."""
@@ -146,9 +146,9 @@ class _Reader:
             if level == 0:
                 self._position = piece.end()
                 return
-        raise self._source.error(start, "this ( is not closed; write a )")
+        raise self._source.make_error(start, "this ( is not closed; write a )")
 
-    def _opens(self, nesting: int) -> bool:
+    def _can_open(self, nesting: int) -> bool:
         """Read a construct that begins with a parenthesis. Returns whether it is a group."""
         start = self._position
         if _LOOKAHEAD.match(self._pattern, start):
@@ -158,81 +158,81 @@ class _Reader:
         assert opening is not None
         if self._pattern.startswith("?", opening.end()):
             message = "look-behind and flags inside a pattern are not supported; use (?:...)"
-            raise self._source.error(start, message)
+            raise self._source.make_error(start, message)
         if nesting > MAX_NESTING:
-            raise self._source.error(
+            raise self._source.make_error(
                 start, f"nested deeper than {MAX_NESTING} parentheses; remove some"
             )
         self._position = opening.end()
         return True
 
-    def _repeat(self, group: Group) -> None:
+    def _parse_repeat(self, group: Group) -> None:
         """Read a quantifier. A ? after it makes it lazy, which changes nothing here."""
         start = self._position
         if not group.parts:
             character = self._pattern[start]
             message = f"{character} has nothing to repeat; write \\{character} for the character"
-            raise self._source.error(start, message)
+            raise self._source.make_error(start, message)
         if self._pattern[start] == "{":
-            low, high = self._counts()
+            low, high = self._parse_counts()
         else:
             low, high = _BOUNDS[self._pattern[start]]
             self._position += 1
         if self._pattern.startswith("?", self._position):
             self._position += 1
-        group.parts[-1] = self._make.repeat(group.parts[-1], low, high)
+        group.parts[-1] = self._make.make_repeat(group.parts[-1], low, high)
 
-    def _counts(self) -> tuple[int, int | None]:
+    def _parse_counts(self) -> tuple[int, int | None]:
         start = self._position
-        found = _COUNTS.match(self._pattern, start)
-        if found is None:
-            raise self._source.error(start, "write a repetition as {m}, {m,} or {m,n}")
-        self._position = found.end()
-        low = self._count(found[1])
-        high = self._count(found[3]) if found[3] else None if found[2] else low
+        match = _COUNTS.match(self._pattern, start)
+        if match is None:
+            raise self._source.make_error(start, "write a repetition as {m}, {m,} or {m,n}")
+        self._position = match.end()
+        low = self._parse_count(match[1])
+        high = self._parse_count(match[3]) if match[3] else None if match[2] else low
         if high is not None and high < low:
-            raise self._source.error(
+            raise self._source.make_error(
                 start,
                 f"the repetition {{{low},{high}}} has a minimum above its maximum; exchange them",
             )
         return low, high
 
-    def _count(self, digits: str) -> int:
+    def _parse_count(self, digits: str) -> int:
         if len(digits) > 6 or int(digits) > MAX_COUNT:
             message = f"the count {digits[:12]} is too large; the most is {MAX_COUNT}"
-            raise self._source.error(self._position - 1, message)
+            raise self._source.make_error(self._position - 1, message)
         return int(digits)
 
-    def _allowed(self, start: int) -> Ranges:
+    def _parse_allowed(self, start: int) -> Ranges:
         """Read one element, without what a JSON string must escape if that is excluded."""
-        found = self._characters()
+        ranges = self._parse_characters()
         if self._excluded:
-            found = code_points.difference(found, self._excluded)
-            if not found:
+            ranges = code_points.subtract(ranges, self._excluded)
+            if not ranges:
                 message = "a JSON string has this character only as an escape; write its escape"
-                raise self._source.error(start, message)
-        return found
+                raise self._source.make_error(start, message)
+        return ranges
 
-    def _characters(self) -> Ranges:
+    def _parse_characters(self) -> Ranges:
         """Read one element: a class, an escape, a dot, or a character."""
         character = self._pattern[self._position]
         if character == "[":
-            return self._class()
+            return self._parse_class()
         if character in "^$":
             message = (
                 f"{character} is supported only at the edge of the pattern; write \\{character}"
             )
-            raise self._source.error(self._position, message)
+            raise self._source.make_error(self._position, message)
         if character == "]":
-            raise self._source.error(
+            raise self._source.make_error(
                 self._position, "this ] has no matching [; write \\] for the character"
             )
         if character == ".":
             self._position += 1
             return self._dot
-        return self._folded(self._one(in_class=False))
+        return self._fold_case(self._parse_one(in_class=False))
 
-    def _class(self) -> Ranges:
+    def _parse_class(self) -> Ranges:
         start = self._position
         self._position += 1
         negated = self._pattern.startswith("^", self._position)
@@ -240,39 +240,41 @@ class _Reader:
         ranges: list[tuple[int, int]] = []
         while not self._pattern.startswith("]", self._position):
             if self._position >= len(self._pattern):
-                raise self._source.error(start, "this character class is not closed; write a ]")
-            ranges += self._class_item()
+                raise self._source.make_error(
+                    start, "this character class is not closed; write a ]"
+                )
+            ranges += self._parse_class_item()
         if not ranges:
-            raise self._source.error(
+            raise self._source.make_error(
                 start, "this character class is empty; write \\] for a bracket"
             )
         self._position += 1
-        found = self._folded(code_points.union(ranges))
-        return code_points.complement(found) if negated else found
+        members = self._fold_case(code_points.merge(ranges))
+        return code_points.invert(members) if negated else members
 
-    def _class_item(self) -> Ranges:
+    def _parse_class_item(self) -> Ranges:
         """Read one character, a shorthand, or a range of a class."""
         start = self._position
-        low = self._one(in_class=True)
+        low = self._parse_one(in_class=True)
         dash = self._pattern[self._position : self._position + 2]
         if not dash.startswith("-") or dash in ("-", "-]") or not _is_single(low):
             return low
         self._position += 1
-        high = self._one(in_class=True)
+        high = self._parse_one(in_class=True)
         if not _is_single(high) or high[0][0] < low[0][0]:
-            raise self._source.error(
+            raise self._source.make_error(
                 start, "this range is reversed or has a shorthand as its end; write it as in a-z"
             )
-        return code_points.union([(low[0][0], high[0][0])])
+        return code_points.merge([(low[0][0], high[0][0])])
 
-    def _one(self, *, in_class: bool) -> Ranges:
+    def _parse_one(self, *, in_class: bool) -> Ranges:
         start = self._position
         self._position += 1
         character = self._pattern[start]
         if character != "\\":
             return ((ord(character), ord(character)),)
         if self._position >= len(self._pattern):
-            raise self._source.error(
+            raise self._source.make_error(
                 start, "the backslash at the end escapes nothing; write two for a backslash"
             )
         letter = self._pattern[self._position]
@@ -283,39 +285,39 @@ class _Reader:
             return ((0x08, 0x08),)
         if letter in _CONTROLS:
             return ((_CONTROLS[letter], _CONTROLS[letter]),)
-        if coded := self._coded(start):
+        if coded := self._parse_code(start):
             return coded
         if letter.isalnum():
-            raise self._source.error(start, f"\\{letter} {_REFUSED.get(letter, _UNKNOWN)}")
+            raise self._source.make_error(start, f"\\{letter} {_REFUSED.get(letter, _UNKNOWN)}")
         return ((ord(letter), ord(letter)),)
 
-    def _coded(self, start: int) -> Ranges:
+    def _parse_code(self, start: int) -> Ranges:
         """Read an escape of several characters; read nothing if there is none."""
-        if found := _CODE_POINT.match(self._pattern, start + 1):
-            self._position = found.end()
-            value = int(found[1] or found[2] or found[3], 16)
+        if match := _CODE_POINT.match(self._pattern, start + 1):
+            self._position = match.end()
+            value = int(match[1] or match[2] or match[3], 16)
             if code_points.is_character(value):
                 return ((value, value),)
-            raise self._source.error(
+            raise self._source.make_error(
                 start,
-                f"\\{shortened(found[0])} is not a Unicode character; give another code point",
+                f"\\{truncate(match[0])} is not a Unicode character; give another code point",
             )
-        if found := _CONTROL.match(self._pattern, start + 1):
-            self._position = found.end()
-            return ((ord(found[1]) % 32, ord(found[1]) % 32),)
-        if found := _CATEGORY.match(self._pattern, start + 1):
-            self._position = found.end()
-            return self._category(start, found[2] or found[3], negated=found[1] == "P")
+        if match := _CONTROL.match(self._pattern, start + 1):
+            self._position = match.end()
+            return ((ord(match[1]) % 32, ord(match[1]) % 32),)
+        if match := _CATEGORY.match(self._pattern, start + 1):
+            self._position = match.end()
+            return self._parse_category(start, match[2] or match[3], negated=match[1] == "P")
         return ()
 
-    def _category(self, start: int, name: str, *, negated: bool) -> Ranges:
-        found = code_points.category(name)
-        if not found:
+    def _parse_category(self, start: int, name: str, *, negated: bool) -> Ranges:
+        ranges = code_points.load_category(name)
+        if not ranges:
             message = f"{name[:32]} is not a Unicode category; use one such as L, Lu or Nd"
-            raise self._source.error(start, message)
-        return code_points.complement(found) if negated else found
+            raise self._source.make_error(start, message)
+        return code_points.invert(ranges) if negated else ranges
 
-    def _folded(self, ranges: Ranges) -> Ranges:
+    def _fold_case(self, ranges: Ranges) -> Ranges:
         """The ranges, and the other case of their ASCII letters if case is ignored."""
         if not self._ignore_case:
             return ranges
@@ -324,7 +326,7 @@ class _Reader:
             for first, last, shift in ((0x41, 0x5A, 0x20), (0x61, 0x7A, -0x20)):
                 if low <= last and first <= high:
                     more.append((max(low, first) + shift, min(high, last) + shift))
-        return code_points.union(more)
+        return code_points.merge(more)
 
 
 def _is_single(ranges: Ranges) -> bool:

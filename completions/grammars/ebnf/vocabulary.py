@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from completions.grammars import tokens
-from completions.grammars.complaints import shortened
 from completions.grammars.ebnf.expressions import Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
+from completions.grammars.messages import truncate
 from completions.grammars.tokens import TokenSource, TokenTable
 
 
@@ -17,44 +17,46 @@ class Vocabulary:
         self._make = make
         self._source = source
 
-    def id(self, named: object, place: Token) -> int:
+    def resolve_id(self, name: object, token: Token) -> int:
         """The token with an id or a text. Raises GrammarError at its place in the grammar."""
-        if isinstance(named, bool) or not isinstance(named, int | str):
-            raise self._cursor.error(place, "this must be a token's id or its text in quotes")
-        table = self._table(place)
-        id = named if isinstance(named, int) else table.ids.get(named)
+        if isinstance(name, bool) or not isinstance(name, int | str):
+            raise self._cursor.make_error(token, "this must be a token's id or its text in quotes")
+        table = self._load_table(token)
+        id = name if isinstance(name, int) else table.ids.get(name)
         if id is None or id not in table.existing:
-            shown = repr(named[:64]) if isinstance(named, str) else shortened(str(named))
-            message = f"this model has no token {shown}; its ids end at {max(table.existing)}"
-            raise self._cursor.error(place, message)
+            quoted = repr(name[:64]) if isinstance(name, str) else truncate(str(name))
+            message = f"this model has no token {quoted}; its ids end at {max(table.existing)}"
+            raise self._cursor.make_error(token, message)
         return id
 
-    def written_id(self, named: object, place: Token) -> int:
+    def parse_id(self, name: object, token: Token) -> int:
         """The same for a token that stands in the text, and so must not be one that ends it."""
-        id = self.id(named, place)
-        if id in self._table(place).eos_token_ids:
-            shown = shortened(str(named))
-            message = f"the token {shown} ends the text wherever the grammar does; leave it out"
-            raise self._cursor.error(place, message)
+        id = self.resolve_id(name, token)
+        if id in self._load_table(token).eos_token_ids:
+            quoted = truncate(str(name))
+            message = f"the token {quoted} ends the text wherever the grammar does; leave it out"
+            raise self._cursor.make_error(token, message)
         return id
 
-    def some(self, ids: Iterable[int]) -> Expression:
+    def make_tokens(self, ids: Iterable[int]) -> Expression:
         """One of these tokens."""
-        return self._tokens(tokens.ranges(set(ids)))
+        return self._make_expression(tokens.make_ranges(set(ids)))
 
-    def all_but(self, place: Token, ids: Iterable[int]) -> Expression:
+    def make_other_tokens(self, token: Token, ids: Iterable[int]) -> Expression:
         """One token that neither ends the text nor is one of these."""
-        found = self._table(place).all_but(ids)
-        if not found:
-            raise self._cursor.error(place, "no token is left; exclude fewer")
-        return self._tokens(found)
+        others = self._load_table(token).list_others(ids)
+        if not others:
+            raise self._cursor.make_error(token, "no token is left; exclude fewer")
+        return self._make_expression(others)
 
-    def _tokens(self, ids: list[tuple[int, int]]) -> Expression:
+    def _make_expression(self, ids: list[tuple[int, int]]) -> Expression:
         assert self._source is not None
         table = tokens.load_table(self._source)
-        return self._make.tokens(tuple(ids), table.leads(ids), table.is_any_text(ids))
+        return self._make.make_tokens(tuple(ids), table.find_leads(ids), table.is_any_text(ids))
 
-    def _table(self, place: Token) -> TokenTable:
+    def _load_table(self, token: Token) -> TokenTable:
         if self._source is None:
-            raise self._cursor.error(place, "tokens by id need a model; send `model` beside it")
+            raise self._cursor.make_error(
+                token, "tokens by id need a model; send `model` beside it"
+            )
         return tokens.load_table(self._source)

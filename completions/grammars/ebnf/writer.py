@@ -21,7 +21,7 @@ from completions.grammars.ebnf.expressions import (
     Repeat,
     Substring,
     Tokens,
-    children,
+    get_children,
     walk,
 )
 from completions.grammars.ebnf.productions import Loop, Productions, Rule, Symbol, resolve
@@ -38,7 +38,7 @@ _EMPTY_TEXT = '""'
 
 
 def write(productions: Productions, rules: Mapping[str, Expression]) -> str:
-    return _Writer(productions, rules).text()
+    return _Writer(productions, rules).write()
 
 
 class _Writer:
@@ -46,39 +46,39 @@ class _Writer:
         self._productions = productions
         self._terminals = _Terminals(rules)
         self._token_sets: dict[IdRanges, str] = {}
-        self._disjoint = tokens.disjoint(_token_ids(productions))
+        self._disjoint = tokens.split_disjoint(_iter_token_ids(productions))
         names = {node: f"r{number}" for number, node in enumerate(productions.rules)}
         self._names = names | {productions.start: "start"}
 
-    def text(self) -> str:
+    def write(self) -> str:
         lines = ["%llguidance {}"]
         for node, alternatives in self._productions.rules.items():
-            written = dict.fromkeys(map(self._alternative, alternatives))
-            lines.append(f"{self._names[node]}: {' | '.join(written)}")
-        sets = [f"{name}: {tokens.written(ids)}" for ids, name in self._token_sets.items()]
+            rule_lines = dict.fromkeys(map(self._write_alternative, alternatives))
+            lines.append(f"{self._names[node]}: {' | '.join(rule_lines)}")
+        sets = [f"{name}: {tokens.write_ids(ids)}" for ids, name in self._token_sets.items()]
         return "\n".join([*lines, *sets, *self._terminals.lines, ""])
 
-    def _alternative(self, symbols: list[Symbol]) -> str:
-        return " ".join(map(self._symbol, symbols)) or _EMPTY_TEXT
+    def _write_alternative(self, symbols: list[Symbol]) -> str:
+        return " ".join(map(self._write_symbol, symbols)) or _EMPTY_TEXT
 
-    def _symbol(self, symbol: Symbol) -> str:
+    def _write_symbol(self, symbol: Symbol) -> str:
         if isinstance(symbol, Loop):
-            return f"({self._symbol(symbol.item)}){repetition(symbol.low, symbol.high)}"
+            return f"({self._write_symbol(symbol.item)}){write_repetition(symbol.low, symbol.high)}"
         if isinstance(symbol, Rule):
             return self._names[symbol.expression]
         if isinstance(symbol.expression, Tokens):
-            return self._one_token(symbol.expression)
-        return self._terminals.name(symbol.expression)
+            return self._write_token(symbol.expression)
+        return self._terminals.define(symbol.expression)
 
-    def _one_token(self, node: Tokens) -> str:
+    def _write_token(self, node: Tokens) -> str:
         """One of some tokens, as alternatives among sets that do not overlap."""
         sets = self._token_sets
         names = [sets.setdefault(each, f"s{len(sets)}") for each in self._disjoint[node.ids]]
         return names[0] if len(names) == 1 else f"({' | '.join(names)})"
 
 
-def _token_ids(productions: Productions) -> Iterator[IdRanges]:
-    for symbol in productions.symbols():
+def _iter_token_ids(productions: Productions) -> Iterator[IdRanges]:
+    for symbol in productions.iter_symbols():
         item = symbol.item if isinstance(symbol, Loop) else symbol
         if isinstance(item.expression, Tokens):
             yield item.expression.ids
@@ -102,23 +102,23 @@ class _Terminals:
         self._avoided: dict[tuple[str, ...], str] = {}
         self.lines: list[str] = []
 
-    def name(self, lexeme: Expression) -> str:
+    def define(self, lexeme: Expression) -> str:
         """The name of a lexeme, which is defined at its first use."""
         lexeme = resolve(lexeme, self._rules)
-        for node in walk([lexeme], self._measures, self._parts):
+        for node in walk([lexeme], self._measures, self._get_parts):
             self._measures[node] = self._measure(node)
             if not self._is_small(node) and not isinstance(node, Reference):
-                self._define(node)
+                self._define_node(node)
         if lexeme not in self._names:
-            self._define(lexeme)
+            self._define_node(lexeme)
         return self._names[lexeme]
 
-    def _parts(self, node: Expression) -> tuple[Expression, ...]:
-        return (self._rules[node.name],) if isinstance(node, Reference) else children(node)
+    def _get_parts(self, node: Expression) -> tuple[Expression, ...]:
+        return (self._rules[node.name],) if isinstance(node, Reference) else get_children(node)
 
     def _measure(self, node: Expression) -> _Measure:
         """The size and depth of the expression with its references expanded."""
-        parts = [self._measures[part] for part in self._parts(node)]
+        parts = [self._measures[part] for part in self._get_parts(node)]
         size = 1 + sum(part.size for part in parts)
         if isinstance(node, Literal):
             size = len(node.text)
@@ -134,47 +134,47 @@ class _Terminals:
         size, depth = self._measures[node]
         return size <= MAX_PATTERN_SIZE and depth <= MAX_PATTERN_DEPTH
 
-    def _define(self, node: Expression) -> None:
+    def _define_node(self, node: Expression) -> None:
         name = self._names[node] = f"T{len(self._names)}"
-        self.lines.append(f"{name}: {self._definition(node)}")
+        self.lines.append(f"{name}: {self._write_definition(node)}")
 
-    def _definition(self, node: Expression) -> str:
+    def _write_definition(self, node: Expression) -> str:
         if self._is_small(node):
-            return f"/{_pattern(node, self._rules)}/"
+            return f"/{_write_pattern(node, self._rules)}/"
         if isinstance(node, Concatenation):
-            return " ".join(map(self._operand, node.parts))
+            return " ".join(map(self._write_operand, node.parts))
         if isinstance(node, Alternation):
-            return " | ".join(map(self._operand, node.options))
+            return " | ".join(map(self._write_operand, node.options))
         if isinstance(node, Repeat):
-            return f"({self._operand(node.body)}){repetition(node.low, node.high)}"
+            return f"({self._write_operand(node.body)}){write_repetition(node.low, node.high)}"
         if isinstance(node, NonEmpty):
-            return f"{self._operand(node.body)} & /{_ANY}+/"
+            return f"{self._write_operand(node.body)} & /{_ANY}+/"
         if isinstance(node, EndingEarly):
-            body = self._operand(node.body)
-            whole = f"({body} & /{_ANY}{{{node.least},}}/)" if node.least else body
+            body = self._write_operand(node.body)
+            whole = f"({body} & /{_ANY}{{{node.min_tokens},}}/)" if node.min_tokens else body
             return f"{body} & ~({whole} /{_ANY}+/)"
         if isinstance(node, Substring):
             return f"%regex {json.dumps({'substring_chunks': node.chunks})}"
         if isinstance(node, FreeText):
-            return self._free_text(node)
+            return self._write_free_text(node)
         if isinstance(node, Literal):
             return json.dumps(node.text)
         raise TypeError(node)
 
-    def _free_text(self, node: FreeText) -> str:
+    def _write_free_text(self, node: FreeText) -> str:
         """A terminal of text without the avoided strings, except that it may end with one."""
         if node.avoided not in self._avoided:
             name = self._avoided[node.avoided] = f"A{len(self._avoided)}"
-            self.lines.append(f"{name}: /{'|'.join(map(_quoted, node.avoided))}/")
+            self.lines.append(f"{name}: /{'|'.join(map(_quote, node.avoided))}/")
         rest = f"/{_ANY}+/" if node.end else f"/{_ANY}*/"
         avoided = f"/{_ANY}*/ {self._avoided[node.avoided]} {rest}"
-        return f"/{_ANY}*{_quoted(node.end)}/ & ~({avoided})"
+        return f"/{_ANY}*{_quote(node.end)}/ & ~({avoided})"
 
-    def _operand(self, node: Expression) -> str:
+    def _write_operand(self, node: Expression) -> str:
         node = resolve(node, self._rules)
         if node is EMPTY:
             return _EMPTY_TEXT
-        return self._names.get(node) or f"/{_pattern(node, self._rules)}/"
+        return self._names.get(node) or f"/{_write_pattern(node, self._rules)}/"
 
 
 class _Binding(IntEnum):
@@ -188,39 +188,41 @@ class _Binding(IntEnum):
 _Piece = tuple[Expression, _Binding] | str
 
 
-def repetition(low: int, high: int | None) -> str:
+def write_repetition(low: int, high: int | None) -> str:
     """The suffix that repeats a pattern, or a symbol of Lark."""
     if low == high:
         return f"{{{low}}}"
     return _LOOPS.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
 
 
-def _pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
+def _write_pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
     """The pattern of an expression, with its references expanded."""
-    written: list[str] = []
+    texts: list[str] = []
     todo: list[_Piece] = [(node, _Binding.ALTERNATION)]
     while todo:
         each = todo.pop()
         if isinstance(each, str):
-            written.append(each)
+            texts.append(each)
         else:
-            todo += reversed(_pieces(*each, rules))
-    return "".join(written)
+            todo += reversed(_make_pieces(*each, rules))
+    return "".join(texts)
 
 
-def _pieces(node: Expression, binding: _Binding, rules: Mapping[str, Expression]) -> list[_Piece]:
+def _make_pieces(
+    node: Expression, binding: _Binding, rules: Mapping[str, Expression]
+) -> list[_Piece]:
     """The first level of a pattern: text, and expressions still to be written."""
     pieces: list[_Piece]
     match node:
         case Reference(name):
             return [(rules[name], binding)]
         case Characters(ranges):
-            return [_class(ranges)]
+            return [_write_class(ranges)]
         case Literal(text):
-            pieces = [_quoted(text)]
+            pieces = [_quote(text)]
             is_bare = binding < _Binding.ATOM or len(text) == 1
         case Repeat(body, low, high):
-            pieces = [(body, _Binding.ATOM), repetition(low, high)]
+            pieces = [(body, _Binding.ATOM), write_repetition(low, high)]
             is_bare = binding < _Binding.ATOM
         case Concatenation(parts):
             pieces = [(part, _Binding.CONCATENATION) for part in parts]
@@ -234,7 +236,7 @@ def _pieces(node: Expression, binding: _Binding, rules: Mapping[str, Expression]
     return pieces if is_bare else ["(?:", *pieces, ")"]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """The pattern that matches exactly this text."""
     return "".join(
         each if each.isascii() and (each.isalnum() or each == " ") else _escape(ord(each))
@@ -242,13 +244,13 @@ def _quoted(text: str) -> str:
     )
 
 
-def _class(ranges: Ranges) -> str:
+def _write_class(ranges: Ranges) -> str:
     if ranges == code_points.ALL:
         return _ANY
-    written = (
+    items = (
         _escape(low) if low == high else f"{_escape(low)}-{_escape(high)}" for low, high in ranges
     )
-    return f"[{''.join(written)}]"
+    return f"[{''.join(items)}]"
 
 
 def _escape(code_point: int) -> str:

@@ -1,15 +1,23 @@
 """A JSON Schema is enforced exactly: what llguidance cannot enforce is refused, never ignored."""
 
-from completions.grammars.json_schema.checking import check, checked, translate
+from completions.grammars.json_schema.checking import check, check_inside, translate
 from completions.grammars.json_schema.schema import (
     Schema,
     dump,
-    errors_inside,
     load,
+    prefix_errors,
     prepare,
     screen,
 )
 
 __all__ = [
-    "Schema", "check", "checked", "dump", "errors_inside", "load", "prepare", "screen", "translate",
+    "Schema",
+    "check",
+    "check_inside",
+    "dump",
+    "load",
+    "prefix_errors",
+    "prepare",
+    "screen",
+    "translate",
 ]  # fmt: skip

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translated
-from completions.grammars.complaints import brief, shortened, shown
-from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translation
+from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.json_schema.keywords import BOUNDS, ENFORCED
-from completions.grammars.json_schema.pointers import at, escape
-from completions.grammars.json_schema.schema import Schema, dump, errors_inside, prepare
+from completions.grammars.json_schema.pointers import escape, get
+from completions.grammars.json_schema.schema import Schema, dump, prefix_errors, prepare
 from completions.grammars.limits import COMPACT
+from completions.grammars.messages import explain_error, format_value, truncate
 
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
-_COMPLAINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+_MESSAGES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "circular references with sibling keys": (
         ("$ref", ""),
         "a $ref that leads back here cannot be combined with other keywords; leave them out",
@@ -52,7 +52,7 @@ _LISTS = ("type", "enum", "anyOf", "oneOf")
 _RANGE = re.compile(r"Failed to generate regex for (integer|float) range")
 _PROCESSED = re.compile(r"while processing json-schema:///#(\S*)")
 """The target of the reference in which llguidance found the fault."""
-_TRIED = 100
+_TRIAL_KEYWORDS = 100
 """The most schemas compiled one by one to find the one that llguidance refuses."""
 
 
@@ -60,13 +60,13 @@ def translate(
     value: Mapping[str, Any] | str,
     compiler: Compiler = DEFAULT_COMPILER,
     whitespace: str = COMPACT,
-) -> Translated:
+) -> Translation:
     """A grammar of JSON texts that are instances of the schema. Raises GrammarError."""
-    schema = checked(value, compiler, whitespace)
-    return Translated(schema.grammar(), schema.warnings)
+    schema = check_inside(value, compiler, whitespace)
+    return Translation(schema.write_grammar(), schema.warnings)
 
 
-def checked(
+def check_inside(
     value: Mapping[str, Any] | str,
     compiler: Compiler,
     whitespace: str | int = COMPACT,
@@ -76,51 +76,53 @@ def checked(
 
     The pointers of errors and warnings begin with the pointer to the schema.
     """
-    with errors_inside(pointer):
+    with prefix_errors(pointer):
         schema = prepare(value, whitespace, compiler.limits)
         check(schema, compiler)
-        return schema.inside(pointer)
+        return schema.move_inside(pointer)
 
 
 def check(schema: Schema, compiler: Compiler) -> None:
     """Raises GrammarError if llguidance refuses a prepared schema."""
-    if message := compiler.complaint(schema.grammar()):
+    if message := compiler.find_error(schema.write_grammar()):
         raise _explain(message, schema, compiler)
 
 
 def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
-    """llguidance's complaint about a checked schema, with the pointer of what caused it."""
-    culprit, message = _culprit(message, schema, compiler)
+    """llguidance's message about a checked schema, with the pointer of what caused it."""
+    culprit, message = _find_culprit(message, schema, compiler)
     part = schema.survey.schemas.get(culprit, {})
-    pointer = schema.rewritten.original(culprit)
-    given = at(schema.given, pointer)
-    place, message = _fault(message, part, given if isinstance(given, dict) else part, compiler)
-    if not place:
+    pointer = schema.rewritten.to_original(culprit)
+    original = get(schema.original, pointer)
+    path, message = _find_fault(
+        message, part, original if isinstance(original, dict) else part, compiler
+    )
+    if not path:
         return GrammarError(message, pointer=pointer)
     pointer = (
-        schema.rewritten.with_names(f"{culprit}/{place}") if "/" in place else f"{pointer}/{place}"
+        schema.rewritten.replace_names(f"{culprit}/{path}") if "/" in path else f"{pointer}/{path}"
     )
-    finding = Finding(place.partition("/")[0], pointer, message)
-    findings = [finding, *schema.warnings]
-    return GrammarError(message, pointer=finding.pointer, findings=findings)
+    diagnostic = Diagnostic(path.partition("/")[0], pointer, message)
+    diagnostics = [diagnostic, *schema.warnings]
+    return GrammarError(message, pointer=diagnostic.pointer, diagnostics=diagnostics)
 
 
-def _fault(
-    message: str, part: Mapping[str, Any], given: Mapping[str, Any], compiler: Compiler
+def _find_fault(
+    message: str, part: Mapping[str, Any], original: Mapping[str, Any], compiler: Compiler
 ) -> tuple[str, str]:
     """The place of a fault in a schema, if it is in a keyword, and what is wrong.
 
-    `given` is what the client wrote where llguidance reads `part`.
+    `original` is what the client wrote where llguidance reads `part`.
     """
-    if found := _UNSUPPORTED.search(message):
-        keyword = found[1].replace('"', "").split(", ")[0]
+    if match := _UNSUPPORTED.search(message):
+        keyword = match[1].replace('"', "").split(", ")[0]
         return keyword, f"the keyword {keyword} is not supported; leave it out"
-    if (known := _known(message)) is not None:
-        candidates, message = known
+    if (fault := _match_message(message)) is not None:
+        candidates, message = fault
         return next((each for each in candidates if each in part), candidates[-1]), message
     if message.startswith(_UNSATISFIABLE):
-        place, reason = _contradiction(message.removeprefix(_UNSATISFIABLE), given)
-        return place, f"no value can match: {reason}"
+        path, reason = _explain_contradiction(message.removeprefix(_UNSATISFIABLE), original)
+        return path, f"no value can match: {reason}"
     if "min/maxProperties only supported" in message:
         keyword = "minProperties" if "minProperties" in part else "maxProperties"
         advice = "list them in required"
@@ -131,27 +133,29 @@ def _fault(
     if _RANGE.search(message):
         bounds = {name: abs(part[name]) for name in BOUNDS if name in part}
         keyword = max(bounds, key=bounds.__getitem__, default="")
-        named = f"{keyword} is {shown(part[keyword])}" if keyword else "a bound of a range is"
-        return keyword, f"{named}, out of reach: give one between -10^17 and 10^17, or leave it out"
-    if brief(message).startswith("invalid pattern"):
-        return _bad_pattern(part, compiler) or ("", brief(message))
-    return "", brief(message)
+        bound = (
+            f"{keyword} is {format_value(part[keyword])}" if keyword else "a bound of a range is"
+        )
+        return keyword, f"{bound}, out of reach: give one between -10^17 and 10^17, or leave it out"
+    if explain_error(message).startswith("invalid pattern"):
+        return _find_bad_pattern(part, compiler) or ("", explain_error(message))
+    return "", explain_error(message)
 
 
-def _contradiction(reason: str, given: Mapping[str, Any]) -> tuple[str, str]:
+def _explain_contradiction(reason: str, original: Mapping[str, Any]) -> tuple[str, str]:
     """The place and the words for a schema that holds for no value."""
-    if keyword := next((each for each in _LISTS if given.get(each) == []), ""):
+    if keyword := next((each for each in _LISTS if original.get(each) == []), ""):
         return keyword, f"{keyword} is empty; list at least one"
-    if found := _REQUIRED.fullmatch(reason):
-        place = "required" if found[1] in given.get("required", ()) else ""
-        return place, (
-            f"{shortened(found[1])} is required, but no value is allowed for it; declare it in "
+    if match := _REQUIRED.fullmatch(reason):
+        path = "required" if match[1] in original.get("required", ()) else ""
+        return path, (
+            f"{truncate(match[1])} is required, but no value is allowed for it; declare it in "
             "properties, or leave it out of required"
         )
-    named = re.findall(r"\b[a-z]+(?:[A-Z][a-z]+)*(?= \()", reason)
-    if named and all(each in given for each in named):
+    names = re.findall(r"\b[a-z]+(?:[A-Z][a-z]+)*(?= \()", reason)
+    if names and all(each in original for each in names):
         return "", f"{reason}; change one of them"
-    keywords = [each for each in given if each in ENFORCED and each != "$ref"]
+    keywords = [each for each in original if each in ENFORCED and each != "$ref"]
     if keywords == ["allOf"]:
         return "allOf", "the schemas of allOf contradict each other; change one of them"
     if len(keywords) == 1:
@@ -159,35 +163,35 @@ def _contradiction(reason: str, given: Mapping[str, Any]) -> tuple[str, str]:
     if len(keywords) > 2:  # a type is seldom what has to change
         keywords = [each for each in keywords if each != "type"]
     *others, last = keywords or ["its keywords"]
-    listed = f"{', '.join(others)} and {last}" if others else last
-    return "", f"{listed} cannot all hold; change one of them"
+    enumeration = f"{', '.join(others)} and {last}" if others else last
+    return "", f"{enumeration} cannot all hold; change one of them"
 
 
-def _bad_pattern(part: Mapping[str, Any], compiler: Compiler) -> tuple[str, str] | None:
+def _find_bad_pattern(part: Mapping[str, Any], compiler: Compiler) -> tuple[str, str] | None:
     """The place of the pattern that llguidance cannot read, and what is wrong with it."""
     patterns = {"pattern": part["pattern"]} if "pattern" in part else {}
     for name in part.get("patternProperties", ()):
         patterns[f"patternProperties/{escape(name)}"] = name
-    for place, pattern in patterns.items():
+    for path, pattern in patterns.items():
         alone = {"grammars": [{"json_schema": {"type": "string", "pattern": pattern}}]}
-        if message := compiler.complaint(dump(alone)):
-            return place, brief(message, pattern)
+        if message := compiler.find_error(dump(alone)):
+            return path, explain_error(message, pattern)
     return None
 
 
-def _known(message: str) -> tuple[tuple[str, ...], str] | None:
-    return next((found for text, found in _COMPLAINTS.items() if text in message), None)
+def _match_message(message: str) -> tuple[tuple[str, ...], str] | None:
+    return next((fault for text, fault in _MESSAGES.items() if text in message), None)
 
 
-def _culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:
+def _find_culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:
     """The innermost schema that fails by itself, as a pointer, and how it fails."""
     # Later in the walk means deeper, or further along a chain of references.
-    places = list(reversed(schema.survey.schemas))
-    if found := _PROCESSED.search(message):
-        target = f"{unquote(found[1])}/"
-        places.sort(key=lambda place: not f"{place}/".startswith(target))
-    for pointer in places[:_TRIED]:
-        alone = dump({"grammars": [{"json_schema": schema.part(pointer)}]})
-        if complaint := compiler.complaint(alone):
-            return pointer, complaint
+    pointers = list(reversed(schema.survey.schemas))
+    if match := _PROCESSED.search(message):
+        target = f"{unquote(match[1])}/"
+        pointers.sort(key=lambda place: not f"{place}/".startswith(target))
+    for pointer in pointers[:_TRIAL_KEYWORDS]:
+        alone = dump({"grammars": [{"json_schema": schema.make_part(pointer)}]})
+        if error := compiler.find_error(alone):
+            return pointer, error
     return "", message

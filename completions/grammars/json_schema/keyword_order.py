@@ -23,18 +23,18 @@ def arrange(schemas: Iterable[dict[str, Any]]) -> None:
     """Reorder the keywords of schemas, in place."""
     for schema in schemas:
         if schema.keys() & _APART:
-            order = _order(schema)
+            order = _sort_keywords(schema)
             values = [(keyword, schema[keyword]) for keyword in order]
             schema.clear()
             schema.update(values)
 
 
-def _order(schema: dict[str, Any]) -> list[str]:
+def _sort_keywords(schema: dict[str, Any]) -> list[str]:
     order = list(schema)
     for group in _TOGETHER:
         first, *others = [keyword for keyword in group if keyword in schema] or [""]
         if others:
             order = [keyword for keyword in order if keyword not in others]
-            place = order.index(first) + 1
-            order[place:place] = others
+            index = order.index(first) + 1
+            order[index:index] = others
     return order

@@ -12,12 +12,12 @@ from decimal import Decimal
 from typing import Any, cast
 from urllib.parse import unquote
 
-from completions.grammars.complaints import shortened, shown
-from completions.grammars.exceptions import Finding
+from completions.grammars.exceptions import Diagnostic
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.json_schema.rewriting import dialects, unknown
 from completions.grammars.json_schema.rewriting.formats import PATTERNS
-from completions.grammars.limits import Limits, children
+from completions.grammars.limits import Limits, get_children
+from completions.grammars.messages import format_value, truncate
 
 
 @dataclass(slots=True)
@@ -25,8 +25,8 @@ class Survey:
     """The result of a walk. `schemas` maps pointers to the schemas that count."""
 
     schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
-    refusals: list[Finding] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
+    refusals: list[Diagnostic] = field(default_factory=list)
+    warnings: list[Diagnostic] = field(default_factory=list)
     targets: dict[str, tuple[str, Any]] = field(default_factory=dict)
     """The pointer and the schema that each reference leads to."""
 
@@ -101,9 +101,9 @@ ENFORCED: Mapping[str, str] = {
 """The shape of each enforced keyword's value.
 
 A further keyword gets its meaning in `rewriting/`: what it and its negation accept in
-`plain_keyword_readings`, or in `keyword_readings` if it holds schemas, which `_subschemas` below
-then finds. If llguidance does not enforce it, `rewriter._WRITTEN_ANEW` has it too. Its row, with an
-example that a test runs, is in docs/json-schema.md.
+`plain_keyword_readings`, or in `keyword_readings` if it holds schemas, which `_iter_subschemas`
+below then finds. If llguidance does not enforce it, `rewriter._WRITTEN_ANEW` has it too. Its row,
+with an example that a test runs, is in docs/json-schema.md.
 """
 _ALL_EXACT = 2**53
 _CONSTRAINTS = (*ENFORCED, *sorted(UNSUPPORTED))
@@ -149,7 +149,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def survey(root: dict[str, Any], limits: Limits) -> Survey:
+def survey_schema(root: dict[str, Any], limits: Limits) -> Survey:
     """Walk the schema, taking out what has no effect: `root` is changed in place."""
     return _Walk(root, limits).run()
 
@@ -159,8 +159,8 @@ class _Walk:
         self._root = root
         self._limits = limits
         self._found = Survey()
-        self._anchors = dict(_anchors(root))
-        self._draft = dialects.draft(root)
+        self._anchors = dict(_iter_anchors(root))
+        self._draft = dialects.detect_draft(root)
 
     def run(self) -> Survey:
         waiting: list[tuple[str, Any]] = [("", self._root)]
@@ -170,7 +170,7 @@ class _Walk:
                 continue
             self._found.schemas[pointer] = schema
             self._check(pointer, schema)
-            inside = list(_subschemas(pointer, schema))
+            inside = list(_iter_subschemas(pointer, schema))
             reference = schema.get("$ref")
             if isinstance(reference, str) and (target := self._resolve(reference)) is not None:
                 self._found.targets[reference] = target
@@ -179,15 +179,15 @@ class _Walk:
         return self._found
 
     def _refuse(self, keyword: str, pointer: str, message: str) -> None:
-        place = f"{pointer}/{escape(keyword)}"
-        self._found.refusals.append(Finding(keyword, place, message))
+        path = f"{pointer}/{escape(keyword)}"
+        self._found.refusals.append(Diagnostic(keyword, path, message))
 
     def _warn(self, keyword: str, pointer: str, message: str) -> None:
-        place = f"{pointer}/{escape(keyword)}"
-        self._found.warnings.append(Finding(keyword, place, message))
+        path = f"{pointer}/{escape(keyword)}"
+        self._found.warnings.append(Diagnostic(keyword, path, message))
 
     def _check(self, pointer: str, schema: dict[str, Any]) -> None:
-        for keyword, reason in dialects.without_effect(schema, self._draft).items():
+        for keyword, reason in dialects.find_without_effect(schema, self._draft).items():
             del schema[keyword]
             if keyword not in ANNOTATIONS:
                 self._warn(keyword, pointer, reason)
@@ -208,47 +208,51 @@ class _Walk:
         self._check_identifiers(pointer, schema)
 
     def _check_unknown(self, pointer: str, keyword: str) -> None:
-        if meant := unknown.meant(keyword, _CONSTRAINTS):
-            message = f"unknown keyword {shortened(keyword)}; did you mean {meant}?"
+        if meant := unknown.suggest(keyword, _CONSTRAINTS):
+            message = f"unknown keyword {truncate(keyword)}; did you mean {meant}?"
             if not re.fullmatch(r"[\w-]+", keyword):
-                name = f'"{shortened(keyword)}"'
+                name = f'"{truncate(keyword)}"'
                 message = f"unknown keyword {name}; write {meant}, or x-{meant} for an annotation"
             self._refuse(keyword, pointer, message)
         else:
-            message = f"the keyword {shortened(keyword)} is unknown and has no effect"
+            message = f"the keyword {truncate(keyword)} is unknown and has no effect"
             self._warn(keyword, pointer, message)
 
     def _check_value(self, pointer: str, schema: dict[str, Any], keyword: str, value: Any) -> None:
         expected = ENFORCED[keyword]
         if not _CHECKS[expected](value):
-            given = shown(value)
+            quoted = format_value(value)
             what = "; a schema is an object, true or false" if "schema" in expected else ""
-            self._refuse(keyword, pointer, f"{keyword} must be {expected}, not {given}{what}")
-        elif problem := self._problem(schema, keyword, value):
+            self._refuse(keyword, pointer, f"{keyword} must be {expected}, not {quoted}{what}")
+        elif problem := self._find_problem(schema, keyword, value):
             self._refuse(keyword, pointer, problem)
         elif expected == _COUNT:
             schema[keyword] = int(value)
         elif keyword == "format":
             self._check_format(pointer, schema, value)
 
-    def _problem(self, schema: dict[str, Any], keyword: str, value: Any) -> str:
+    def _find_problem(self, schema: dict[str, Any], keyword: str, value: Any) -> str:
         """What is wrong with a value of the right shape; empty if nothing is."""
         caps = {"enum": self._limits.max_enum, "properties": self._limits.max_properties}
         if keyword in caps and len(value) > caps[keyword]:
             return f"{keyword} holds {len(value)} values, more than {caps[keyword]}; give fewer"
         if ENFORCED[keyword] == _COUNT and value > self._limits.max_length:
-            return f"{keyword} is {shown(value)}; it may be at most {self._limits.max_length}"
+            return (
+                f"{keyword} is {format_value(value)}; it may be at most {self._limits.max_length}"
+            )
         if keyword == "multipleOf" or keyword in BOUNDS:
-            return self._number_problem(keyword, value)
-        if keyword in ("enum", "const") and (number := _inexact(value)) is not None:
+            return self._find_number_problem(keyword, value)
+        if keyword in ("enum", "const") and (number := _find_inexact(value)) is not None:
             return f"{str(number)[:40]} is too large to be written exactly; give it as a string"
         if keyword == "type":
             names = value if isinstance(value, list) else [value]
             wrong = [name for name in names if not isinstance(name, str) or name not in TYPES]
-            known = ", ".join(sorted(TYPES))
+            types = ", ".join(sorted(TYPES))
             if wrong and not isinstance(wrong[0], str):
-                return f"type must be one or several names, not {shown(wrong[0])}; use {known}"
-            return f"unknown type {wrong[0][:64]}; use {known}" if wrong else ""
+                return (
+                    f"type must be one or several names, not {format_value(wrong[0])}; use {types}"
+                )
+            return f"unknown type {wrong[0][:64]}; use {types}" if wrong else ""
         if keyword == "$ref" and self._resolve(value) is None:
             if not value.startswith("#"):
                 return (
@@ -258,16 +262,16 @@ class _Walk:
             return f"$ref leads nowhere: {value[:100]}; define it in $defs, or correct the pointer"
         return ""
 
-    def _number_problem(self, keyword: str, value: float) -> str:
+    def _find_number_problem(self, keyword: str, value: float) -> str:
         if keyword in BOUNDS:
             if isinstance(value, int) and abs(value) < 2**63 - 1 and float(value) != value:
                 return f"{keyword}: {value} cannot be held exactly; give a rounder one"
             return ""  # a larger value is stored as the largest int64
         if value <= 0:
-            return f"multipleOf is {shown(value)}; it must be greater than 0"
-        if _remainders(value) > (bound := self._limits.max_multiple):
-            most = f"at most {bound}, trailing zeros not counted"
-            return f"multipleOf is {shown(value)}; it may be {most}"
+            return f"multipleOf is {format_value(value)}; it must be greater than 0"
+        if _count_remainders(value) > (bound := self._limits.max_multiple):
+            limit = f"at most {bound}, trailing zeros not counted"
+            return f"multipleOf is {format_value(value)}; it may be {limit}"
         return ""
 
     def _check_format(self, pointer: str, schema: dict[str, Any], name: str) -> None:
@@ -311,19 +315,19 @@ class _Walk:
         return anchored or resolve(self._root, reference)
 
 
-def _remainders(multiple: float) -> int:
+def _count_remainders(multiple: float) -> int:
     """The number of states that llguidance needs to recognise multiples."""
     digits = "".join(map(str, Decimal(str(multiple)).as_tuple().digits))
     return int(digits.rstrip("0") or "0")
 
 
-def _inexact(value: Any) -> float | None:
+def _find_inexact(value: Any) -> float | None:
     """A number in a JSON value that llguidance would change: it holds numbers as floats, and cuts
     integers to 64 bits."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
-        waiting += children(item)
+        waiting += get_children(item)
         if not _is_number(item) or abs(item) <= _ALL_EXACT:
             continue
         if abs(item) >= 2**63 or Decimal(repr(float(item))) != Decimal(item):
@@ -351,24 +355,24 @@ def _has_reference(value: Any) -> bool:
         item = waiting.pop()
         if isinstance(item, dict) and "$ref" in item:
             return True
-        waiting += children(item)
+        waiting += get_children(item)
     return False
 
 
-def _subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _iter_subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The schemas directly inside the enforced keywords of a schema."""
     for keyword, value in schema.items():
         expected = ENFORCED.get(keyword, "")
-        place = f"{pointer}/{escape(keyword)}"
+        path = f"{pointer}/{escape(keyword)}"
         if expected in (_MAP, _NEEDS) and isinstance(value, dict):
-            yield from ((f"{place}/{escape(name)}", inner) for name, inner in value.items())
+            yield from ((f"{path}/{escape(name)}", inner) for name, inner in value.items())
         elif "schema" in expected and isinstance(value, list):
-            yield from ((f"{place}/{index}", inner) for index, inner in enumerate(value))
+            yield from ((f"{path}/{index}", inner) for index, inner in enumerate(value))
         elif "schema" in expected:
-            yield place, value
+            yield path, value
 
 
-def _anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
+def _iter_anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
     """The schemas that have a name. In a value such as one of ``enum``, ``$anchor`` is data."""
     waiting: list[tuple[str, Any]] = [("", root)]
     while waiting:
@@ -377,9 +381,9 @@ def _anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
             continue
         if isinstance(schema.get("$anchor"), str):
             yield schema["$anchor"], (pointer, schema)
-        waiting += _subschemas(pointer, schema)
+        waiting += _iter_subschemas(pointer, schema)
         waiting.append((f"{pointer}/contentSchema", schema.get("contentSchema")))
         for keyword in ("$defs", "definitions"):
-            if isinstance(named := schema.get(keyword), dict):
-                place = f"{pointer}/{keyword}"
-                waiting += ((f"{place}/{escape(name)}", inner) for name, inner in named.items())
+            if isinstance(schemas := schema.get(keyword), dict):
+                path = f"{pointer}/{keyword}"
+                waiting += ((f"{path}/{escape(name)}", inner) for name, inner in schemas.items())

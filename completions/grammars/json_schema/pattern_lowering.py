@@ -23,8 +23,8 @@ from completions.grammars.patterns.syntax import (
     Edge,
     Look,
     Node,
-    choice,
-    sequence,
+    make_choice,
+    make_sequence,
     walk,
 )
 from completions.grammars.patterns.syntax import Sequence as Items
@@ -39,15 +39,15 @@ _NOT_STRINGS = ["null", "boolean", "number", "array", "object"]
 class NotLoweredError(Exception):
     """A pattern of a schema that llguidance cannot enforce exactly."""
 
-    def __init__(self, place: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str) -> None:
         super().__init__(reason)
-        self.place = place
+        self.place = path
         """Where it stands in its schema, as a part of a pointer."""
 
 
 @lru_cache(maxsize=512)
 def lower(pattern: str, escapes: Escapes = ANY_ESCAPE) -> tuple[str, ...]:
-    """Patterns that together match the texts in which the pattern is found.
+    """Return patterns that together match the texts in which the pattern is found.
 
     Raises PatternSyntaxError, and PatternError for look-around that is too complex.
     """
@@ -56,10 +56,10 @@ def lower(pattern: str, escapes: Escapes = ANY_ESCAPE) -> tuple[str, ...]:
         return (rust.write(node, escapes),)
     except HasConditionError:
         pass
-    with_parts = tuple(_parts(node, escapes))
+    with_parts = tuple(_iter_parts(node, escapes))
     if all(with_parts):
         return with_parts
-    whole, error = _whole(node, escapes)
+    whole, error = _lower_whole(node, escapes)
     if not whole:
         raise error or PatternError(_TOO_LARGE)
     return (whole,)
@@ -73,35 +73,35 @@ def lower_name(pattern: str, escapes: Escapes = ANY_ESCAPE) -> str:
         return rust.write(node, escapes)
     except HasConditionError:
         pass
-    whole, error = _whole(node, escapes)
-    found = whole or _resolved(node, escapes)
-    if not found:
+    whole, error = _lower_whole(node, escapes)
+    pattern_text = whole or _resolve_looks(node, escapes)
+    if not pattern_text:
         raise error or PatternError(_TOO_LARGE)
-    return found
+    return pattern_text
 
 
-def leaves_out(pattern: str) -> bool:
+def is_incomplete(pattern: str) -> bool:
     """Whether some control character may be missing in the names that a pattern gives."""
     node = read(pattern)
     if any(isinstance(each, Look) for each in walk(node)):
         return True
-    return rust.left_out(node) is not None
+    return rust.find_left_out(node) is not None
 
 
 def apply(schema: dict[str, Any], escapes: Escapes) -> dict[str, str]:
     """Lower all patterns of one schema, in place. Returns the patterns of `patternProperties` that
     changed: the old by the new. Raises NotLoweredError."""
     if isinstance(schema.get("pattern"), str):
-        with _naming("pattern"):
+        with _name_errors("pattern"):
             schema["pattern"], *others = lower(schema["pattern"], escapes)
-        texts = [_of_texts(schema, each) for each in others]
+        texts = [_restrict_texts(schema, each) for each in others]
         if texts:
             schema["allOf"] = [*schema.get("allOf", ()), *texts]
     if not (names := schema.get("patternProperties")):
         return {}
     lowered: dict[str, str] = {}
     for name in names:
-        with _naming(f"patternProperties/{escape(name)}"):
+        with _name_errors(f"patternProperties/{escape(name)}"):
             new = lower_name(name, escapes)
             if new in lowered:
                 raise PatternError("another pattern matches the same names; write one of them")
@@ -111,92 +111,92 @@ def apply(schema: dict[str, Any], escapes: Escapes) -> dict[str, str]:
 
 
 @contextmanager
-def _naming(place: str) -> Iterator[None]:
+def _name_errors(path: str) -> Iterator[None]:
     try:
         yield
     except PatternError as error:
-        raise NotLoweredError(place, str(error)) from error
+        raise NotLoweredError(path, str(error)) from error
 
 
-def _of_texts(schema: dict[str, Any], pattern: str) -> dict[str, Any]:
+def _restrict_texts(schema: dict[str, Any], pattern: str) -> dict[str, Any]:
     """A schema that restricts only strings."""
     text = {"type": "string", "pattern": pattern}
     return text if schema.get("type") == "string" else {"anyOf": [text, {"type": _NOT_STRINGS}]}
 
 
 @lru_cache(maxsize=512)
-def _whole(node: Node, escapes: Escapes) -> tuple[str, PatternError | None]:
+def _lower_whole(node: Node, escapes: Escapes) -> tuple[str, PatternError | None]:
     """The pattern that an automaton of the node writes; empty if that is impossible, and why."""
     try:
-        machine = automata.determine(network.build(node))
-        return rust.write(read(pattern_writer.written(machine)), escapes), None
+        machine = automata.determinize(network.build(node))
+        return rust.write(read(pattern_writer.write_pattern(machine)), escapes), None
     except TooManyStatesError:
         return "", None
     except PatternError as error:
         return "", error
 
 
-def _parts(node: Node, escapes: Escapes) -> Iterator[str]:
+def _iter_parts(node: Node, escapes: Escapes) -> Iterator[str]:
     """A pattern for each look-ahead at the beginning, and one for the rest; empty if there is no
     such pattern."""
     items = node.items if isinstance(node, Items) else (node,)
     leading = list(takewhile(_is_leading, items))
     if items[:1] != (Edge.BEGINNING,) or len(leading) == 1:
-        yield _resolved(node, escapes)
+        yield _resolve_looks(node, escapes)
         return
     rest = items[len(leading) :]
-    yield _resolved(sequence((Edge.BEGINNING, *rest)), escapes)
+    yield _resolve_looks(make_sequence((Edge.BEGINNING, *rest)), escapes)
     for look in leading:
         if isinstance(look, Look):
-            yield _of_look(look, escapes)
+            yield _lower_look(look, escapes)
 
 
 def _is_leading(item: Node) -> bool:
     return item is Edge.BEGINNING or (isinstance(item, Look) and item.ahead)
 
 
-def _of_look(look: Look, escapes: Escapes) -> str:
-    node = sequence((Edge.BEGINNING, look.item))
+def _lower_look(look: Look, escapes: Escapes) -> str:
+    node = make_sequence((Edge.BEGINNING, look.item))
     if not look.negated:
-        return _resolved(node, escapes)
-    return _whole(sequence((Edge.BEGINNING, look)), escapes)[0]
+        return _resolve_looks(node, escapes)
+    return _lower_whole(make_sequence((Edge.BEGINNING, look)), escapes)[0]
 
 
-def _resolved(node: Node, escapes: Escapes) -> str:
+def _resolve_looks(node: Node, escapes: Escapes) -> str:
     """The pattern with each condition, and what stands after it, as an automaton writes them."""
     with suppress(HasConditionError):
         return rust.write(node, escapes)
     with suppress(HasConditionError, PatternError):
-        return rust.write(_tail([node]), escapes)
-    return _whole(node, escapes)[0]
+        return rust.write(_take_tail([node]), escapes)
+    return _lower_whole(node, escapes)[0]
 
 
-def _tail(items: Sequence[Node]) -> Node:
+def _take_tail(items: Sequence[Node]) -> Node:
     """The same items without look-ahead. Raises PatternError."""
     for index, item in enumerate(items):
         following = items[index + 1 :]
         if isinstance(item, Items):
-            return sequence((*items[:index], _tail([*item.items, *following])))
+            return make_sequence((*items[:index], _take_tail([*item.items, *following])))
         if not any(isinstance(each, Look) for each in walk(item)):
             continue
         before = items[:index]
         if isinstance(item, Choice):
-            options = (_tail([option, *following]) for option in item.options)
-            return sequence((*before, choice(options)))
-        return sequence((*before, _from_here([item, *following])))
-    return sequence(items)
+            options = (_take_tail([option, *following]) for option in item.options)
+            return make_sequence((*before, make_choice(options)))
+        return make_sequence((*before, _anchor([item, *following])))
+    return make_sequence(items)
 
 
-def _from_here(items: Sequence[Node]) -> Node:
+def _anchor(items: Sequence[Node]) -> Node:
     """What matches where a text's rest begins, by an automaton. The characters before are unknown,
     so that nothing may look at them."""
     for item in items:
         for each in walk(item):
             if each is Edge.BEGINNING or (isinstance(each, Look) and not each.ahead):
                 raise PatternError
-    machine = automata.determine(network.build(sequence((Edge.BEGINNING, *items))))
+    machine = automata.determinize(network.build(make_sequence((Edge.BEGINNING, *items))))
     if machine.is_empty:
         return NOTHING
-    found = read(pattern_writer.written(machine))
-    assert isinstance(found, Items)
-    return sequence(found.items[1:])
+    node = read(pattern_writer.write_pattern(machine))
+    assert isinstance(node, Items)
+    return make_sequence(node.items[1:])

@@ -14,7 +14,7 @@ def escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def at(root: Any, pointer: str) -> Any:
+def get(root: Any, pointer: str) -> Any:
     """What stands at a pointer; None if nothing does."""
     value = root
     for part in pointer.split("/")[1:]:
@@ -32,5 +32,5 @@ def resolve(root: Mapping[str, Any], reference: str) -> tuple[str, Any] | None:
     pointer = unquote(reference.removeprefix("#"))
     if not reference.startswith("#") or (pointer and not pointer.startswith("/")):
         return None
-    value = at(root, pointer)
+    value = get(root, pointer)
     return (pointer, value) if isinstance(value, dict | bool) else None

@@ -10,10 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from completions.contract import strict_json
-from completions.grammars.complaints import shortened, shown
-from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.json_schema import keyword_order, pattern_lowering, rewriting
-from completions.grammars.json_schema.keywords import Survey, survey
+from completions.grammars.json_schema.keywords import Survey, survey_schema
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.limits import (
     COMPACT,
@@ -23,9 +22,10 @@ from completions.grammars.limits import (
     check_bytes,
     check_depth,
     check_shape,
-    children,
-    longest_chain,
+    find_longest_chain,
+    get_children,
 )
+from completions.grammars.messages import format_value, truncate
 from completions.grammars.patterns.reader import PatternSyntaxError, read
 from completions.grammars.patterns.rust import Escapes
 
@@ -33,7 +33,7 @@ OPTIONS = "x-guidance"
 """The key under which a schema holds llguidance's compile options."""
 _SPACES = {COMPACT: 0, FLEXIBLE: 32}
 """Most white space characters in a row. Bounded, so that a model cannot write them forever."""
-_MOST_FORCED_ITEMS = 2_100
+_MAX_FORCED_ITEMS = 2_100
 """The most items in a row that leave the model no choice: llguidance writes them in one step, whose
 limit is reached at some 2,145 (`contract/llguidance_limits.py`)."""
 _ROOT = "root"
@@ -54,34 +54,34 @@ class Schema:
     """A checked schema with options for llguidance, and warnings of what is ignored."""
 
     compiled: dict[str, Any]
-    warnings: list[Finding]
+    warnings: list[Diagnostic]
     survey: Survey
     rewritten: rewriting.Rewritten
-    given: Mapping[str, Any]
+    original: Mapping[str, Any]
     """What the client wrote."""
 
-    def inside(self, pointer: str) -> "Schema":
+    def move_inside(self, pointer: str) -> "Schema":
         """The same schema, with the pointers of its warnings prefixed by a pointer."""
         moved = [replace(each, pointer=pointer + each.pointer) for each in self.warnings]
         return replace(self, warnings=moved)
 
-    def grammar(self) -> str:
+    def write_grammar(self) -> str:
         return dump({"grammars": [{"json_schema": self.compiled}]})
 
-    def part(self, pointer: str, types: Sequence[str] = ()) -> dict[str, Any]:
+    def make_part(self, pointer: str, types: Sequence[str] = ()) -> dict[str, Any]:
         """The schema at a pointer inside this one, by itself; `types`, if any, replaces its own
         types."""
-        alone = _without_options(self.survey.schemas.get(pointer, {}))
+        alone = _remove_options(self.survey.schemas.get(pointer, {}))
         narrowed = {**alone, "type": list(types)} if types else alone
         if '"$ref":' in dump(alone):
             reference: dict[str, Any] = {"$ref": _INSIDE + quote(pointer)}
             narrowed = {"allOf": [reference, {"type": list(types)}]} if types else reference
             schemas = {id(each) for each in self.survey.schemas.values()}
-            narrowed["$defs"] = {_ROOT: _moved(self.survey.schemas[""], schemas)}
+            narrowed["$defs"] = {_ROOT: _move_references(self.survey.schemas[""], schemas)}
         return {**narrowed, OPTIONS: self.compiled[OPTIONS]}
 
 
-def _without_options(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _remove_options(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != OPTIONS}
 
 
@@ -101,30 +101,30 @@ def prepare(
 
     `whitespace` is `compact`, `flexible`, or the most whitespace characters in a row.
     """
-    given = _read(value, limits)
-    schema, seen = _surveyed(given, limits)
+    original = _read(value, limits)
+    schema, seen = _survey(original, limits)
     _check_syntax(seen)
-    if not _spaces(whitespace):
+    if not _write_spaces(whitespace):
         _check_forced_items(seen)
     rewritten = rewriting.rewrite(schema, seen.schemas, seen.targets)
-    _raise_refusals([_finding(error) for error in rewritten.refusals], seen)
-    if rewritten.changed:
+    _raise_refusals([_make_diagnostic(error) for error in rewritten.refusals], seen)
+    if rewritten.is_changed:
         check_bytes(dump(schema), limits)
         warnings = seen.warnings
-        seen = survey(schema, limits)
+        seen = survey_schema(schema, limits)
         _raise_refusals(seen.refusals, seen)
         seen.warnings = warnings
-    escapes = _escapes(schema, seen)
-    seen = _with_lowered_patterns(schema, seen, rewritten, escapes, limits)
+    escapes = _choose_escapes(schema, seen)
+    seen = _lower_patterns(schema, seen, rewritten, escapes, limits)
     keyword_order.arrange(seen.schemas.values())
-    compiled = {**schema, OPTIONS: _options(whitespace, escapes)}
-    return Schema(compiled, seen.warnings, seen, rewritten, given)
+    compiled = {**schema, OPTIONS: _make_options(whitespace, escapes)}
+    return Schema(compiled, seen.warnings, seen, rewritten, original)
 
 
 def screen(value: Mapping[str, Any] | str, limits: Limits) -> None:
     """Raises GrammarError for a schema beyond the static caps, or with a keyword that is
     refused."""
-    _surveyed(_read(value, limits), limits)
+    _survey(_read(value, limits), limits)
 
 
 def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
@@ -134,11 +134,11 @@ def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
     check_bytes(value, limits)
     read = load(value)
     if not isinstance(read, dict):
-        raise GrammarError(f"the string must hold a JSON object, not {shown(read)}")
+        raise GrammarError(f"the string must hold a JSON object, not {format_value(read)}")
     return read
 
 
-def _surveyed(value: Mapping[str, Any], limits: Limits) -> tuple[dict[str, Any], Survey]:
+def _survey(value: Mapping[str, Any], limits: Limits) -> tuple[dict[str, Any], Survey]:
     """A copy of a schema without the keywords that have no effect, and the result of the walk over
     it. Takes roughly linear time. Raises GrammarError."""
     schema = dict(value)
@@ -146,40 +146,40 @@ def _surveyed(value: Mapping[str, Any], limits: Limits) -> tuple[dict[str, Any],
     check_bytes(dump(schema), limits)
     _check_chains(schema, limits)
     schema = copy.deepcopy(schema)
-    seen = survey(schema, limits)
+    seen = survey_schema(schema, limits)
     _raise_refusals(seen.refusals, seen)
     _check_patterns(seen, limits)
     return schema, seen
 
 
-def _raise_refusals(refusals: list[Finding], seen: Survey) -> None:
+def _raise_refusals(refusals: list[Diagnostic], seen: Survey) -> None:
     if refusals:
         first = refusals[0]
-        findings = [*refusals, *seen.warnings]
-        raise GrammarError(first.message, pointer=first.pointer, findings=findings)
+        diagnostics = [*refusals, *seen.warnings]
+        raise GrammarError(first.message, pointer=first.pointer, diagnostics=diagnostics)
 
 
-def _finding(error: rewriting.CannotWriteError) -> Finding:
+def _make_diagnostic(error: rewriting.CannotWriteError) -> Diagnostic:
     message = f"{error.keyword} cannot be enforced here: {error.advice}"
-    return Finding(error.keyword, error.pointer, message)
+    return Diagnostic(error.keyword, error.pointer, message)
 
 
 def _check_patterns(seen: Survey, limits: Limits) -> None:
     for pointer, schema in seen.schemas.items():
-        least, bound = schema.get("minLength", 0), limits.max_repetition
-        if "pattern" in schema and least > bound:
-            message = f"minLength is {least}; beside a pattern it may be at most {bound}"
+        minimum, bound = schema.get("minLength", 0), limits.max_repetition
+        if "pattern" in schema and minimum > bound:
+            message = f"minLength is {minimum}; beside a pattern it may be at most {bound}"
             raise GrammarError(message, pointer=f"{pointer}/minLength")
         patterns = [(f"{pointer}/pattern", schema.get("pattern"))]
         names = schema.get("patternProperties", ())
         patterns += [(f"{pointer}/patternProperties", name) for name in names]
-        for place, pattern in patterns:
+        for path, pattern in patterns:
             if not isinstance(pattern, str):
                 continue
             try:
                 check_shape(pattern, limits, is_regex=True)
             except GrammarError as error:
-                raise GrammarError(error.message, pointer=place) from error
+                raise GrammarError(error.message, pointer=path) from error
 
 
 def _check_syntax(seen: Survey) -> None:
@@ -188,19 +188,19 @@ def _check_syntax(seen: Survey) -> None:
         patterns = {f"{pointer}/pattern": schema.get("pattern")}
         for name in schema.get("patternProperties", ()):
             patterns[f"{pointer}/patternProperties/{escape(name)}"] = name
-        for place, pattern in patterns.items():
+        for path, pattern in patterns.items():
             if not isinstance(pattern, str):
                 continue
             try:
                 read(pattern)
             except PatternSyntaxError as error:
-                message = f'invalid pattern "{shortened(pattern)}": {error}'
-                keyword = "pattern" if place == f"{pointer}/pattern" else "patternProperties"
-                finding = Finding(keyword, place, message)
-                _raise_refusals([finding], seen)
+                message = f'invalid pattern "{truncate(pattern)}": {error}'
+                keyword = "pattern" if path == f"{pointer}/pattern" else "patternProperties"
+                diagnostic = Diagnostic(keyword, path, message)
+                _raise_refusals([diagnostic], seen)
 
 
-def _with_lowered_patterns(
+def _lower_patterns(
     schema: dict[str, Any],
     seen: Survey,
     rewritten: rewriting.Rewritten,
@@ -214,35 +214,35 @@ def _with_lowered_patterns(
             if names := pattern_lowering.apply(each, escapes):
                 changed.append((each, names))
         except pattern_lowering.NotLoweredError as error:
-            place = f"{rewritten.original(pointer)}/{error.place}"
+            path = f"{rewritten.to_original(pointer)}/{error.place}"
             message = f"this pattern cannot be enforced: {error}"
-            _raise_refusals([Finding(error.place.partition("/")[0], place, message)], seen)
+            _raise_refusals([Diagnostic(error.place.partition("/")[0], path, message)], seen)
     check_bytes(dump(schema), replace(limits, max_bytes=_GROWTH * limits.max_bytes))
     if not changed:
         return seen
     rewriting.reach(schema, seen.targets)
-    renamed = survey(schema, limits)
+    renamed = survey_schema(schema, limits)
     renamed.warnings = seen.warnings
     pointers = {id(each): pointer for pointer, each in renamed.schemas.items()}
     for each, names in changed:
-        place = f"{pointers[id(each)]}/patternProperties"
-        rewritten.names |= {f"{place}/{escape(new)}": escape(old) for new, old in names.items()}
+        path = f"{pointers[id(each)]}/patternProperties"
+        rewritten.names |= {f"{path}/{escape(new)}": escape(old) for new, old in names.items()}
     return renamed
 
 
 def _check_forced_items(seen: Survey) -> None:
     """Raises GrammarError for an array with too many items of one value."""
     for pointer, schema in seen.schemas.items():
-        least = schema.get("minItems", 0)
-        forced = least - len(schema.get("prefixItems", ()))
+        minimum = schema.get("minItems", 0)
+        forced = minimum - len(schema.get("prefixItems", ()))
         may_be_array = "array" in schema.get("type", "array")
-        if forced > _MOST_FORCED_ITEMS and may_be_array and _has_one_value(schema, seen):
+        if forced > _MAX_FORCED_ITEMS and may_be_array and _has_one_value(schema, seen):
             message = (
-                f"minItems is {least}; where items has one value only, {_MOST_FORCED_ITEMS} may be "
-                "forced. Lower it, or send the array in the prompt"
+                f"minItems is {minimum}; where items has one value only, {_MAX_FORCED_ITEMS} may "
+                "be forced. Lower it, or send the array in the prompt"
             )
-            finding = Finding("minItems", f"{pointer}/minItems", message)
-            _raise_refusals([finding], seen)
+            diagnostic = Diagnostic("minItems", f"{pointer}/minItems", message)
+            _raise_refusals([diagnostic], seen)
 
 
 def _has_one_value(array: Mapping[str, Any], seen: Survey) -> bool:
@@ -261,12 +261,12 @@ def _has_one_value(array: Mapping[str, Any], seen: Survey) -> bool:
     return False
 
 
-def _spaces(whitespace: str | int) -> int:
+def _write_spaces(whitespace: str | int) -> int:
     return _SPACES[whitespace] if isinstance(whitespace, str) else whitespace
 
 
-def _options(whitespace: str | int, escapes: Escapes) -> dict[str, Any]:
-    spaces = _spaces(whitespace)
+def _make_options(whitespace: str | int, escapes: Escapes) -> dict[str, Any]:
+    spaces = _write_spaces(whitespace)
     options: dict[str, Any] = {"whitespace_flexible": False}
     if spaces:
         options = {"whitespace_pattern": rf"[ \t\n\r]{{1,{spaces}}}"}
@@ -275,26 +275,27 @@ def _options(whitespace: str | int, escapes: Escapes) -> dict[str, Any]:
     return options
 
 
-def _escapes(schema: Mapping[str, Any], seen: Survey) -> Escapes:
-    """llguidance does not compare an escape such as \\u0061 with the declared names, so numeric
-    escapes are left out, unless a text must hold control characters. Raises GrammarError."""
-    kept = frozenset(int(digits, 16) for digits in _CONTROL_IN_JSON.findall(dump(schema)))
+def _choose_escapes(schema: Mapping[str, Any], seen: Survey) -> Escapes:
+    """Choose the escapes that strings may contain. llguidance does not compare an escape such as
+    \\u0061 with the declared names, so numeric escapes are left out, unless a text must hold
+    control characters. Raises GrammarError."""
+    controls = frozenset(int(digits, 16) for digits in _CONTROL_IN_JSON.findall(dump(schema)))
     schemas = seen.schemas.values()
     if not any(map(_has_open_names, schemas)):
-        return Escapes(True, kept)
+        return Escapes(True, controls)
     in_texts = any(map(_has_control_texts, schemas))
-    incomplete = [place for place, each in seen.schemas.items() if _leaves_out_names(each)]
+    incomplete = [path for path, each in seen.schemas.items() if _has_excluded_names(each)]
     if not incomplete:
-        return Escapes(in_texts or any(map(_has_control_patterns, schemas)), kept)
+        return Escapes(in_texts or any(map(_has_control_patterns, schemas)), controls)
     if in_texts:
         message = (
             "names with any control character cannot be told from other names beside values that "
             "hold control characters; add additionalProperties false, or exclude these characters "
             "from the patterns, as in [^\\x00-\\x1f]"
         )
-        place = f"{incomplete[0]}/patternProperties"
-        _raise_refusals([Finding("patternProperties", place, message)], seen)
-    return Escapes(False, kept)
+        path = f"{incomplete[0]}/patternProperties"
+        _raise_refusals([Diagnostic("patternProperties", path, message)], seen)
+    return Escapes(False, controls)
 
 
 def _has_open_names(schema: dict[str, Any]) -> bool:
@@ -302,16 +303,16 @@ def _has_open_names(schema: dict[str, Any]) -> bool:
     return declares and schema.get("additionalProperties") is not False
 
 
-def _leaves_out_names(schema: dict[str, Any]) -> bool:
+def _has_excluded_names(schema: dict[str, Any]) -> bool:
     """Whether a pattern's lowered form lacks names that only numeric escapes can write. As names
     without a pattern, they would get `additionalProperties`."""
-    return any(map(pattern_lowering.leaves_out, schema.get("patternProperties", ())))
+    return any(map(pattern_lowering.is_incomplete, schema.get("patternProperties", ())))
 
 
 def _has_control_texts(schema: dict[str, Any]) -> bool:
     """Whether a value or a name has control characters; in a description they do not count."""
     names = [*schema.get("properties", ()), *schema.get("required", ())]
-    return any(map(_CONTROL.search, _texts([names, schema.get("enum"), schema.get("const")])))
+    return any(map(_CONTROL.search, _list_texts([names, schema.get("enum"), schema.get("const")])))
 
 
 def _has_control_patterns(schema: dict[str, Any]) -> bool:
@@ -319,17 +320,17 @@ def _has_control_patterns(schema: dict[str, Any]) -> bool:
     return any(_CONTROL.search(each) or _CONTROL_ESCAPE.search(each) for each in patterns)
 
 
-def _texts(value: Any) -> list[str]:
+def _list_texts(value: Any) -> list[str]:
     """Every string and every name in a JSON value."""
-    found, waiting = [], [value]
+    texts, waiting = [], [value]
     while waiting:
         item = waiting.pop()
         if isinstance(item, str):
-            found.append(item)
+            texts.append(item)
         elif isinstance(item, dict):
-            found += item
-        waiting += children(item)
-    return found
+            texts += item
+        waiting += get_children(item)
+    return texts
 
 
 def dump(value: Any) -> str:
@@ -347,36 +348,36 @@ def _check_chains(root: dict[str, Any], limits: Limits) -> None:
         value = waiting.pop()
         if id(value) in used:
             continue
-        inside = [child for child in children(value) if isinstance(child, dict | list)]
+        inside = [child for child in get_children(value) if isinstance(child, dict | list)]
         reference = value.get("$ref") if isinstance(value, dict) else None
-        found = resolve(root, reference) if isinstance(reference, str) else None
-        inside += [found[1]] if found else []
+        target = resolve(root, reference) if isinstance(reference, str) else None
+        inside += [target[1]] if target else []
         used[id(value)] = [id(child) for child in inside]
         waiting += inside
-    if longest_chain(used) > limits.max_chain:
+    if find_longest_chain(used) > limits.max_chain:
         raise GrammarError(
             f"$ref chains lead through more than {limits.max_chain} levels; refer to the last one"
         )
 
 
 @contextmanager
-def errors_inside(pointer: str) -> Iterator[None]:
-    """Prefix the pointers of an error and of its findings with a pointer."""
+def prefix_errors(pointer: str) -> Iterator[None]:
+    """Prefix the pointers of an error and of its diagnostics with a pointer."""
     try:
         yield
     except GrammarError as error:
-        error.inside(pointer)
+        error.prefix_pointer(pointer)
         raise
 
 
-def _moved(value: Any, schemas: Set[int]) -> Any:
+def _move_references(value: Any, schemas: Set[int]) -> Any:
     """The schema with references to the place where `Schema.part` puts it. `schemas` has the ids of
     all schemas: in any other object, such as one in an `enum`, `$ref` is data."""
     if isinstance(value, list):
-        return [_moved(item, schemas) for item in value]
+        return [_move_references(item, schemas) for item in value]
     if not isinstance(value, dict):
         return value
-    moved = {key: _moved(inner, schemas) for key, inner in value.items()}
+    moved = {key: _move_references(inner, schemas) for key, inner in value.items()}
     reference = value.get("$ref")
     if id(value) in schemas and isinstance(reference, str) and reference[:2] in ("#", "#/"):
         moved["$ref"] = _INSIDE + reference[1:]

@@ -14,7 +14,7 @@ import orjson
 from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
-from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.contract.token_bytes import TokenBytes
 from completions.grammars import tokens
 from completions.grammars.lengths.graph import LEAVING, Graph
@@ -31,9 +31,9 @@ MAX_TEXTS = 500
 class Bounds:
     """Each is None where it is unknown; `most` is also None where texts have no upper bound."""
 
-    least: int | None
+    min_tokens: int | None
     """The fewest tokens of a whole text."""
-    most: int | None
+    max_tokens: int | None
     """The most tokens of a text."""
     at_least: int = 1
     """No text has fewer tokens than this."""
@@ -43,28 +43,28 @@ UNKNOWN = Bounds(None, None)
 
 
 @lru_cache(1024)
-def bounds_of(grammar: str, source: TokenSource) -> Bounds:
-    """The bounds of an llguidance grammar that was judged. Takes seconds at worst."""
-    automaton = _automaton(grammar)
+def find_bounds(grammar: str, source: TokenSource) -> Bounds:
+    """The bounds of an llguidance grammar that was validated. Takes seconds at worst."""
+    automaton = _build_automaton(grammar)
     if automaton is None:
         return UNKNOWN
     graph, start, end = automaton
-    most = graph.longest(start)
-    search = _Search(graph, start, end, _vocabulary(source))
-    path = search.path()
+    max_bytes = graph.find_longest(start)
+    search = _Search(graph, start, end, _load_vocabulary(source))
+    path = search.find_path()
     if path is None:
-        return Bounds(None, most, max(1, search.length))
+        return Bounds(None, max_bytes, max(1, search.length))
     exact = _accepts(grammar, path, source)
-    return Bounds(len(path) if exact else None, most, max(1, len(path)))
+    return Bounds(len(path) if exact else None, max_bytes, max(1, len(path)))
 
 
 def _accepts(grammar: str, path: Sequence[int], source: TokenSource) -> bool:
-    matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=JUDGE_LIMITS)
+    matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=VALIDATION_LIMITS)
     taken = matcher.try_consume_tokens(list(path))
     return taken == len(path) and not matcher.is_error() and bool(matcher.is_accepting())
 
 
-def _automaton(grammar: str) -> tuple[Graph, int, int] | None:
+def _build_automaton(grammar: str) -> tuple[Graph, int, int] | None:
     parts = orjson.loads(grammar).get("grammars") or [] if grammar.startswith("{") else []
     if len(parts) == 1 and isinstance(schema := parts[0].get("json_schema"), dict):
         try:
@@ -72,31 +72,31 @@ def _automaton(grammar: str) -> tuple[Graph, int, int] | None:
         except (TooLargeError, RecursionError):
             return None
         return built.graph, built.start, built.end
-    return _enumerated(grammar)
+    return _enumerate(grammar)
 
 
-def _enumerated(grammar: str) -> tuple[Graph, int, int] | None:
+def _enumerate(grammar: str) -> tuple[Graph, int, int] | None:
     """The automaton of a grammar with few texts; None for one with many."""
-    matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=JUDGE_LIMITS)
+    matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=VALIDATION_LIMITS)
     graph = Graph()
-    start, end = graph.state(), graph.state()
+    start, end = graph.add_state(), graph.add_state()
     waiting = [(start, matcher)]
     while len(graph.steps) <= MAX_TEXTS:
         if not waiting:
             return graph, start, end
-        state, here = waiting.pop()
-        mask = here.compute_bitmask() if not here.is_stopped() else b""
-        if here.is_error():
+        state, node = waiting.pop()
+        mask = node.compute_bitmask() if not node.is_stopped() else b""
+        if node.is_error():
             return None
-        if here.is_accepting():
-            graph.skip(state, end)
-        if here.is_stopped():
+        if node.is_accepting():
+            graph.add_skip(state, end)
+        if node.is_stopped():
             continue
         for byte in range(256):
             if mask[byte // 8] >> byte % 8 & 1:
-                there = here.deep_copy()
+                there = node.deep_copy()
                 there.consume_token(byte)
-                waiting.append((graph.step(state, frozenset((byte,))), there))
+                waiting.append((graph.add_step(state, frozenset((byte,))), there))
     return None
 
 
@@ -111,16 +111,16 @@ class _Vocabulary:
 
 
 @lru_cache(4)
-def _vocabulary(source: TokenSource) -> _Vocabulary:
+def _load_vocabulary(source: TokenSource) -> _Vocabulary:
     read = TokenBytes(Tokenizer.from_file(source.tokenizer_file))
-    table = read.table(source.size)
+    table = read.make_table(source.size)
     left_out = read.special_ids | set(source.eos_token_ids)
-    found = sorted((text, id) for id, text in enumerate(table) if text and id not in left_out)
+    pairs = sorted((text, id) for id, text in enumerate(table) if text and id not in left_out)
     leaving = [
-        list(accumulate((not bytes_.isdisjoint(text) for text, _ in found), initial=0))
+        list(accumulate((not bytes_.isdisjoint(text) for text, _ in pairs), initial=0))
         for bytes_ in LEAVING
     ]
-    return _Vocabulary([text for text, _ in found], [id for _, id in found], leaving)
+    return _Vocabulary([text for text, _ in pairs], [id for _, id in pairs], leaving)
 
 
 class _Search:
@@ -132,18 +132,18 @@ class _Search:
         self._vocabulary = vocabulary
         self._closures: dict[int, list[int]] = {}
         self._visits = 0
-        self._came: dict[int, tuple[int, int] | None] = dict.fromkeys(self._closure(start))
+        self._came: dict[int, tuple[int, int] | None] = dict.fromkeys(self._find_closure(start))
         """For each state that whole tokens lead to: the state before and the token."""
         self.length = 0
         """No path has fewer tokens."""
 
-    def path(self) -> list[int] | None:
+    def find_path(self) -> list[int] | None:
         """The token ids of a shortest path; None if the search takes too long."""
         frontier = list(self._came)
         while frontier:
             if self._end in self._came:
-                return _path(self._came, self._end)
-            reached = self._reached(frontier)
+                return _trace_path(self._came, self._end)
+            reached = self._expand(frontier)
             if reached is None:
                 return None
             self._came |= reached
@@ -151,7 +151,7 @@ class _Search:
             frontier = list(reached)
         return None
 
-    def _reached(self, frontier: Sequence[int]) -> dict[int, tuple[int, int] | None] | None:
+    def _expand(self, frontier: Sequence[int]) -> dict[int, tuple[int, int] | None] | None:
         """New states that one more token leads to; None if the search takes too long."""
         reached: dict[int, tuple[int, int] | None] = {}
         seen: set[tuple[int, int, int]] = set()
@@ -162,23 +162,23 @@ class _Search:
             self._visits += 1
             if self._visits > MAX_VISITS:
                 return None
-            if self._stays(low, high, state):
+            if self._can_stay(low, high, state):
                 if state not in self._came:
                     reached.setdefault(state, (origin, self._vocabulary.ids[low]))
                 continue
-            for first, last, to in self._steps(low, high, depth, state):
+            for first, last, to in self._iter_steps(low, high, depth, state):
                 if (first, depth, to) in seen:
                     continue
                 seen.add((first, depth, to))
                 is_token = len(self._vocabulary.texts[first]) == depth + 1
-                for after in self._closure(to):
+                for after in self._find_closure(to):
                     if is_token and after not in self._came:
                         reached.setdefault(after, (origin, self._vocabulary.ids[first]))
                     if self._graph.steps[after]:
                         waiting.append((first, last, depth + 1, after, origin))
         return reached
 
-    def _stays(self, low: int, high: int, state: int) -> bool:
+    def _can_stay(self, low: int, high: int, state: int) -> bool:
         """Whether the state is a loop that none of these tokens leaves."""
         kind = self._graph.loops.get(state)
         if kind is None:
@@ -186,19 +186,21 @@ class _Search:
         leaving = self._vocabulary.leaving[kind]
         return leaving[high] == leaving[low]
 
-    def _steps(self, low: int, high: int, depth: int, state: int) -> Iterator[tuple[int, int, int]]:
-        """Ranges of tokens whose next byte the state accepts, each with the next state."""
+    def _iter_steps(
+        self, low: int, high: int, depth: int, state: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield ranges of tokens whose next byte the state accepts, each with the next state."""
         for bytes_, to in self._graph.steps[state]:
-            for first, last in _next(self._vocabulary.texts, low, high, depth, bytes_):
+            for first, last in _iter_next(self._vocabulary.texts, low, high, depth, bytes_):
                 yield first, last, to
 
-    def _closure(self, state: int) -> list[int]:
+    def _find_closure(self, state: int) -> list[int]:
         if state not in self._closures:
-            self._closures[state] = self._graph.closure(state)
+            self._closures[state] = self._graph.find_closure(state)
         return self._closures[state]
 
 
-def _next(
+def _iter_next(
     texts: Sequence[bytes], low: int, high: int, depth: int, bytes_: frozenset[int]
 ) -> Iterator[tuple[int, int]]:
     """The ranges of tokens whose next byte is one of these."""
@@ -220,7 +222,7 @@ def _next(
         low = last
 
 
-def _path(came: Mapping[int, tuple[int, int] | None], state: int) -> list[int]:
+def _trace_path(came: Mapping[int, tuple[int, int] | None], state: int) -> list[int]:
     path = []
     while (step := came[state]) is not None:
         state, token_id = step

@@ -10,8 +10,8 @@ other bytes."""
 
 
 class Graph:
-    """An automaton that is built from left to right: every method that adds a part takes the
-    state where it begins and returns the one where it ends."""
+    """An automaton, built from left to right. Each `add_` method takes the state where its part
+    begins, and returns the state where it ends."""
 
     def __init__(self) -> None:
         self.steps: list[list[tuple[frozenset[int], int]]] = []
@@ -21,47 +21,47 @@ class Graph:
         self.loops: dict[int, int] = {}
         """States that loop on all bytes except those in LEAVING, with their kind."""
 
-    def state(self) -> int:
+    def add_state(self) -> int:
         self.steps.append([])
         self.skips.append([])
         return len(self.steps) - 1
 
-    def skip(self, state: int, to: int) -> None:
+    def add_skip(self, state: int, to: int) -> None:
         self.skips[state].append(to)
 
-    def step(self, state: int, bytes_: frozenset[int], to: int | None = None) -> int:
-        to = self.state() if to is None else to
+    def add_step(self, state: int, bytes_: frozenset[int], to: int | None = None) -> int:
+        to = self.add_state() if to is None else to
         self.steps[state].append((bytes_, to))
         return to
 
-    def literal(self, state: int, text: bytes) -> int:
+    def add_literal(self, state: int, text: bytes) -> int:
         for byte in text:
-            state = self.step(state, frozenset((byte,)))
+            state = self.add_step(state, frozenset((byte,)))
         return state
 
-    def either(self, ends: Iterable[int]) -> int:
+    def add_either(self, ends: Iterable[int]) -> int:
         """A common end for the ends of several parts."""
-        end = self.state()
+        end = self.add_state()
         for each in ends:
-            self.skip(each, end)
+            self.add_skip(each, end)
         return end
 
-    def some(self, state: int, bytes_: frozenset[int]) -> int:
-        """Any number of these bytes."""
-        end = self.state()
-        self.skip(state, end)
-        return self.step(end, bytes_, end)
+    def add_some(self, state: int, bytes_: frozenset[int]) -> int:
+        """Add a loop over any number of these bytes."""
+        end = self.add_state()
+        self.add_skip(state, end)
+        return self.add_step(end, bytes_, end)
 
-    def closure(self, state: int) -> list[int]:
+    def find_closure(self, state: int) -> list[int]:
         """The state and all states that it reaches without a byte."""
-        found, waiting = {state}, [state]
+        states, waiting = {state}, [state]
         while waiting:
-            new = [to for to in self.skips[waiting.pop()] if to not in found]
-            found.update(new)
+            new = [to for to in self.skips[waiting.pop()] if to not in states]
+            states.update(new)
             waiting += new
-        return list(found)
+        return list(states)
 
-    def longest(self, start: int) -> int | None:
+    def find_longest(self, start: int) -> int | None:
         """The length in bytes of the longest path; None if there are paths of any length."""
         lengths: dict[int, int] = {}
         open_: set[int] = set()

@@ -43,147 +43,153 @@ class SchemaGraph:
         self._has_spaces = options.get("whitespace_flexible") is not False
         self._open: list[str] = []
         """References that are being followed."""
-        self.start = self.graph.state()
-        self.end = self._value(self.start, schema)
+        self.start = self.graph.add_state()
+        self.end = self._add_value(self.start, schema)
 
-    def _value(self, at: int, schema: Any) -> int:
+    def _add_value(self, at: int, schema: Any) -> int:
         if len(self.graph.steps) > MAX_STATES:
             raise TooLargeError
         if not isinstance(schema, dict):
-            return self._anything(at)
+            return self._add_anything(at)
         if isinstance(schema.get("enum"), list):
-            return self.graph.either(self._constant(at, value) for value in schema["enum"])
+            return self.graph.add_either(self._add_constant(at, value) for value in schema["enum"])
         if "const" in schema:
-            return self._constant(at, schema["const"])
+            return self._add_constant(at, schema["const"])
         if isinstance(reference := schema.get("$ref"), str):
-            return self._reference(at, reference)
+            return self._add_reference(at, reference)
         types = schema.get("type")
         if isinstance(types, str):
-            return self._of_type(at, types, schema)
+            return self._add_type(at, types, schema)
         if isinstance(types, list) and types:
-            return self.graph.either(self._of_type(at, each, schema) for each in types)
+            return self.graph.add_either(self._add_type(at, each, schema) for each in types)
         for keyword in ("anyOf", "oneOf"):
             if schema.get(keyword):
-                return self.graph.either(self._value(at, each) for each in schema[keyword])
-        return self._anything(at)
+                return self.graph.add_either(self._add_value(at, each) for each in schema[keyword])
+        return self._add_anything(at)
 
-    def _reference(self, at: int, reference: str) -> int:
-        found = resolve(self._root, reference)
-        if found is None or reference in self._open:
-            return self._anything(at)
+    def _add_reference(self, at: int, reference: str) -> int:
+        target = resolve(self._root, reference)
+        if target is None or reference in self._open:
+            return self._add_anything(at)
         self._open.append(reference)
-        end = self._value(at, found[1])
+        end = self._add_value(at, target[1])
         self._open.pop()
         return end
 
-    def _anything(self, at: int) -> int:
-        loop = self.graph.some(self.graph.step(at, ANY), ANY)
+    def _add_anything(self, at: int) -> int:
+        loop = self.graph.add_some(self.graph.add_step(at, ANY), ANY)
         self.graph.loops[loop] = UNKNOWN
         return loop
 
-    def _constant(self, at: int, value: Any) -> int:
+    def _add_constant(self, at: int, value: Any) -> int:
         if isinstance(value, list | dict | float):
-            return self._anything(at)
+            return self._add_anything(at)
         if isinstance(value, str):
-            return self._text(at, value)
-        return self.graph.literal(at, json.dumps(value).encode())
+            return self._add_text(at, value)
+        return self.graph.add_literal(at, json.dumps(value).encode())
 
-    def _text(self, at: int, text: str) -> int:
+    def _add_text(self, at: int, text: str) -> int:
         if not _LITERAL.fullmatch(text):
-            return self._string(at, {})
-        return self.graph.literal(at, f'"{text}"'.encode())
+            return self._add_string(at, {})
+        return self.graph.add_literal(at, f'"{text}"'.encode())
 
-    def _of_type(self, at: int, kind: Any, schema: Mapping[str, Any]) -> int:
+    def _add_type(self, at: int, kind: Any, schema: Mapping[str, Any]) -> int:
         match kind:
             case "boolean":
-                return self.graph.either(self.graph.literal(at, b) for b in (b"true", b"false"))
+                return self.graph.add_either(
+                    self.graph.add_literal(at, b) for b in (b"true", b"false")
+                )
             case "null":
-                return self.graph.literal(at, b"null")
+                return self.graph.add_literal(at, b"null")
             case "integer" | "number":
-                signed = self.graph.either([at, self.graph.literal(at, b"-")])
-                return self.graph.some(self.graph.step(signed, _DIGITS), _NUMBER)
+                signed = self.graph.add_either([at, self.graph.add_literal(at, b"-")])
+                return self.graph.add_some(self.graph.add_step(signed, _DIGITS), _NUMBER)
             case "string":
-                return self._string(at, schema)
+                return self._add_string(at, schema)
             case "array":
-                return self._array(at, schema)
+                return self._add_array(at, schema)
             case "object":
-                return self._object(at, schema)
-        return self._anything(at)
+                return self._add_object(at, schema)
+        return self._add_anything(at)
 
-    def _string(self, at: int, schema: Mapping[str, Any]) -> int:
-        at = self.graph.step(at, _QUOTE)
-        least = schema.get("minLength", 0)
-        for _ in range(min(int(least), _MAX_REPEATED)):
-            at = self._character(at)
-        loop = self.graph.state()
-        self.graph.skip(at, loop)
-        self.graph.skip(self._character(loop), loop)
+    def _add_string(self, at: int, schema: Mapping[str, Any]) -> int:
+        at = self.graph.add_step(at, _QUOTE)
+        minimum = schema.get("minLength", 0)
+        for _ in range(min(int(minimum), _MAX_REPEATED)):
+            at = self._add_character(at)
+        loop = self.graph.add_state()
+        self.graph.add_skip(at, loop)
+        self.graph.add_skip(self._add_character(loop), loop)
         self.graph.loops[loop] = QUOTED
-        return self.graph.step(loop, _QUOTE)
+        return self.graph.add_step(loop, _QUOTE)
 
-    def _character(self, at: int) -> int:
+    def _add_character(self, at: int) -> int:
         """A character; the digits of a numeric escape count as further characters."""
-        end = self.graph.step(at, _ASCII)
-        self.graph.step(self.graph.step(at, _BACKSLASH), ANY, end)
+        end = self.graph.add_step(at, _ASCII)
+        self.graph.add_step(self.graph.add_step(at, _BACKSLASH), ANY, end)
         for more, leading in enumerate(_LEADING):
-            inside = self.graph.step(at, frozenset(leading))
+            inside = self.graph.add_step(at, frozenset(leading))
             for _ in range(more):
-                inside = self.graph.step(inside, _CONTINUED)
-            self.graph.step(inside, _CONTINUED, end)
+                inside = self.graph.add_step(inside, _CONTINUED)
+            self.graph.add_step(inside, _CONTINUED, end)
         return end
 
-    def _spaced(self, at: int, text: bytes) -> int:
+    def _add_spaced(self, at: int, text: bytes) -> int:
         """A JSON punctuation mark with the white space that may surround it."""
         if not self._has_spaces:
-            return self.graph.literal(at, text)
-        return self.graph.some(self.graph.literal(self.graph.some(at, _SPACES), text), _SPACES)
+            return self.graph.add_literal(at, text)
+        return self.graph.add_some(
+            self.graph.add_literal(self.graph.add_some(at, _SPACES), text), _SPACES
+        )
 
-    def _array(self, at: int, schema: Mapping[str, Any]) -> int:
+    def _add_array(self, at: int, schema: Mapping[str, Any]) -> int:
         if "prefixItems" in schema or isinstance(schema.get("items"), list):
-            return self._anything(at)
+            return self._add_anything(at)
         items = schema.get("items", True)
-        at = self._spaced(at, b"[")
+        at = self._add_spaced(at, b"[")
         ends = [at]
         for number in range(max(1, min(int(schema.get("minItems", 0)), _MAX_REPEATED))):
-            at = self._value(self._spaced(at, b",") if number else at, items)
+            at = self._add_value(self._add_spaced(at, b",") if number else at, items)
         if schema.get("minItems"):
             ends = []
-        again = self.graph.state()
-        self.graph.skip(at, again)
+        again = self.graph.add_state()
+        self.graph.add_skip(at, again)
         if schema.get("maxItems") != schema.get("minItems", 0) or schema.get("maxItems") is None:
-            self.graph.skip(self._value(self._spaced(again, b","), items), again)
-        return self._spaced(self.graph.either([*ends, again]), b"]")
+            self.graph.add_skip(self._add_value(self._add_spaced(again, b","), items), again)
+        return self._add_spaced(self.graph.add_either([*ends, again]), b"]")
 
-    def _object(self, at: int, schema: Mapping[str, Any]) -> int:
-        """Declared properties come in their order; additional ones follow."""
+    def _add_object(self, at: int, schema: Mapping[str, Any]) -> int:
+        """Add an object: declared properties in their order, then additional ones."""
         if "patternProperties" in schema:
-            return self._anything(at)
+            return self._add_anything(at)
         properties = schema.get("properties") or {}
         required = set(schema.get("required") or ())
         if not required <= set(properties):
-            return self._anything(at)
-        empty, filled = self._spaced(at, b"{"), self.graph.state()
+            return self._add_anything(at)
+        empty, filled = self._add_spaced(at, b"{"), self.graph.add_state()
         """Where no property was written yet (unreachable as None), and where one was."""
         first: int | None = empty
         for name, inside in properties.items():
-            after = [self._property(self._spaced(filled, b","), name, inside)]
+            after = [self._add_property(self._add_spaced(filled, b","), name, inside)]
             if first is not None:
-                after.append(self._property(first, name, inside))
+                after.append(self._add_property(first, name, inside))
             if name in required:
                 first = None
             else:
                 after.append(filled)
-            filled = self.graph.either(after)
+            filled = self.graph.add_either(after)
         if schema.get("additionalProperties") is not False:
-            more = self.graph.state()
-            self.graph.skip(self._property(self._spaced(filled, b","), None, True), more)
+            more = self.graph.add_state()
+            self.graph.add_skip(
+                self._add_property(self._add_spaced(filled, b","), None, True), more
+            )
             if first is not None:
-                self.graph.skip(self._property(first, None, True), more)
-            self.graph.skip(self._property(self._spaced(more, b","), None, True), more)
-            filled = self.graph.either([filled, more])
+                self.graph.add_skip(self._add_property(first, None, True), more)
+            self.graph.add_skip(self._add_property(self._add_spaced(more, b","), None, True), more)
+            filled = self.graph.add_either([filled, more])
         ends = [filled] if first is None else [filled, first]
-        return self._spaced(self.graph.either(ends), b"}")
+        return self._add_spaced(self.graph.add_either(ends), b"}")
 
-    def _property(self, at: int, name: str | None, schema: Any) -> int:
-        named = self._string(at, {}) if name is None else self._text(at, name)
-        return self._value(self._spaced(named, b":"), schema)
+    def _add_property(self, at: int, name: str | None, schema: Any) -> int:
+        state = self._add_string(at, {}) if name is None else self._add_text(at, name)
+        return self._add_value(self._add_spaced(state, b":"), schema)

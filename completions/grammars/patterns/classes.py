@@ -19,10 +19,10 @@ SPACE: Ranges = (
 )  # fmt: skip
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 SHORTHANDS: Mapping[str, Ranges] = {
-    "d": DIGITS, "D": code_points.complement(DIGITS), "w": WORD, "W": code_points.complement(WORD),
-    "s": SPACE, "S": code_points.complement(SPACE),
+    "d": DIGITS, "D": code_points.invert(DIGITS), "w": WORD, "W": code_points.invert(WORD),
+    "s": SPACE, "S": code_points.invert(SPACE),
 }  # fmt: skip
-DOT = code_points.complement(LINE_ENDS)
+DOT = code_points.invert(LINE_ENDS)
 # ECMA-262, table 67, and Unicode's PropertyValueAliases.txt: the long names of general categories.
 _LONG_NAMES = {
     "Letter": "L", "Cased_Letter": "LC", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll",
@@ -42,27 +42,27 @@ _CASED_END = 0x1E944
 """No character from here on has another case."""
 
 
-def category(name: str) -> Ranges | None:
+def load_category(name: str) -> Ranges | None:
     """The characters of a property such as Lu, Letter or gc=Lu; None if it is no general
     category."""
-    found = _CATEGORY.fullmatch(name)
-    if found is None:
+    match = _CATEGORY.fullmatch(name)
+    if match is None:
         return None
-    short = _LONG_NAMES.get(found[1], found[1])
+    short = _LONG_NAMES.get(match[1], match[1])
     if short in ("Any", "ASCII"):
         return code_points.ALL if short == "Any" else ((0, 0x7F),)
     if short == "LC":
-        cased = (code_points.category(each) for each in ("Lu", "Ll", "Lt"))
-        return code_points.union(span for spans in cased for span in spans)
+        cased = (code_points.load_category(each) for each in ("Lu", "Ll", "Lt"))
+        return code_points.merge(span for spans in cased for span in spans)
     if short == "Cs":
         return ()
-    return code_points.category(short) if len(short) <= 2 else None
+    return code_points.load_category(short) if len(short) <= 2 else None
 
 
 @lru_cache(maxsize=256)
 def is_property(name: str) -> bool:
     """Whether llguidance knows a Unicode property, such as Script=Greek or Alphabetic."""
-    return not DEFAULT_COMPILER.complaint(LLMatcher.grammar_from_regex(rf"\p{{{name}}}"))
+    return not DEFAULT_COMPILER.find_error(LLMatcher.grammar_from_regex(rf"\p{{{name}}}"))
 
 
 def fold(ranges: Ranges) -> Ranges:
@@ -70,13 +70,13 @@ def fold(ranges: Ranges) -> Ranges:
     more = list(ranges)
     for low, high in ranges:
         for point in range(low, min(high + 1, _CASED_END)):
-            more += ((other, other) for other in _same_letters().get(point, ()))
-    return code_points.union(more)
+            more += ((other, other) for other in _load_case_variants().get(point, ()))
+    return code_points.merge(more)
 
 
 @lru_cache(maxsize=1)
-def _same_letters() -> dict[int, list[int]]:
-    """For each letter that has several cases, all of them."""
+def _load_case_variants() -> dict[int, list[int]]:
+    """Return, for each letter with several cases, all of them."""
     groups: dict[str, list[int]] = {}
     for point in range(_CASED_END):
         character = chr(point)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from completions.grammars import code_points
 from completions.grammars.code_points import Ranges
-from completions.grammars.complaints import shown
+from completions.grammars.messages import format_value
 from completions.grammars.patterns.reader import PatternSyntaxError, read
 from completions.grammars.patterns.syntax import (
     ANYTHING,
@@ -77,7 +77,7 @@ class _Jump:
     negated: bool = False
 
 
-_Set = TypeVar("_Set", frozenset[Thread], frozenset[Condition])
+_ThreadSet = TypeVar("_ThreadSet", frozenset[Thread], frozenset[Condition])
 _NONE: frozenset[Condition] = frozenset()
 
 
@@ -99,58 +99,61 @@ class Network:
 
     def accepts(self, text: str) -> bool:
         """Whether the pattern is found in the text."""
-        situation = self.beginning()
+        situation = self.start()
         for character in text:
             situation = self.step(situation, ord(character))
         return self.is_final(situation)
 
-    def beginning(self) -> Situation:
+    def start(self) -> Situation:
         behind: list[frozenset[Thread]] = []
         for look in self.behind:
-            behind.append(self._closed([Thread(look.first, _NONE)], behind, at_beginning=True))
-        threads = self._closed([Thread(self.first, _NONE)], behind, at_beginning=True)
-        return self._situation(threads, behind)
+            behind.append(self._close([Thread(look.first, _NONE)], behind, at_beginning=True))
+        threads = self._close([Thread(self.first, _NONE)], behind, at_beginning=True)
+        return self._make_situation(threads, behind)
 
     def step(self, situation: Situation, point: int) -> Situation:
         """The situation after one more character."""
         behind: list[frozenset[Thread]] = []
         for threads in situation.behind:
-            behind.append(self._after(threads, point, behind))
-        return self._situation(self._after(situation.threads, point, behind), behind)
+            behind.append(self._step_threads(threads, point, behind))
+        return self._make_situation(self._step_threads(situation.threads, point, behind), behind)
 
     def is_final(self, situation: Situation) -> bool:
-        return self._holds(situation.threads, self.last)
+        return self._is_satisfied(situation.threads, self.last)
 
-    def cuts(self, situation: Situation) -> list[int]:
+    def list_cuts(self, situation: Situation) -> list[int]:
         """The code points at which another step may become possible; the first is 0."""
         edges = {0}
-        for threads in _all(situation):
+        for threads in _iter_thread_sets(situation):
             for thread in threads:
                 for ranges, _, _ in self.steps[thread.state]:
                     for low, high in ranges:
                         edges.update((low, high + 1))
         return sorted(edge for edge in edges if edge <= code_points.ALL[-1][1])
 
-    def _situation(self, threads: frozenset[Thread], behind: list[frozenset[Thread]]) -> Situation:
+    def _make_situation(
+        self, threads: frozenset[Thread], behind: list[frozenset[Thread]]
+    ) -> Situation:
         if Thread(self.last, _NONE) in threads:  # nothing that follows can change that
             return Situation(frozenset((Thread(self.last, _NONE),)))
         return Situation(threads, tuple(behind))
 
-    def _holds(self, threads: Iterable[Thread], last: int) -> bool:
+    def _is_satisfied(self, threads: Iterable[Thread], last: int) -> bool:
         """Whether a match is complete at the end of the text."""
         return any(
             thread.state == last
             and all(
-                self._holds(each.threads, each.last) != each.negated for each in thread.conditions
+                self._is_satisfied(each.threads, each.last) != each.negated
+                for each in thread.conditions
             )
             for thread in threads
         )
 
-    def _after(
+    def _step_threads(
         self, threads: Iterable[Thread], point: int, behind: list[frozenset[Thread]]
     ) -> frozenset[Thread]:
         reached = []
-        known: dict[Condition, Condition | bool] = {}
+        cached: dict[Condition, Condition | bool] = {}
         for state, conditions in threads:
             self.work += 1
             targets = [
@@ -162,17 +165,19 @@ class Network:
                 continue
             moved = set()
             for each in conditions:
-                if each not in known:
-                    advanced = self._after(each.threads, point, behind)
-                    known[each] = _simplified(each._replace(threads=advanced))
+                if each not in cached:
+                    advanced = self._step_threads(each.threads, point, behind)
+                    cached[each] = _simplify(each._replace(threads=advanced))
                 self.work += 1
-                moved.add(known[each])
+                moved.add(cached[each])
             if False not in moved:
-                left = self._once(frozenset(each for each in moved if isinstance(each, Condition)))
+                left = self._intern(
+                    frozenset(each for each in moved if isinstance(each, Condition))
+                )
                 reached += [Thread(target, left) for target in targets]
-        return self._closed(reached, behind)
+        return self._close(reached, behind)
 
-    def _closed(
+    def _close(
         self,
         threads: Iterable[Thread],
         behind: list[frozenset[Thread]],
@@ -185,21 +190,21 @@ class Network:
             state, conditions = stack.pop()
             self.work += 1
             for jump in self.jumps[state]:
-                added = self._condition(jump, behind, at_beginning)
+                added = self._make_condition(jump, behind, at_beginning)
                 if added is False:
                     continue
-                more = conditions if added is True else self._once(conditions | {added})
+                more = conditions if added is True else self._intern(conditions | {added})
                 thread = Thread(jump.target, more)
                 if thread not in seen:
                     seen.add(thread)
                     stack.append(thread)
         self.work += sum(len(thread.conditions) for thread in seen)
-        return self._once(frozenset(_weakest(seen)))
+        return self._intern(frozenset(_iter_weakest(seen)))
 
-    def _once(self, found: _Set) -> _Set:
-        return cast(_Set, self._known.setdefault(found, found))
+    def _intern(self, threads: _ThreadSet) -> _ThreadSet:
+        return cast(_ThreadSet, self._known.setdefault(threads, threads))
 
-    def _condition(
+    def _make_condition(
         self, jump: _Jump, behind: list[frozenset[Thread]], at_beginning: bool
     ) -> Condition | bool:
         """The condition of a jump, or whether it is fulfilled if that is known already."""
@@ -209,13 +214,13 @@ class Network:
         if isinstance(look, Edge):
             return at_beginning
         if look.behind is not None:
-            return self._holds(behind[look.behind], look.last) != jump.negated
+            return self._is_satisfied(behind[look.behind], look.last) != jump.negated
         first = [Thread(look.first, _NONE)]
-        threads = self._closed(first, behind, at_beginning=at_beginning)
-        return _simplified(Condition(jump.negated, threads, look.last))
+        threads = self._close(first, behind, at_beginning=at_beginning)
+        return _simplify(Condition(jump.negated, threads, look.last))
 
 
-def _all(situation: Situation) -> Iterator[frozenset[Thread]]:
+def _iter_thread_sets(situation: Situation) -> Iterator[frozenset[Thread]]:
     """All sets of threads, with those in conditions."""
     waiting = [situation.threads, *situation.behind]
     while waiting:
@@ -224,14 +229,14 @@ def _all(situation: Situation) -> Iterator[frozenset[Thread]]:
         waiting += (each.threads for thread in threads for each in thread.conditions)
 
 
-def _simplified(condition: Condition) -> Condition | bool:
+def _simplify(condition: Condition) -> Condition | bool:
     """Whether a condition holds, if that no longer depends on the text."""
     if Thread(condition.last, _NONE) in condition.threads:
         return not condition.negated
     return condition if condition.threads else condition.negated
 
 
-def _weakest(threads: set[Thread]) -> Iterator[Thread]:
+def _iter_weakest(threads: set[Thread]) -> Iterator[Thread]:
     """The threads without those that another one in the same state makes superfluous."""
     if not any(thread.conditions for thread in threads):
         yield from threads
@@ -246,13 +251,13 @@ def _weakest(threads: set[Thread]) -> Iterator[Thread]:
 
 
 @lru_cache(maxsize=256)
-def network(pattern: str) -> Network:
+def build_network(pattern: str) -> Network:
     """The network of a pattern. Raises UnreadablePatternError, which names the pattern and what to
     change in it."""
     try:
         return build(read(pattern))
     except (PatternSyntaxError, UnreadablePatternError) as error:
-        raise UnreadablePatternError(f"{shown(pattern)}: {error}") from error
+        raise UnreadablePatternError(f"{format_value(pattern)}: {error}") from error
 
 
 def build(node: Node) -> Network:
@@ -265,76 +270,76 @@ class _Builder:
         self._made = Network()
 
     def build(self, node: Node) -> Network:
-        made = self._made
-        made.first, made.last = self._loop(), self._loop()
-        self._connect(node, made.first, made.last)
-        return made
+        network = self._made
+        network.first, network.last = self._add_loop(), self._add_loop()
+        self._connect(node, network.first, network.last)
+        return network
 
     def _add(self) -> int:
-        made = self._made
-        if len(made.steps) >= MAX_NODES:
+        network = self._made
+        if len(network.steps) >= MAX_NODES:
             raise UnreadablePatternError("it is too large; give a shorter one")
-        made.steps.append([])
-        made.jumps.append([])
-        return len(made.steps) - 1
+        network.steps.append([])
+        network.jumps.append([])
+        return len(network.steps) - 1
 
-    def _loop(self) -> int:
+    def _add_loop(self) -> int:
         """A state that any text leads back to."""
         state = self._add()
-        self._step(ANYTHING, state, state)
+        self._add_step(ANYTHING, state, state)
         return state
 
-    def _step(self, atom: Characters, start: int, end: int) -> None:
+    def _add_step(self, atom: Characters, start: int, end: int) -> None:
         if atom.properties:
-            named = ", ".join(atom.properties)
+            names = ", ".join(atom.properties)
             raise UnreadablePatternError(
-                f"it has {named}; write a general category, as in \\p{{Lu}}"
+                f"it has {names}; write a general category, as in \\p{{Lu}}"
             )
         starts = [low for low, _ in atom.ranges]
         self._made.steps[start].append((atom.ranges, starts, end))
 
-    def _jump(self, start: int, end: int) -> None:
+    def _add_jump(self, start: int, end: int) -> None:
         self._made.jumps[start].append(_Jump(end))
 
     def _connect(self, node: Node, start: int, end: int) -> None:
         match node:
             case Characters():
-                self._step(node, start, end)
+                self._add_step(node, start, end)
             case Sequence(items):
-                self._jump(self._chain(items, start), end)
+                self._add_jump(self._add_chain(items, start), end)
             case Choice(options):
                 for option in options:
                     self._connect(option, start, end)
             case Repeat():
-                self._repeat(node, start, end)
+                self._add_repeat(node, start, end)
             case Edge():
-                self._made.jumps[start].append(self._edge(node, end))
+                self._made.jumps[start].append(self._add_edge(node, end))
             case Look(item, ahead, negated):
-                look = self._look(item) if ahead else self._look_behind(item)
+                look = self._add_look(item) if ahead else self._add_look_behind(item)
                 self._made.jumps[start].append(_Jump(end, look, negated))
 
-    def _edge(self, edge: Edge, end: int) -> _Jump:
+    def _add_edge(self, edge: Edge, end: int) -> _Jump:
         if edge is Edge.BEGINNING:
             return _Jump(end, edge)
         if self._made.end is None:
-            self._made.end = self._look(ANYTHING)
+            self._made.end = self._add_look(ANYTHING)
         return _Jump(end, self._made.end, negated=True)
 
-    def _look(self, item: Node) -> _Look:
-        look = _Look(self._add(), self._loop())
+    def _add_look(self, item: Node) -> _Look:
+        look = _Look(self._add(), self._add_loop())
         self._connect(item, look.first, look.last)
         return look
 
-    def _look_behind(self, item: Node) -> _Look:
+    def _add_look_behind(self, item: Node) -> _Look:
         if any(each is Edge.END or (isinstance(each, Look) and each.ahead) for each in walk(item)):
             raise UnreadablePatternError("it looks ahead inside a look-behind; take that out")
-        look = _Look(self._loop(), self._add())
+        look = _Look(self._add_loop(), self._add())
         self._connect(item, look.first, look.last)
         look.behind = len(self._made.behind)
         self._made.behind.append(look)
         return look
 
-    def _chain(self, items: Iterable[Node], start: int) -> int:
+    def _add_chain(self, items: Iterable[Node], start: int) -> int:
         """The state after some items."""
         for item in items:
             there = self._add()
@@ -342,18 +347,18 @@ class _Builder:
             start = there
         return start
 
-    def _repeat(self, node: Repeat, start: int, end: int) -> None:
-        start = self._chain([node.item] * node.low, start)
+    def _add_repeat(self, node: Repeat, start: int, end: int) -> None:
+        start = self._add_chain([node.item] * node.low, start)
         if node.high is None:
             loop, after = self._add(), self._add()
-            self._jump(start, loop)
+            self._add_jump(start, loop)
             self._connect(node.item, loop, after)
-            self._jump(after, loop)
-            self._jump(loop, end)
+            self._add_jump(after, loop)
+            self._add_jump(loop, end)
             return
-        self._jump(start, end)
+        self._add_jump(start, end)
         for _ in range(node.high - node.low):
             there = self._add()
             self._connect(node.item, start, there)
-            self._jump(there, end)
+            self._add_jump(there, end)
             start = there

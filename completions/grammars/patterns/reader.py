@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from completions.grammars import code_points
 from completions.grammars.code_points import Ranges
-from completions.grammars.complaints import PATTERN_ADVICE
+from completions.grammars.messages import PATTERN_ADVICE
 from completions.grammars.patterns import classes
 from completions.grammars.patterns.syntax import (
     Characters,
@@ -20,8 +20,8 @@ from completions.grammars.patterns.syntax import (
     Look,
     Node,
     Repeat,
-    choice,
-    sequence,
+    make_choice,
+    make_sequence,
 )
 
 MAX_COUNT = 10**6
@@ -86,12 +86,12 @@ class _Group:
         self.is_repeatable = not isinstance(item, Look | Edge)
 
     def end_option(self) -> None:
-        self.options.append(sequence(self.items))
+        self.options.append(make_sequence(self.items))
         self.items, self.is_repeatable = [], False
 
-    def closed(self) -> Node:
+    def build(self) -> Node:
         self.end_option()
-        return self.close(choice(self.options))
+        return self.close(make_choice(self.options))
 
 
 @lru_cache(maxsize=512)
@@ -116,223 +116,226 @@ class _Reader:
                     groups.append(opened)
             elif character == ")":
                 if len(groups) == 1:
-                    raise self._error("unopened group", start)
+                    raise self._make_error("unopened group", start)
                 self._position += 1
                 closed = groups.pop()
                 self._flags = closed.outer
-                groups[-1].add(closed.closed())
+                groups[-1].add(closed.build())
             elif character == "|":
                 self._position += 1
                 group.end_option()
             elif character in _BOUNDS or character == "{":
-                self._repeat(group)
+                self._parse_repeat(group)
             else:
-                group.add(self._atom())
+                group.add(self._parse_atom())
         if len(groups) > 1:
-            raise self._error("unclosed group", groups[-1].start)
-        return groups[0].closed()
+            raise self._make_error("unclosed group", groups[-1].start)
+        return groups[0].build()
 
-    def _error(self, problem: str, position: int) -> PatternSyntaxError:
+    def _make_error(self, problem: str, position: int) -> PatternSyntaxError:
         return PatternSyntaxError(PATTERN_ADVICE.get(problem, problem), position)
 
     def _open(self) -> _Group | None:
         """Reads the beginning of a group; None if flags hold for the rest of the open group."""
         start = self._position
-        found = _GROUP.match(self._pattern, start)
-        if found is None or self._pattern.startswith("?", found.end()):
-            raise self._error(_GROUP_ADVICE, start)
-        self._position = found.end()
+        match = _GROUP.match(self._pattern, start)
+        if match is None or self._pattern.startswith("?", match.end()):
+            raise self._make_error(_GROUP_ADVICE, start)
+        self._position = match.end()
         outer = self._flags
-        if look := found["look"]:
+        if look := match["look"]:
             ahead, negated = "<" not in look, "!" in look
             return _Group(start, outer, lambda node: Look(node, ahead, negated))
-        if found["end"]:
-            self._change_flags(start, found["on"], found["off"] or "")
-            if found["end"] == ")":
+        if match["end"]:
+            self._set_flags(start, match["on"], match["off"] or "")
+            if match["end"] == ")":
                 return None
         return _Group(start, outer, lambda node: node)
 
-    def _change_flags(self, start: int, on: str, off: str) -> None:
+    def _set_flags(self, start: int, on: str, off: str) -> None:
         if not on + off or set(on + off) - set("ims"):
-            raise self._error(_FLAGS_ADVICE, start)
+            raise self._make_error(_FLAGS_ADVICE, start)
         if len(set(on + off)) < len(on + off):
-            raise self._error("duplicate flag", start)
+            raise self._make_error("duplicate flag", start)
         self._flags = replace(
             self._flags, **dict.fromkeys(on, True), **dict.fromkeys(set(off) - set(on), False)
         )
 
-    def _repeat(self, group: _Group) -> None:
+    def _parse_repeat(self, group: _Group) -> None:
         """Reads a quantifier. A ? after it makes it lazy, which changes no match as a whole."""
         start = self._position
         if self._pattern[start] == "{":
-            found = _COUNTS.match(self._pattern, start)
-            if found is None:
-                raise self._error("repetition quantifier expects a valid decimal", start)
-            low = _count(found[1])
-            high = _count(found[3]) if found[3] else None if found[2] else low
-            self._position = found.end()
+            match = _COUNTS.match(self._pattern, start)
+            if match is None:
+                raise self._make_error("repetition quantifier expects a valid decimal", start)
+            low = _parse_count(match[1])
+            high = _parse_count(match[3]) if match[3] else None if match[2] else low
+            self._position = match.end()
         else:
             low, high = _BOUNDS[self._pattern[start]]
             self._position += 1
         if not group.is_repeatable:
-            raise self._error("repetition operator missing expression", start)
+            raise self._make_error("repetition operator missing expression", start)
         if high is not None and high < low:
-            raise self._error("invalid repetition count range, the start must be <= the end", start)
+            raise self._make_error(
+                "invalid repetition count range, the start must be <= the end", start
+            )
         if self._pattern.startswith("?", self._position):
             self._position += 1
         group.items[-1] = Repeat(group.items[-1], low, high)
         group.is_repeatable = False
 
-    def _atom(self) -> Node:
+    def _parse_atom(self) -> Node:
         """Reads an assertion, or one character: a class, an escape, a dot, or itself."""
         start = self._position
         character = self._pattern[start]
         self._position += 1
         if character == "[":
-            return self._class(start)
+            return self._parse_class(start)
         if character == ".":
             return Characters(code_points.ALL if self._flags.s else classes.DOT)
         if character in "^$":
-            return self._edge(character == "^")
+            return self._parse_edge(character == "^")
         if character == "]" and _POSIX_CLASS.search(self._pattern):
-            raise self._error(_POSIX_ADVICE, start)
+            raise self._make_error(_POSIX_ADVICE, start)
         if character != "\\":
-            return self._folded(((ord(character), ord(character)),))
+            return self._fold_case(((ord(character), ord(character)),))
         if (letter := self._pattern[self._position : self._position + 1]) in ("b", "B") and letter:
             self._position += 1
-            return _word_edge(negated=letter == "B")
-        found = self._escape(start, in_class=False)
-        return found if found.properties else self._folded(found.ranges)
+            return _make_word_edge(negated=letter == "B")
+        atom = self._parse_escape(start, in_class=False)
+        return atom if atom.properties else self._fold_case(atom.ranges)
 
-    def _edge(self, beginning: bool) -> Node:
+    def _parse_edge(self, beginning: bool) -> Node:
         edge = Edge.BEGINNING if beginning else Edge.END
         if not self._flags.m:
             return edge
-        return choice((edge, Look(Characters(classes.LINE_ENDS), ahead=not beginning)))
+        return make_choice((edge, Look(Characters(classes.LINE_ENDS), ahead=not beginning)))
 
-    def _folded(self, ranges: Ranges) -> Characters:
-        return Characters(classes.fold(ranges) if self._flags.i else code_points.union(ranges))
+    def _fold_case(self, ranges: Ranges) -> Characters:
+        return Characters(classes.fold(ranges) if self._flags.i else code_points.merge(ranges))
 
-    def _class(self, start: int) -> Characters:
+    def _parse_class(self, start: int) -> Characters:
         negated = self._pattern.startswith("^", self._position)
         self._position += negated
         items: list[Characters] = []
         while not self._pattern.startswith("]", self._position):
             if self._position >= len(self._pattern):
-                raise self._error("unclosed character class", start)
-            items.append(self._class_item())
+                raise self._make_error("unclosed character class", start)
+            items.append(self._parse_class_item())
         self._position += 1
-        ranges = self._folded(tuple(r for item in items for r in item.ranges)).ranges
+        ranges = self._fold_case(tuple(r for item in items for r in item.ranges)).ranges
         if properties := tuple(each for item in items for each in item.properties):
             return Characters(ranges, properties, negated)
-        return Characters(code_points.complement(ranges) if negated else ranges)
+        return Characters(code_points.invert(ranges) if negated else ranges)
 
-    def _class_item(self) -> Characters:
+    def _parse_class_item(self) -> Characters:
         """Reads one character, a set, or a range of a class."""
         start = self._position
-        low = self._class_character()
+        low = self._parse_class_character()
         dash = self._pattern[self._position : self._position + 2]
         if not dash.startswith("-") or dash in ("-", "-]"):
             return low
         self._position += 1
-        high = self._class_character()
+        high = self._parse_class_character()
         if not (_is_single(low) and _is_single(high)):
-            raise self._error("invalid range boundary, must be a literal", start)
+            raise self._make_error("invalid range boundary, must be a literal", start)
         first, last = low.ranges[0][0], high.ranges[0][0]
         if last < first:
             problem = "invalid character class range, the start must be <= the end"
-            raise self._error(problem, start)
+            raise self._make_error(problem, start)
         return Characters(((first, last),))
 
-    def _class_character(self) -> Characters:
+    def _parse_class_character(self) -> Characters:
         start = self._position
         if start >= len(self._pattern):
             return Characters(())
         self._position += 1
         character = self._pattern[start]
         if character == "\\":
-            return self._escape(start, in_class=True)
+            return self._parse_escape(start, in_class=True)
         return Characters(((ord(character), ord(character)),))
 
-    def _escape(self, start: int, *, in_class: bool) -> Characters:
+    def _parse_escape(self, start: int, *, in_class: bool) -> Characters:
         """Reads what follows a backslash. The ranges may hold surrogates."""
         letter = self._pattern[self._position : self._position + 1]
         self._position += 1
         if letter in classes.SHORTHANDS:
             return Characters(classes.SHORTHANDS[letter])
         if letter in _CONTROLS:
-            return _one(_CONTROLS[letter])
+            return _make_single(_CONTROLS[letter])
         if letter == "b" and in_class:
-            return _one(0x08)
-        if (found := self._coded(start)) is not None:
-            return found
+            return _make_single(0x08)
+        if (characters := self._parse_code(start)) is not None:
+            return characters
         if not letter:
             message = "incomplete escape sequence, reached end of pattern prematurely"
-            raise self._error(message, start)
+            raise self._make_error(message, start)
         if letter.isascii() and letter.isalnum():
-            raise self._error(_REFUSED.get(letter, "unrecognized escape sequence"), start)
-        return _one(ord(letter))
+            raise self._make_error(_REFUSED.get(letter, "unrecognized escape sequence"), start)
+        return _make_single(ord(letter))
 
-    def _coded(self, start: int) -> Characters | None:
+    def _parse_code(self, start: int) -> Characters | None:
         """Reads an escape of several characters."""
         text, at = self._pattern, start + 1
-        if found := _PAIR.match(text, at):
-            self._position = found.end()
-            high, low = int(found[1], 16), int(found[2], 16)
-            return _one(0x10000 + (high - 0xD800) * 0x400 + low - 0xDC00)
-        if found := _CODE_POINT.match(text, at):
-            self._position = found.end()
-            value = int((found[1] or found[2] or found[3])[-12:], 16)
+        if match := _PAIR.match(text, at):
+            self._position = match.end()
+            high, low = int(match[1], 16), int(match[2], 16)
+            return _make_single(0x10000 + (high - 0xD800) * 0x400 + low - 0xDC00)
+        if match := _CODE_POINT.match(text, at):
+            self._position = match.end()
+            value = int((match[1] or match[2] or match[3])[-12:], 16)
             if value > 0x10FFFF:
-                raise self._error("hexadecimal literal is not a Unicode scalar value", start)
-            return _one(value)
-        if found := _CONTROL.match(text, at):
-            self._position = found.end()
-            return _one(ord(found[1]) % 32)
+                raise self._make_error("hexadecimal literal is not a Unicode scalar value", start)
+            return _make_single(value)
+        if match := _CONTROL.match(text, at):
+            self._position = match.end()
+            return _make_single(ord(match[1]) % 32)
         if text.startswith("0", at) and not text[at + 1 : at + 2].isdecimal():
             self._position = at + 1
-            return _one(0)
-        if found := _PROPERTY.match(text, at):
-            self._position = found.end()
-            return self._property(start, found[0], found[2], negated=found[1] == "P")
+            return _make_single(0)
+        if match := _PROPERTY.match(text, at):
+            self._position = match.end()
+            return self._parse_property(start, match[0], match[2], negated=match[1] == "P")
         return None
 
-    def _property(self, start: int, written: str, name: str, *, negated: bool) -> Characters:
-        ranges = classes.category(name)
+    def _parse_property(self, start: int, source: str, name: str, *, negated: bool) -> Characters:
+        ranges = classes.load_category(name)
         if ranges is None:
             if not classes.is_property(name):
-                raise self._error("Unicode property not found", start)
+                raise self._make_error("Unicode property not found", start)
             if self._flags.i:
-                message = f"\\{written} has no meaning where case is ignored; leave out (?i)"
-                raise self._error(message, start)
-            return Characters((), (f"\\{written}",))
-        ranges = code_points.complement(ranges) if negated else ranges
+                message = f"\\{source} has no meaning where case is ignored; leave out (?i)"
+                raise self._make_error(message, start)
+            return Characters((), (f"\\{source}",))
+        ranges = code_points.invert(ranges) if negated else ranges
         return Characters(ranges)
 
 
-def _one(point: int) -> Characters:
+def _make_single(point: int) -> Characters:
     return Characters(((point, point),))
 
 
-def _is_single(found: Characters) -> bool:
-    return len(found.ranges) == 1 and found.ranges[0][0] == found.ranges[0][1]
+def _is_single(characters: Characters) -> bool:
+    return len(characters.ranges) == 1 and characters.ranges[0][0] == characters.ranges[0][1]
 
 
-def _count(digits: str) -> int:
+def _parse_count(digits: str) -> int:
     return min(int(digits[:12]), MAX_COUNT)
 
 
-def _word_edge(*, negated: bool) -> Node:
-    """ECMA-262, 22.2.2.4: a word character on one side only, or on both or neither."""
+def _make_word_edge(*, negated: bool) -> Node:
+    """Return the assertion of ECMA-262, 22.2.2.4: a word character on one side only, or on both or
+    neither."""
     options = []
     for before in (True, False):
         after = before if negated else not before
         options.append(
-            sequence(
+            make_sequence(
                 (
                     Look(_WORD_CHARACTER, ahead=False, negated=not before),
                     Look(_WORD_CHARACTER, ahead=True, negated=not after),
                 )
             )
         )
-    return choice(options)
+    return make_choice(options)

@@ -66,21 +66,21 @@ def write(node: Node, escapes: Escapes = ANY_ESCAPE) -> str:
     Raises HasConditionError for look-around, and for anchors in the middle.
     """
     if escapes.numeric:
-        point = left_out(node, escapes.kept)
+        point = find_left_out(node, escapes.kept)
         writer = _Writer(() if point is None else ((point, point),))
     else:
         writer = _Writer(_WITHOUT_SHORT_ESCAPE, even_with_quotes=True)
     return f"^{writer.write(node, True, True)}$"
 
 
-def left_out(node: Node, kept: Set[int] = frozenset()) -> int | None:
+def find_left_out(node: Node, controls: Set[int] = frozenset()) -> int | None:
     """The control character that no set may hold that lacks a quote or a backslash: one that the
-    pattern does not name and that is not in `kept`, if there is one."""
+    pattern does not name and that is not in `controls`, if there is one."""
     atoms = [atom for atom in walk(node) if isinstance(atom, Characters)]
-    lacking = [[atom for atom in atoms if not _ascii(atom) >> point & 1] for point in _QUOTES]
+    lacking = [[atom for atom in atoms if not _list_ascii(atom) >> point & 1] for point in _QUOTES]
     if not any(map(_has_all_controls, lacking)):
         return None
-    needed = kept | {
+    needed = controls | {
         atom.ranges[0][0] for atom in atoms if len(atom.ranges) == 1 and not atom.properties
     }
     return next((point for point in _DISPENSABLE if point not in needed), _DISPENSABLE[0])
@@ -88,23 +88,23 @@ def left_out(node: Node, kept: Set[int] = frozenset()) -> int | None:
 
 def has_quotes(atom: Characters) -> bool:
     """Whether a set holds both characters that JSON writes after a backslash."""
-    return all(_ascii(atom) >> point & 1 for point in _QUOTES)
+    return all(_list_ascii(atom) >> point & 1 for point in _QUOTES)
 
 
 def _has_all_controls(atoms: list[Characters]) -> bool:
     together = 0
     for atom in atoms:
-        together |= _ascii(atom)
+        together |= _list_ascii(atom)
     return together & _ALL_CONTROLS | _NEWLINE == _ALL_CONTROLS
 
 
 @lru_cache(maxsize=1024)
-def _ascii(atom: Characters) -> int:
+def _list_ascii(atom: Characters) -> int:
     """The ASCII characters of a set, as 128 bits."""
     if not atom.properties:
         ranges = ((low, min(high, 0x7F)) for low, high in atom.ranges if low <= 0x7F)
         return sum((1 << high + 1) - (1 << low) for low, high in ranges)
-    grammar = LLMatcher.grammar_from_regex(characters(atom))
+    grammar = LLMatcher.grammar_from_regex(write_characters(atom))
     mask = LLMatcher(tokens.load(None), grammar, log_level=0).compute_bitmask()
     return int.from_bytes(mask[:16], "little")
 
@@ -119,7 +119,8 @@ class _Writer:
         if node == EMPTY:
             return _ANY_TEXT if before or after else ""
         if not has_condition(node):
-            return f"{_ANY_TEXT if before else ''}{self._factor(node)}{_ANY_TEXT if after else ''}"
+            start, end = _ANY_TEXT if before else "", _ANY_TEXT if after else ""
+            return f"{start}{self._write_factor(node)}{end}"
         if isinstance(node, Choice):
             return f"(?:{'|'.join(self.write(each, before, after) for each in node.options)})"
         if not isinstance(node, Sequence | Edge):
@@ -142,39 +143,39 @@ class _Writer:
             )
         )
 
-    def _factor(self, node: Node) -> str:
+    def _write_factor(self, node: Node) -> str:
         """A node without conditions, so that it can be concatenated with others."""
         match node:
             case Characters():
-                return self._characters(node)
+                return self._write_characters(node)
             case Sequence(items):
-                return "".join(map(self._factor, items))
+                return "".join(map(self._write_factor, items))
             case Choice(options):
-                return f"(?:{'|'.join(map(self._factor, options))})"
+                return f"(?:{'|'.join(map(self._write_factor, options))})"
             case Repeat(item, low, high):
-                written = self._factor(item)
+                text = self._write_factor(item)
                 is_short = isinstance(item, Characters | Choice)
-                return f"{written if is_short else f'(?:{written})'}{_count(low, high)}"
+                return f"{text if is_short else f'(?:{text})'}{_write_count(low, high)}"
             case _:
                 raise HasConditionError
 
-    def _characters(self, atom: Characters) -> str:
+    def _write_characters(self, atom: Characters) -> str:
         if not self._excluded or (has_quotes(atom) and not self._even_with_quotes):
-            return characters(atom)
+            return write_characters(atom)
         if atom.properties:
-            return f"[{characters(atom)}--[{_ranges(self._excluded)}]]"
-        return character_class(code_points.difference(atom.ranges, self._excluded))
+            return f"[{write_characters(atom)}--[{_write_ranges(self._excluded)}]]"
+        return write_class(code_points.subtract(atom.ranges, self._excluded))
 
 
-def characters(atom: Characters) -> str:
+def write_characters(atom: Characters) -> str:
     """A set of characters as a class."""
     if not atom.properties:
-        return character_class(atom.ranges)
-    plain = _ranges(atom.ranges) if atom.ranges else ""
+        return write_class(atom.ranges)
+    plain = _write_ranges(atom.ranges) if atom.ranges else ""
     return f"[{'^' * atom.negated}{plain}{''.join(atom.properties)}]"
 
 
-def character_class(ranges: Ranges) -> str:
+def write_class(ranges: Ranges) -> str:
     """A class of characters that Rust and ECMA-262 read alike; one that reaches to the last
     character is written negated."""
     if ranges == code_points.ALL:
@@ -182,13 +183,13 @@ def character_class(ranges: Ranges) -> str:
     if not ranges:
         return "[^\\s\\S]"
     if ranges[-1][1] == code_points.ALL[-1][1]:
-        return f"[^{_ranges(code_points.complement(ranges))}]"
+        return f"[^{_write_ranges(code_points.invert(ranges))}]"
     if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        return _escaped(ranges[0][0])
-    return f"[{_ranges(ranges)}]"
+        return _escape(ranges[0][0])
+    return f"[{_write_ranges(ranges)}]"
 
 
-def _ranges(ranges: Ranges) -> str:
+def _write_ranges(ranges: Ranges) -> str:
     """The inside of a class. Two ranges that only the surrogates separate are written as one: the
     negation of both would hold U+D7FF and U+E000 (regex-syntax)."""
     if (0xD7FF in (high for _, high in ranges)) and (0xE000 in (low for low, _ in ranges)):
@@ -196,12 +197,11 @@ def _ranges(ranges: Ranges) -> str:
         joined = ranges[middle][0], ranges[middle + 1][1]
         ranges = (*ranges[:middle], joined, *ranges[middle + 2 :])
     return "".join(
-        _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
-        for low, high in ranges
+        _escape(low) if low == high else f"{_escape(low)}-{_escape(high)}" for low, high in ranges
     )
 
 
-def _escaped(code_point: int) -> str:
+def _escape(code_point: int) -> str:
     character = chr(code_point)
     if code_point < 0x20 or code_point == 0x7F:
         return _CONTROLS.get(character, f"\\x{code_point:02x}")
@@ -211,7 +211,7 @@ def _escaped(code_point: int) -> str:
     return character if plain else "\\" + character
 
 
-def _count(low: int, high: int | None) -> str:
+def _write_count(low: int, high: int | None) -> str:
     short = {(0, None): "*", (1, None): "+", (0, 1): "?"}
     if (low, high) in short:
         return short[low, high]

@@ -59,7 +59,7 @@ ANYTHING = Characters(code_points.ALL)
 NOTHING = Characters(())
 
 
-def sequence(items: Iterable[Node]) -> Node:
+def make_sequence(items: Iterable[Node]) -> Node:
     """The items one after another; sequences among them are opened."""
     opened: list[Node] = []
     for item in items:
@@ -67,7 +67,7 @@ def sequence(items: Iterable[Node]) -> Node:
     return opened[0] if len(opened) == 1 else Sequence(tuple(opened))
 
 
-def choice(options: Iterable[Node]) -> Node:
+def make_choice(options: Iterable[Node]) -> Node:
     """One of the options; choices among them are opened."""
     opened: list[Node] = []
     for option in options:
@@ -75,7 +75,7 @@ def choice(options: Iterable[Node]) -> Node:
     return opened[0] if len(opened) == 1 else Choice(tuple(opened))
 
 
-def children(node: Node) -> "tuple[Node, ...]":
+def get_children(node: Node) -> "tuple[Node, ...]":
     match node:
         case Sequence(items):
             return items
@@ -91,6 +91,6 @@ def walk(node: Node) -> Iterator[Node]:
     """The node and everything inside it."""
     waiting = [node]
     while waiting:
-        found = waiting.pop()
-        yield found
-        waiting += children(found)
+        item = waiting.pop()
+        yield item
+        waiting += get_children(item)

@@ -8,33 +8,33 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 """The schema of an object with any content."""
 
 
-def node(type: str, **fields: Any) -> JSONNode:
+def make_node(type: str, **fields: Any) -> JSONNode:
     return {"type": type, **fields}
 
 
-def sequence(*elements: JSONNode) -> JSONNode:
-    return node("sequence", elements=list(elements))
+def make_sequence(*elements: JSONNode) -> JSONNode:
+    return make_node("sequence", elements=list(elements))
 
 
-def one_of(elements: Sequence[JSONNode]) -> JSONNode:
-    return elements[0] if len(elements) == 1 else node("or", elements=list(elements))
+def make_choice(elements: Sequence[JSONNode]) -> JSONNode:
+    return elements[0] if len(elements) == 1 else make_node("or", elements=list(elements))
 
 
-def optional(content: JSONNode) -> JSONNode:
-    return node("optional", content=content)
+def make_optional(content: JSONNode) -> JSONNode:
+    return make_node("optional", content=content)
 
 
-def tag(begin: str, content: JSONNode, end: str) -> JSONNode:
-    return node("tag", begin=begin, content=content, end=end)
+def make_tag(begin: str, content: JSONNode, end: str) -> JSONNode:
+    return make_node("tag", begin=begin, content=content, end=end)
 
 
-def json_value(
-    schema: Mapping[str, Any], place: str, style: str = "json", *, or_object: bool = False
+def make_json_value(
+    schema: Mapping[str, Any], path: str, style: str = "json", *, or_object: bool = False
 ) -> JSONNode:
     """An instance of a schema that stands at a place of the request. Only in a chat's answer.
 
     With `or_object`, any object where a grammar cannot express the schema.
     """
-    return node(
-        "json_schema", json_schema=dict(schema), style=style, place=place, or_object=or_object
+    return make_node(
+        "json_schema", json_schema=dict(schema), style=style, place=path, or_object=or_object
     )

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from completions.grammars.complaints import shown
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
+from completions.grammars.messages import format_value
 from completions.grammars.structural_tag.lowering import Node
 
 T = TypeVar("T")
@@ -18,12 +18,12 @@ class JSONObject:
         self.pointer = pointer
         self._readers = readers
         if not isinstance(value, dict):
-            raise self.error(f"must be an object, not {shown(value)}", "")
+            raise self.make_error(f"must be an object, not {format_value(value)}", "")
         self._fields = dict(value)
         self.type = value.get("type")
 
-    def error(self, message: str, place: str) -> GrammarError:
-        return GrammarError(message, pointer=f"{self.pointer}{place}")
+    def make_error(self, message: str, path: str) -> GrammarError:
+        return GrammarError(message, pointer=f"{self.pointer}{path}")
 
     def has(self, name: str) -> bool:
         return self._fields.get(name) is not None
@@ -34,83 +34,87 @@ class JSONObject:
         if value is None:
             value = default
         if value is _REQUIRED:
-            raise self.error(f"needs the field {name}", "")
+            raise self.make_error(f"needs the field {name}", "")
         return value
 
-    def _typed(self, name: str, kind: type[T], what: str, default: Any) -> T:
+    def _take_typed(self, name: str, kind: type[T], what: str, default: Any) -> T:
         value: T = self.take(name, default)
         if value is not default and (
             not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
         ):
-            raise self.error(f"{name} must be {what}, not {shown(value)}", f"/{name}")
+            raise self.make_error(f"{name} must be {what}, not {format_value(value)}", f"/{name}")
         return value
 
-    def text(self, name: str, default: Any = _REQUIRED) -> str:
-        return self._typed(name, str, "a string", default)
+    def take_text(self, name: str, default: Any = _REQUIRED) -> str:
+        return self._take_typed(name, str, "a string", default)
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        return self._typed(name, bool, "true or false", default)
+    def take_flag(self, name: str, default: bool = False) -> bool:
+        return self._take_typed(name, bool, "true or false", default)
 
-    def array(self, name: str, default: Any = _REQUIRED) -> list[Any]:
-        return self._typed(name, list, "an array", default)
+    def take_array(self, name: str, default: Any = _REQUIRED) -> list[Any]:
+        return self._take_typed(name, list, "an array", default)
 
-    def count(self, name: str, default: Any = _REQUIRED, low: int = 0) -> Any:
-        found = self._typed(name, int, "an integer", default)
-        if found is not None and found < low:
-            raise self.error(f"{name} must be at least {low}, not {shown(found)}", f"/{name}")
-        return found
+    def take_count(self, name: str, default: Any = _REQUIRED, low: int = 0) -> Any:
+        count = self._take_typed(name, int, "an integer", default)
+        if count is not None and count < low:
+            raise self.make_error(
+                f"{name} must be at least {low}, not {format_value(count)}", f"/{name}"
+            )
+        return count
 
-    def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+    def take_texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
         """An array of strings that are not empty."""
-        found = self.array(name, default)
-        for index, item in enumerate(found):
+        values = self.take_array(name, default)
+        for index, item in enumerate(values):
             if not isinstance(item, str) or not item:
-                message = f"must be a string that is not empty, not {shown(item)}"
-                raise self.error(message, f"/{name}/{index}")
-        return tuple(found)
+                message = f"must be a string that is not empty, not {format_value(item)}"
+                raise self.make_error(message, f"/{name}/{index}")
+        return tuple(values)
 
-    def tokens(self, name: str, default: Any = _REQUIRED) -> tuple[int | str, ...]:
+    def take_tokens(self, name: str, default: Any = _REQUIRED) -> tuple[int | str, ...]:
         """An array of token ids and token texts."""
-        found = self.array(name, default)
-        return tuple(self.token(item, f"/{name}/{index}") for index, item in enumerate(found))
+        values = self.take_array(name, default)
+        return tuple(
+            self.check_token(item, f"/{name}/{index}") for index, item in enumerate(values)
+        )
 
-    def token(self, value: Any, place: str) -> int | str:
+    def check_token(self, value: Any, path: str) -> int | str:
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise self.error(f"must be a token's id or text, not {shown(value)}", place)
+            raise self.make_error(f"must be a token's id or text, not {format_value(value)}", path)
         return value
 
-    def inside(self, value: Any, place: str) -> "JSONObject":
-        return JSONObject(value, f"{self.pointer}{place}", self._readers)
+    def open_object(self, value: Any, path: str) -> "JSONObject":
+        return JSONObject(value, f"{self.pointer}{path}", self._readers)
 
-    def objects(self, name: str) -> "list[JSONObject]":
-        items = self.array(name)
+    def take_objects(self, name: str) -> "list[JSONObject]":
+        items = self.take_array(name)
         if not items:
-            raise self.error(f"{name} must hold at least one", f"/{name}")
-        return [self.inside(item, f"/{name}/{index}") for index, item in enumerate(items)]
+            raise self.make_error(f"{name} must hold at least one", f"/{name}")
+        return [self.open_object(item, f"/{name}/{index}") for index, item in enumerate(items)]
 
-    def node(self, name: str) -> Node:
-        return self.inside(self.take(name), f"/{name}").read()
+    def take_node(self, name: str) -> Node:
+        return self.open_object(self.take(name), f"/{name}").read()
 
-    def nodes(self, name: str) -> list[Node]:
-        return [each.read() for each in self.objects(name)]
+    def take_nodes(self, name: str) -> list[Node]:
+        return [each.read() for each in self.take_objects(name)]
 
     def read(self) -> Node:
         """The node that this object describes."""
-        kind = self.text("type")
+        kind = self.take_text("type")
         reader = self._readers.get(kind)
         if reader is None:
-            known = ", ".join(sorted(self._readers))
-            message = f"unknown node type {kind[:64]}; use one of: {known}"
+            types = ", ".join(sorted(self._readers))
+            message = f"unknown node type {kind[:64]}; use one of: {types}"
             raise UnknownNodeError(message, pointer=f"{self.pointer}/type")
-        found = reader(self)
+        node = reader(self)
         self.end()
-        return found
+        return node
 
     def end(self) -> None:
         if self._fields:
             name = next(iter(self._fields))
             kind = f"a node of type {self.type}" if isinstance(self.type, str) else "this object"
-            raise self.error(f"{kind} has no field {name[:64]}", f"/{name[:64]}")
+            raise self.make_error(f"{kind} has no field {name[:64]}", f"/{name[:64]}")
 
 
 Readers = Mapping[str, Callable[[JSONObject], Node]]

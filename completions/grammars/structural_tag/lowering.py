@@ -1,5 +1,5 @@
 """What the nodes of one tree share while they are lowered to parts: the model's tokens, and
-findings."""
+diagnostics."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from completions.grammars import tokens
-from completions.grammars.compiler import Compiler, Translated
-from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.compiler import Compiler, Translation
+from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.structural_tag.parts import (
     OneToken,
     Part,
     Terminal,
-    chain,
-    free_text,
-    literal,
-    loop,
+    make_chain,
+    make_free_text,
+    make_literal,
+    make_loop,
 )
 
 
@@ -33,55 +33,60 @@ Ends = tuple[str | Token, ...]
 free tokens none of these tokens."""
 
 
-def _token(id: int) -> OneToken:
+def _make_token(id: int) -> OneToken:
     return OneToken(((id, id),))
 
 
 class Spelling:
     """Writes the texts of a tree in a model's tokens.
 
-    A client's structural tag holds only text. In the tree of a chat's answer, a mark that is a
+    A client's structural tag holds only text. In the tree of a chat's answer, a delimiter that is a
     special token of the model means that token.
     """
 
-    def __init__(self, marks: Sequence[str] | None, compiler: Compiler) -> None:
-        """`marks` is None for a client's structural tag."""
-        special = {} if marks is None else tokens.special_ids(compiler.tokens)
-        self._ids = {mark: special[mark] for mark in marks or () if mark in special}
+    def __init__(self, delimiters: Sequence[str] | None, compiler: Compiler) -> None:
+        """`delimiters` is None for a client's structural tag."""
+        special = {} if delimiters is None else tokens.load_special_ids(compiler.tokens)
+        self._ids = {token: special[token] for token in delimiters or () if token in special}
         longest_first = sorted(self._ids, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
         ends = compiler.tokens.eos_token_ids if compiler.tokens else ()
         self._others = sorted(set(special.values()) - set(self._ids.values()) - set(ends))
 
-    def text(self, text: str) -> Part:
+    def spell(self, text: str) -> Part:
         """A text of the tree, with its special tokens as tokens."""
         if not self._ids:
-            return literal(text)
+            return make_literal(text)
         pieces: list[Part] = []
         end = 0
-        for found in self._pattern.finditer(text):
-            pieces += [literal(text[end : found.start()]), _token(self._ids[found[0]])]
-            end = found.end()
-        return chain([*pieces, literal(text[end:])])
+        for match in self._pattern.finditer(text):
+            pieces += [make_literal(text[end : match.start()]), _make_token(self._ids[match[0]])]
+            end = match.end()
+        return make_chain([*pieces, make_literal(text[end:])])
 
-    def free_text(
-        self, pointer: str, excludes: Iterable[str], most: int | None = None, *, mixed: bool = False
+    def make_free_text(
+        self,
+        pointer: str,
+        excludes: Iterable[str],
+        max_chars: int | None = None,
+        *,
+        mixed: bool = False,
     ) -> Part:
         """Characters without the excluded texts; if `mixed`, also special tokens that are not
-        marks."""
+        delimiters."""
         # Only texts without special tokens can occur among plain characters.
         plain = [each for each in excludes if not (self._ids and self._pattern.search(each))]
-        characters = free_text(pointer, plain, most)
+        characters = make_free_text(pointer, plain, max_chars)
         if not (mixed and self._others):
             return characters
-        others = OneToken(tuple(tokens.ranges(self._others)))
-        return chain([loop(chain([characters, others]), 0, None), characters])
+        others = OneToken(tuple(tokens.make_ranges(self._others)))
+        return make_chain([make_loop(make_chain([characters, others]), 0, None), characters])
 
-    def open_text(self, pointer: str, closing: str) -> Terminal:
+    def make_open_text(self, pointer: str, closing: str) -> Terminal:
         """Characters up to a closing text."""
-        found = self.free_text(pointer, [closing])
-        assert isinstance(found, Terminal)
-        return found
+        text = self.make_free_text(pointer, [closing])
+        assert isinstance(text, Terminal)
+        return text
 
 
 class Lowering:
@@ -89,58 +94,60 @@ class Lowering:
         self,
         compiler: Compiler,
         whitespace: str,
-        marks: Sequence[str] | None = None,
-        constrained: Callable[[], Translated] | None = None,
+        delimiters: Sequence[str] | None = None,
+        constrained: Callable[[], Translation] | None = None,
     ) -> None:
-        """Only a chat's answer has `marks`, and `constrained`, which translates the client's
-        constraint."""
+        """Only a chat's answer has `delimiters`, and `constrained`, which translates the
+        client's constraint."""
         self.compiler = compiler
         self.whitespace = whitespace
         self.constrained = constrained
-        self.spelling = Spelling(marks, compiler)
-        self.warnings: list[Finding] = []
-        self.loosened: list[str] = []
+        self.spelling = Spelling(delimiters, compiler)
+        self.warnings: list[Diagnostic] = []
+        self.relaxed: list[str] = []
         """Places in the request whose schemas cannot be expressed, so that any object is allowed
         there."""
         self.grammars: list[dict[str, Any]] = []
         """Grammars that the parts use by name, as entries of llguidance's list."""
 
-    def token(self, pointer: str, named: int | str) -> Part:
+    def lower_token(self, pointer: str, token: int | str) -> Part:
         """One token by id or text. Raises GrammarError."""
-        return _token(self._ids(pointer, [named])[0])
+        return _make_token(self._resolve_ids(pointer, [token])[0])
 
-    def other_tokens(
+    def lower_other_tokens(
         self,
         pointer: str,
         excluded: Sequence[int | str],
         ends: Ends,
-        least: int,
-        most: int | None,
+        min_count: int,
+        max_count: int | None,
     ) -> Part:
         """A run of tokens that end neither the output nor the tag and are not excluded.
 
         Raises GrammarError.
         """
         own = [end.token for end in ends if isinstance(end, Token)]
-        ranges = self._table(pointer).all_but(self._ids(pointer, [*excluded, *own]))
+        ranges = self._load_table(pointer).list_others(
+            self._resolve_ids(pointer, [*excluded, *own])
+        )
         if not ranges:
             raise GrammarError("no token is left; exclude fewer", pointer=pointer)
-        return loop(OneToken(tuple(ranges), pointer), least, most)
+        return make_loop(OneToken(tuple(ranges), pointer), min_count, max_count)
 
-    def _ids(self, pointer: str, named: Sequence[int | str]) -> list[int]:
-        table = self._table(pointer)
-        found = []
-        for each in named:
+    def _resolve_ids(self, pointer: str, tokens: Sequence[int | str]) -> list[int]:
+        table = self._load_table(pointer)
+        ids = []
+        for each in tokens:
             id = each if isinstance(each, int) else table.ids.get(each)
             if id is None or id not in table.existing:
-                most = max(table.existing)
-                advice = f"give an id up to {most}, or the whole text of one token"
+                max_id = max(table.existing)
+                advice = f"give an id up to {max_id}, or the whole text of one token"
                 message = f"this model has no token {str(each)[:64]}; {advice}"
                 raise GrammarError(message, pointer=pointer)
-            found.append(id)
-        return found
+            ids.append(id)
+        return ids
 
-    def _table(self, pointer: str) -> tokens.TokenTable:
+    def _load_table(self, pointer: str) -> tokens.TokenTable:
         if self.compiler.tokens is None:
             raise GrammarError(
                 "tokens need a model; send `model` beside the constraint", pointer=pointer

@@ -9,240 +9,245 @@ from functools import partial
 from typing import Any
 
 from completions.grammars import json_schema, regex
-from completions.grammars.complaints import shown
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
 from completions.grammars.limits import check_shape
+from completions.grammars.messages import format_value
 from completions.grammars.structural_tag import json_nodes, tags
 from completions.grammars.structural_tag.json_object import JSONObject, Readers
 from completions.grammars.structural_tag.lowering import Ends, Lowering, Node
-from completions.grammars.structural_tag.parameters import STYLES, Parameters, json_symbol
+from completions.grammars.structural_tag.parameters import STYLES, Parameters, make_json_symbol
 from completions.grammars.structural_tag.parts import (
     ANY,
+    Delimiter,
     Embedded,
-    Mark,
     OneToken,
     Opaque,
     Part,
     Terminal,
-    alternatives,
-    chain,
-    loop,
+    make_alternatives,
+    make_chain,
+    make_loop,
 )
 
 
-def as_object(schema: Any) -> Mapping[str, Any]:
+def to_object(schema: Any) -> Mapping[str, Any]:
     """A schema as an object: `true` and null allow any JSON, `false` none."""
     if isinstance(schema, dict):
         return schema
     return {"enum": []} if schema is False else {}
 
 
-def json_node(
+def make_json_node(
     schema: Any,
     pointer: str,
     style: str = "json",
     spaces: int | None = None,
-    place: str = "",
+    path: str = "",
     or_object: bool = False,
 ) -> Node:
     """JSON that fits the schema at a pointer, or parameters in a model's own tags, by `style`.
 
     `spaces` is the most whitespace characters in a row; None means the request's own whitespace.
-    Errors name `place`, a path in the request, instead of the field. With `or_object`, a schema
-    that cannot be expressed becomes any object, and its place is noted in `lowering.loosened`.
+    Errors name `path`, a path in the request, instead of the field. With `or_object`, a schema
+    that cannot be expressed becomes any object, and its path is noted in `lowering.relaxed`.
     """
-    given = as_object(schema)
+    original = to_object(schema)
 
     def lowered(schema: Mapping[str, Any], lowering: Lowering) -> Part:
         whitespace = lowering.whitespace if spaces is None else spaces
-        checked = json_schema.checked(schema, lowering.compiler, whitespace, pointer)
+        checked = json_schema.check_inside(schema, lowering.compiler, whitespace, pointer)
         lowering.warnings += checked.warnings
         if style == "json":
-            return json_symbol(checked.compiled, checked.compiled.get("type"))
+            return make_json_symbol(checked.compiled, checked.compiled.get("type"))
         return Parameters(checked, pointer, style, lowering).lower()
 
     def lower(lowering: Lowering, ends: Ends) -> Part:
         try:
-            return lowered(given, lowering)
+            return lowered(original, lowering)
         except GrammarError as error:
             if or_object:
-                lowering.loosened.append(place)
+                lowering.relaxed.append(path)
                 return lowered(json_nodes.ANY_OBJECT, lowering)
-            error.field = place
+            error.field = path
             raise
 
     return lower
 
 
-def _json_schema(given: JSONObject, place: str = "", *, or_object: bool = False) -> Node:
-    schema = _schema(given)
-    style = given.text("style", "json")
+def _read_json_schema(node: JSONObject, path: str = "", *, or_object: bool = False) -> Node:
+    schema = _take_schema(node)
+    style = node.take_text("style", "json")
     if style != "json" and style not in STYLES:
-        known = ", ".join(["json", *STYLES])
-        message = f"the style {style[:64]} is not supported; use one of: {known}"
-        raise UnknownNodeError(message, pointer=f"{given.pointer}/style")
-    if given.flag("any_order"):
-        raise given.error(
+        styles = ", ".join(["json", *STYLES])
+        message = f"the style {style[:64]} is not supported; use one of: {styles}"
+        raise UnknownNodeError(message, pointer=f"{node.pointer}/style")
+    if node.take_flag("any_order"):
+        raise node.make_error(
             "any_order is not supported; leave it out: properties keep their order", "/any_order"
         )
-    if given.array("excludes", []):
-        raise given.error(
+    if node.take_array("excludes", []):
+        raise node.make_error(
             "excludes is not supported in JSON; give the strings of the schema a pattern",
             "/excludes",
         )
-    spaces = given.count("max_whitespace_cnt", None)
+    spaces = node.take_count("max_whitespace_cnt", None)
     # In an answer, pointers start at the schema's place in the request.
-    pointer = "" if place else f"{given.pointer}/json_schema"
-    return json_node(schema, pointer, style, spaces, place, or_object)
+    pointer = "" if path else f"{node.pointer}/json_schema"
+    return make_json_node(schema, pointer, style, spaces, path, or_object)
 
 
-def _qwen_xml_parameter(given: JSONObject) -> Node:
-    return json_node(_schema(given), f"{given.pointer}/json_schema", "qwen_xml")
+def _read_qwen_xml_parameter(node: JSONObject) -> Node:
+    return make_json_node(_take_schema(node), f"{node.pointer}/json_schema", "qwen_xml")
 
 
-def _schema(given: JSONObject) -> Any:
-    schema = given.take("json_schema")
+def _take_schema(node: JSONObject) -> Any:
+    schema = node.take("json_schema")
     if not isinstance(schema, dict | bool):
-        message = f"json_schema must be an object or a boolean, not {shown(schema)}"
-        raise given.error(message, "/json_schema")
+        message = f"json_schema must be an object or a boolean, not {format_value(schema)}"
+        raise node.make_error(message, "/json_schema")
     return schema
 
 
-def _const_string(given: JSONObject) -> Node:
-    value = given.text("value")
-    return lambda lowering, ends: lowering.spelling.text(value)
+def _read_const_string(node: JSONObject) -> Node:
+    value = node.take_text("value")
+    return lambda lowering, ends: lowering.spelling.spell(value)
 
 
-def _grammar(given: JSONObject) -> Node:
-    part = Embedded(given.text("grammar"), f"{given.pointer}/grammar")
+def _read_grammar(node: JSONObject) -> Node:
+    part = Embedded(node.take_text("grammar"), f"{node.pointer}/grammar")
     return lambda lowering, ends: part
 
 
-def _regex(given: JSONObject) -> Node:
-    pattern = given.text("pattern")
+def _read_regex(node: JSONObject) -> Node:
+    pattern = node.take_text("pattern")
 
     def lower(lowering: Lowering, ends: Ends) -> Part:
         try:
-            body, nullable = regex.fragment(pattern, lowering.compiler)
+            body, nullable = regex.translate_fragment(pattern, lowering.compiler)
         except GrammarError as error:
-            error.pointer = f"{given.pointer}/pattern"
+            error.pointer = f"{node.pointer}/pattern"
             raise
-        return Terminal(body, nullable, is_open=True, pointer=given.pointer)
+        return Terminal(body, nullable, is_open=True, pointer=node.pointer)
 
     return lower
 
 
-def _any_text(given: JSONObject, *, mixed: bool = False) -> Node:
-    if given.has("max_tokens"):
+def _read_any_text(node: JSONObject, *, mixed: bool = False) -> Node:
+    if node.has("max_tokens"):
         message = "max_tokens is not supported in any_text; use max_chars, or any_tokens"
-        raise given.error(message, "/max_tokens")
-    given.take("max_tokens", None)
-    excludes, most = given.texts("excludes", []), given.count("max_chars", None)
-    return lambda lowering, ends: lowering.spelling.free_text(
-        given.pointer, (*excludes, *_strings(ends)), most, mixed=mixed
+        raise node.make_error(message, "/max_tokens")
+    node.take("max_tokens", None)
+    excludes, max_chars = node.take_texts("excludes", []), node.take_count("max_chars", None)
+    return lambda lowering, ends: lowering.spelling.make_free_text(
+        node.pointer, (*excludes, *_iter_strings(ends)), max_chars, mixed=mixed
     )
 
 
-def _strings(ends: Ends) -> Iterator[str]:
+def _iter_strings(ends: Ends) -> Iterator[str]:
     return (end for end in ends if isinstance(end, str))
 
 
-def _token(given: JSONObject) -> Node:
-    token = given.token(given.take("token"), "/token")
-    return lambda lowering, ends: lowering.token(given.pointer, token)
+def _read_token(node: JSONObject) -> Node:
+    token = node.check_token(node.take("token"), "/token")
+    return lambda lowering, ends: lowering.lower_token(node.pointer, token)
 
 
-def _exclude_token(given: JSONObject) -> Node:
-    excluded = given.tokens("exclude_tokens", [])
-    return lambda lowering, ends: lowering.other_tokens(given.pointer, excluded, ends, 1, 1)
+def _read_exclude_token(node: JSONObject) -> Node:
+    excluded = node.take_tokens("exclude_tokens", [])
+    return lambda lowering, ends: lowering.lower_other_tokens(node.pointer, excluded, ends, 1, 1)
 
 
-def _any_tokens(given: JSONObject) -> Node:
-    excluded, most = given.tokens("exclude_tokens", []), given.count("max_tokens", None)
-    return lambda lowering, ends: lowering.other_tokens(given.pointer, excluded, ends, 0, most)
+def _read_any_tokens(node: JSONObject) -> Node:
+    excluded, max_tokens = (
+        node.take_tokens("exclude_tokens", []),
+        node.take_count("max_tokens", None),
+    )
+    return lambda lowering, ends: lowering.lower_other_tokens(
+        node.pointer, excluded, ends, 0, max_tokens
+    )
 
 
-def _joined(given: JSONObject, join: Callable[[Sequence[Part]], Part]) -> Node:
-    elements = given.nodes("elements")
+def _read_joined(node: JSONObject, join: Callable[[Sequence[Part]], Part]) -> Node:
+    elements = node.take_nodes("elements")
     return lambda lowering, ends: join([lower(lowering, ends) for lower in elements])
 
 
-def _repeat(given: JSONObject) -> Node:
-    least, most = given.count("min"), given.count("max", low=-1)
-    if 0 <= most < least:
-        message = f"max is {most}, less than min, which is {least}; -1 means any number"
-        raise given.error(message, "/max")
-    return _repeated(given, least, None if most < 0 else most)
+def _read_repeat(node: JSONObject) -> Node:
+    minimum, maximum = node.take_count("min"), node.take_count("max", low=-1)
+    if 0 <= maximum < minimum:
+        message = f"max is {maximum}, less than min, which is {minimum}; -1 means any number"
+        raise node.make_error(message, "/max")
+    return _make_repeat(node, minimum, None if maximum < 0 else maximum)
 
 
-def _repeated(given: JSONObject, least: int, most: int | None) -> Node:
-    """The content of a node `least` to `most` times; None means any number."""
-    content = given.node("content")
+def _make_repeat(node: JSONObject, minimum: int, maximum: int | None) -> Node:
+    """The content of a node `minimum` to `most` times; None means any number."""
+    content = node.take_node("content")
 
     def lower(lowering: Lowering, ends: Ends) -> Part:
         bound = lowering.compiler.limits.max_repetition
-        if max(least, most or 0) > bound:
+        if max(minimum, maximum or 0) > bound:
             raise GrammarError(
-                f"repeated more than {bound} times; give a smaller max", pointer=given.pointer
+                f"repeated more than {bound} times; give a smaller max", pointer=node.pointer
             )
-        part = loop(content(lowering, ends), least, most)
+        part = make_loop(content(lowering, ends), minimum, maximum)
         if isinstance(part, Terminal):  # llguidance multiplies the states of its lexer
             try:
                 check_shape(part.expression, lowering.compiler.limits, is_regex=False)
             except GrammarError as error:
-                raise GrammarError(error.message, pointer=given.pointer) from error
+                raise GrammarError(error.message, pointer=node.pointer) from error
         return part
 
     return lower
 
 
 READERS: Readers = {
-    "const_string": _const_string,
-    "json_schema": _json_schema,
-    "qwen_xml_parameter": _qwen_xml_parameter,
-    "grammar": _grammar,
-    "regex": _regex,
-    "any_text": _any_text,
-    "token": _token,
-    "exclude_token": _exclude_token,
-    "any_tokens": _any_tokens,
-    "sequence": partial(_joined, join=chain),
-    "or": partial(_joined, join=alternatives),
-    "optional": partial(_repeated, least=0, most=1),
-    "star": partial(_repeated, least=0, most=None),
-    "plus": partial(_repeated, least=1, most=None),
-    "repeat": _repeat,
+    "const_string": _read_const_string,
+    "json_schema": _read_json_schema,
+    "qwen_xml_parameter": _read_qwen_xml_parameter,
+    "grammar": _read_grammar,
+    "regex": _read_regex,
+    "any_text": _read_any_text,
+    "token": _read_token,
+    "exclude_token": _read_exclude_token,
+    "any_tokens": _read_any_tokens,
+    "sequence": partial(_read_joined, join=make_chain),
+    "or": partial(_read_joined, join=make_alternatives),
+    "optional": partial(_make_repeat, minimum=0, maximum=1),
+    "star": partial(_make_repeat, minimum=0, maximum=None),
+    "plus": partial(_make_repeat, minimum=1, maximum=None),
+    "repeat": _read_repeat,
     "tag": lambda given: tags.read_tag(given).lower,
-    "triggered_tags": tags.triggered_tags,
-    "token_triggered_tags": tags.token_triggered_tags,
-    "tags_with_separator": tags.tags_with_separator,
-    "dispatch": tags.dispatch,
-    "token_dispatch": tags.token_dispatch,
+    "triggered_tags": tags.read_triggered_tags,
+    "token_triggered_tags": tags.read_token_triggered_tags,
+    "tags_with_separator": tags.read_tags_with_separator,
+    "dispatch": tags.read_dispatch,
+    "token_dispatch": tags.read_token_dispatch,
 }
 
 
-def _mark(given: JSONObject) -> Node:
-    text, cuts = given.text("value"), given.flag("cuts")
+def _read_delimiter(node: JSONObject) -> Node:
+    text, cuts = node.take_text("value"), node.take_flag("cuts")
 
     def lower(lowering: Lowering, ends: Ends) -> Part:
-        spelled = lowering.spelling.text(text)
-        return spelled if isinstance(spelled, OneToken) else Mark(text, cuts)
+        spelled = lowering.spelling.spell(text)
+        return spelled if isinstance(spelled, OneToken) else Delimiter(text, cuts)
 
     return lower
 
 
-def _constrained(given: JSONObject) -> Node:
+def _read_constrained(node: JSONObject) -> Node:
     def lower(lowering: Lowering, ends: Ends) -> Part:
         assert lowering.constrained is not None
         translated = lowering.constrained()
         lowering.warnings += translated.warnings
-        lowering.grammars += _named("constraint", translated.grammar)
+        lowering.grammars += _name_grammar("constraint", translated.grammar)
         return Opaque("@constraint", ANY)
 
     return lower
 
 
-def _named(name: str, grammar: str) -> list[dict[str, Any]]:
+def _name_grammar(name: str, grammar: str) -> list[dict[str, Any]]:
     """A translated grammar as entries of llguidance's list, of which the first has the name."""
     if not grammar.lstrip().startswith("{"):
         return [{"name": name, "lark_grammar": grammar}]
@@ -252,12 +257,12 @@ def _named(name: str, grammar: str) -> list[dict[str, Any]]:
 
 ANSWER_READERS: Readers = {
     **READERS,
-    "json_schema": lambda given: _json_schema(
-        given, given.text("place"), or_object=given.flag("or_object")
+    "json_schema": lambda given: _read_json_schema(
+        given, given.take_text("place"), or_object=given.take_flag("or_object")
     ),
-    "mixed_text": partial(_any_text, mixed=True),
-    "mixed_triggered_tags": partial(tags.triggered_tags, mixed=True),
-    "mark": _mark,
-    "constrained": _constrained,
+    "mixed_text": partial(_read_any_text, mixed=True),
+    "mixed_triggered_tags": partial(tags.read_triggered_tags, mixed=True),
+    "delimiter": _read_delimiter,
+    "constrained": _read_constrained,
 }
 """The nodes of a chat's answer, some of which no client can send."""

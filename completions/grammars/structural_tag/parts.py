@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from completions.grammars.ebnf.writer import repetition
+from completions.grammars.ebnf.writer import write_repetition
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.tokens import IdRanges
 
 ANY = "/(?s:.)/"
-"""Means that the first characters are unknown."""
+"""Sentinel: the part can begin with any character."""
 SOME = "/(?s:.+)/"
 NONE = ""
-"""Means that there are no first characters: the part is a token by id."""
+"""Sentinel: the part is a token by id and has no first character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Terminal:
 
     @property
     def expression(self) -> str:
-        return f"{quoted(self.lead)} {self.rest}".rstrip() if self.lead else self.rest
+        return f"{quote(self.lead)} {self.rest}".rstrip() if self.lead else self.rest
 
     @property
     def first(self) -> str:
-        return quoted(self.lead[0]) if self.lead else self.beginnings
+        return quote(self.lead[0]) if self.lead else self.beginnings
 
     @property
     def weight(self) -> int:
@@ -84,7 +84,7 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Delimiter:
     """A literal that is a lexeme of its own."""
 
     text: str
@@ -94,7 +94,7 @@ class Mark:
 
     @property
     def first(self) -> str:
-        return quoted(self.text[0])
+        return quote(self.text[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +124,15 @@ class Loop:
     """The item `least` to `most` times; `most` None means no upper bound."""
 
     item: "Part"
-    least: int
-    most: int | None
+    min_count: int
+    max_count: int | None
 
     @property
     def weight(self) -> int:
         return self.item.weight + 1
 
 
-Part = Terminal | Opaque | OneToken | Embedded | Mark | Chain | Alternatives | Loop
+Part = Terminal | Opaque | OneToken | Embedded | Delimiter | Chain | Alternatives | Loop
 MAX_WEIGHT = 200_000
 """The most weight of a part: about its number of characters. Each alternative copies the free text
 before it."""
@@ -140,11 +140,11 @@ before it."""
 EMPTY = Chain(())
 
 
-def literal(text: str) -> Part:
+def make_literal(text: str) -> Part:
     return Terminal("", lead=text, ends_literally=True) if text else EMPTY
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A Lark literal. Lark holds no bare DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -153,7 +153,7 @@ def is_nullable(part: Part) -> bool:
     match part:
         case Terminal():
             return part.nullable
-        case Opaque() | OneToken() | Embedded() | Mark():
+        case Opaque() | OneToken() | Embedded() | Delimiter():
             return False
         case Chain(items):
             return all(map(is_nullable, items))
@@ -163,77 +163,82 @@ def is_nullable(part: Part) -> bool:
             return least == 0 or is_nullable(item)
 
 
-def first(part: Part) -> str:
+def get_first(part: Part) -> str:
     """A terminal of one character that includes all first characters, or NONE."""
     match part:
-        case Terminal() | Opaque() | OneToken() | Embedded() | Mark():
+        case Terminal() | Opaque() | OneToken() | Embedded() | Delimiter():
             return part.first
         case Chain(items):
-            found = []
+            texts = []
             for item in items:
-                found.append(first(item))
+                texts.append(get_first(item))
                 if not is_nullable(item):
                     break
-            return either(found)
+            return alternate(texts)
         case Alternatives(options):
-            return either(map(first, options))
+            return alternate(map(get_first, options))
         case Loop(item):
-            return first(item)
+            return get_first(item)
 
 
-def either(terminals: Iterable[str]) -> str:
-    known = sorted(set(terminals) - {NONE})
-    if not known or ANY in known:
-        return ANY if known else NONE
-    return known[0] if len(known) == 1 else f"({' | '.join(known)})"
+def alternate(terminals: Iterable[str]) -> str:
+    distinct = sorted(set(terminals) - {NONE})
+    if not distinct or ANY in distinct:
+        return ANY if distinct else NONE
+    return distinct[0] if len(distinct) == 1 else f"({' | '.join(distinct)})"
 
 
-def chain(parts: Sequence[Part]) -> Part:
+def make_chain(parts: Sequence[Part]) -> Part:
     """All parts in order. Regular neighbours fuse."""
     items: list[Part] = []
     flat = [item for part in parts for item in (part.items if isinstance(part, Chain) else (part,))]
     for index, part in enumerate(flat):
-        if items and _waits(items[-1]) and isinstance(part, Alternatives | Loop):
-            options = [chain([items[-1], option]) for option in _options(part)]
-            waiting = [option for option in options if _waits(option)]
-            settled = [option for option in options if not _waits(option)]
+        if items and _is_waiting(items[-1]) and isinstance(part, Alternatives | Loop):
+            options = [make_chain([items[-1], option]) for option in _get_options(part)]
+            waiting = [option for option in options if _is_waiting(option)]
+            settled = [option for option in options if not _is_waiting(option)]
             rest = flat[index + 1 :]
             # Waiting options fuse with what follows; the others share one copy of it.
-            ways = [chain([alternatives(each), *rest]) for each in (waiting, settled) if each]
-            return chain([*items[:-1], alternatives(ways)])
+            ways = [
+                make_chain([make_alternatives(each), *rest]) for each in (waiting, settled) if each
+            ]
+            return make_chain([*items[:-1], make_alternatives(ways)])
         _append(items, part)
     return items[0] if len(items) == 1 else Chain(tuple(items))
 
 
-def _waits(part: Part) -> bool:
+def _is_waiting(part: Part) -> bool:
     """Whether only a literal after it can mark its end."""
     if isinstance(part, Chain):
-        return bool(part.items) and _waits(part.items[-1])
+        return bool(part.items) and _is_waiting(part.items[-1])
     return isinstance(part, Terminal) and part.is_open and not part.ends_literally
 
 
-def _options(part: Alternatives | Loop) -> tuple[Part, ...]:
+def _get_options(part: Alternatives | Loop) -> tuple[Part, ...]:
     """The same language as alternatives."""
     if isinstance(part, Alternatives):
         return part.items
-    least, most = max(part.least - 1, 0), None if part.most is None else part.most - 1
-    more = Chain((part.item, loop(part.item, least, most)))
-    return (more,) if part.least else (EMPTY, more)
+    minimum, maximum = (
+        max(part.min_count - 1, 0),
+        None if part.max_count is None else part.max_count - 1,
+    )
+    more = Chain((part.item, make_loop(part.item, minimum, maximum)))
+    return (more,) if part.min_count else (EMPTY, more)
 
 
 def _append(items: list[Part], part: Part) -> None:
     last = items[-1] if items else None
     if isinstance(last, Terminal) and isinstance(part, Terminal):
-        items[-1] = _fused(last, part)
-    elif isinstance(last, Embedded) and _lead(part):
-        items[-1] = replace(last, after=last.after + _lead(part))
-        rest = _without(part, _lead(part))
+        items[-1] = _fuse(last, part)
+    elif isinstance(last, Embedded) and _get_lead(part):
+        items[-1] = replace(last, after=last.after + _get_lead(part))
+        rest = _remove_lead(part, _get_lead(part))
         items += [] if rest == EMPTY else [rest]
     else:
         items.append(part)
 
 
-def _fused(left: Terminal, right: Terminal) -> Terminal:
+def _fuse(left: Terminal, right: Terminal) -> Terminal:
     ends = right.ends_literally and not (right.nullable and not left.ends_literally)
     stays_open = left.is_open and not right.lead.startswith(left.stops or "\0")
     whole = Terminal(
@@ -248,12 +253,12 @@ def _fused(left: Terminal, right: Terminal) -> Terminal:
     )
     if not left.rest:
         return whole
-    first = either([left.beginnings, right.first]) if left.nullable else left.beginnings
+    first = alternate([left.beginnings, right.first]) if left.nullable else left.beginnings
     rest = f"{left.rest} {right.expression}"
     return replace(whole, lead=left.lead, rest=rest, beginnings=first)
 
 
-def alternatives(options: Sequence[Part]) -> Part:
+def make_alternatives(options: Sequence[Part]) -> Part:
     """One of the options. Regular ones fuse; others share the literal that they begin with.
 
     Otherwise one option's lexeme could hide another's that ends inside it.
@@ -264,40 +269,40 @@ def alternatives(options: Sequence[Part]) -> Part:
         return flat[0]
     regular = [option for option in flat if isinstance(option, Terminal)]
     if len(regular) + (EMPTY in flat) < len(flat):
-        return _factored(flat)
+        return _factor(flat)
     fused = Terminal(
         f"({' | '.join(option.expression for option in regular)})",
         nullable=any(option.nullable for option in regular),
-        beginnings=either(option.first for option in regular),
+        beginnings=alternate(option.first for option in regular),
         is_open=any(option.is_open for option in regular),
         ends_literally=all(option.ends_literally for option in regular),
         pointer=next((option.pointer for option in regular if option.is_open), ""),
     )
-    return _repeated(fused, 0, 1) if EMPTY in flat else fused
+    return _repeat(fused, 0, 1) if EMPTY in flat else fused
 
 
-def _factored(options: Sequence[Part]) -> Part:
+def _factor(options: Sequence[Part]) -> Part:
     alike: dict[str, list[Part]] = {}
     for index, option in enumerate(options):
-        alike.setdefault(_lead(option)[:1] or f"alone {index}", []).append(option)
+        alike.setdefault(_get_lead(option)[:1] or f"alone {index}", []).append(option)
     shared = []
     for group in alike.values():
         if len(group) > 1:
-            prefix = _shared([_lead(option) for option in group])
-            rests = [_without(option, prefix) for option in group]
-            group = [chain([literal(prefix), alternatives(rests)])]
+            prefix = _find_common_prefix([_get_lead(option) for option in group])
+            rests = [_remove_lead(option, prefix) for option in group]
+            group = [make_chain([make_literal(prefix), make_alternatives(rests)])]
         shared += group
     return shared[0] if len(shared) == 1 else Alternatives(tuple(shared))
 
 
-def _shared(texts: Sequence[str]) -> str:
+def _find_common_prefix(texts: Sequence[str]) -> str:
     """The longest common prefix."""
     low, high = min(texts), max(texts)
     pairs = enumerate(zip(low, high, strict=False))
     return low[: next((i for i, (a, b) in pairs if a != b), len(low))]
 
 
-def _lead(part: Part) -> str:
+def _get_lead(part: Part) -> str:
     """The literal that every text of a part begins with."""
     match part:
         case Terminal():
@@ -307,53 +312,59 @@ def _lead(part: Part) -> str:
     return ""
 
 
-def _without(part: Part, lead: str) -> Part:
+def _remove_lead(part: Part, lead: str) -> Part:
     """The part after its literal lead."""
     if isinstance(part, Chain):
-        return chain([_without(part.items[0], lead), *part.items[1:]])
+        return make_chain([_remove_lead(part.items[0], lead), *part.items[1:]])
     assert isinstance(part, Terminal)
     rest = replace(part, lead=part.lead.removeprefix(lead))
     return rest if rest.lead or rest.rest else EMPTY
 
 
-def loop(item: Part, least: int, most: int | None) -> Part:
-    if most == 0 or item == EMPTY:
+def make_loop(item: Part, min_count: int, max_count: int | None) -> Part:
+    if max_count == 0 or item == EMPTY:
         return EMPTY
-    if (least, most) == (1, 1):
+    if (min_count, max_count) == (1, 1):
         return item
-    return _repeated(item, least, most) if isinstance(item, Terminal) else Loop(item, least, most)
-
-
-def _repeated(item: Terminal, least: int, most: int | None) -> Terminal:
-    return replace(
-        item,
-        lead="",
-        rest=f"({item.expression}){repetition(least, most)}",
-        beginnings=item.first,
-        nullable=item.nullable or least == 0,
-        stops=(),
-        ends_literally=item.ends_literally and least > 0,
+    return (
+        _repeat(item, min_count, max_count)
+        if isinstance(item, Terminal)
+        else Loop(item, min_count, max_count)
     )
 
 
-def free_text(pointer: str, excludes: Sequence[str], most: int | None) -> Part:
-    """At most `most` characters, without the excluded strings."""
-    if most == 0:
+def _repeat(item: Terminal, min_count: int, max_count: int | None) -> Terminal:
+    return replace(
+        item,
+        lead="",
+        rest=f"({item.expression}){write_repetition(min_count, max_count)}",
+        beginnings=item.first,
+        nullable=item.nullable or min_count == 0,
+        stops=(),
+        ends_literally=item.ends_literally and min_count > 0,
+    )
+
+
+def make_free_text(pointer: str, excludes: Sequence[str], max_chars: int | None) -> Part:
+    """Make a part of at most `max_chars` characters without the excluded strings."""
+    if max_chars == 0:
         return EMPTY
-    expression = "/(?s:.*)/" if most is None else f"/(?s:.{{0,{most}}})/"
+    expression = "/(?s:.*)/" if max_chars is None else f"/(?s:.{{0,{max_chars}}})/"
     if excludes:
-        listed = " | ".join(map(quoted, excludes))
-        expression = f"({expression} & ~(/(?s:.*)/ ({listed}) /(?s:.*)/))"
-    stops = tuple(exclude for exclude in excludes if not _overlaps_itself(exclude))
+        alternatives_text = " | ".join(map(quote, excludes))
+        expression = f"({expression} & ~(/(?s:.*)/ ({alternatives_text}) /(?s:.*)/))"
+    stops = tuple(exclude for exclude in excludes if not _has_self_overlap(exclude))
     return Terminal(expression, nullable=True, is_open=True, stops=stops, pointer=pointer)
 
 
-def in_text(once: Part, text: Part, *, repeats: bool = True) -> Part:
-    """Tags in text: `once` any number of times, then `text`; without `repeats`, either `once` or
-    `text`."""
-    return chain([loop(once, 0, None), text]) if repeats else alternatives([once, text])
+def embed_in_text(once: Part, text: Part, *, repeats: bool = True) -> Part:
+    """Return tags in text: `once` any number of times, then `text`; without `repeats`, either
+    `once` or `text`."""
+    return (
+        make_chain([make_loop(once, 0, None), text]) if repeats else make_alternatives([once, text])
+    )
 
 
-def _overlaps_itself(text: str) -> bool:
+def _has_self_overlap(text: str) -> bool:
     """Whether a text ends with a shorter prefix of itself, as `aba` does."""
     return any(text.startswith(text[start:]) for start in range(1, len(text)))

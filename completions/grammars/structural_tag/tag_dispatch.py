@@ -4,7 +4,6 @@ Its free text and the lexemes of those rules cannot be distinguished with finite
 rule becomes a separate grammar inside a structural tag's dispatch, which accepts the same texts.
 """
 
-from completions.grammars.complaints import TOO_MANY_ALTERNATIVES
 from completions.grammars.ebnf import Grammar
 from completions.grammars.ebnf.expressions import (
     Alternation,
@@ -14,18 +13,19 @@ from completions.grammars.ebnf.expressions import (
     Repeat,
 )
 from completions.grammars.ebnf.rules import ROOT, Facts
+from completions.grammars.messages import TOO_MANY_ALTERNATIVES
 from completions.grammars.structural_tag.parts import (
     Embedded,
     Part,
-    alternatives,
-    chain,
-    free_text,
-    in_text,
-    literal,
+    embed_in_text,
+    make_alternatives,
+    make_chain,
+    make_free_text,
+    make_literal,
 )
 
 
-def part(grammar: Grammar) -> Part | None:
+def lower_dispatch(grammar: Grammar) -> Part | None:
     """The root as a part of a structural tag; None if it is not such a TagDispatch."""
     root = grammar.rules[ROOT]
     match root:
@@ -45,12 +45,18 @@ def part(grammar: Grammar) -> Part | None:
                 return None
     if Facts(grammar.rules, grammar.start).is_regular(root):
         return None
-    text = free_text("", avoided, None)
+    text = make_free_text("", avoided, None)
     once = [
-        chain([text, alternatives(list(map(literal, before))), Embedded(grammar.text, rule=name)])
+        make_chain(
+            [
+                text,
+                make_alternatives(list(map(make_literal, before))),
+                Embedded(grammar.text, rule=name),
+            ]
+        )
         for name, before in tags.items()
     ]
-    return in_text(alternatives(once), text, repeats=loops)
+    return embed_in_text(make_alternatives(once), text, repeats=loops)
 
 
 def explain(message: str, text: str) -> str:

@@ -6,25 +6,25 @@ from typing import Any
 
 from completions.grammars import ebnf, tokens
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
-from completions.grammars.ebnf.writer import repetition
-from completions.grammars.exceptions import Finding, GrammarError
+from completions.grammars.ebnf.writer import write_repetition
+from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.limits import check_chains
 from completions.grammars.structural_tag.parts import (
     NONE,
     SOME,
     Alternatives,
     Chain,
+    Delimiter,
     Embedded,
     Loop,
-    Mark,
     OneToken,
     Opaque,
     Part,
     Terminal,
-    either,
-    first,
+    alternate,
+    get_first,
     is_nullable,
-    quoted,
+    quote,
 )
 from completions.grammars.tokens import IdRanges
 
@@ -45,7 +45,7 @@ class Writer:
 
     def __init__(self, compiler: Compiler = DEFAULT_COMPILER) -> None:
         self._compiler = compiler
-        self.warnings: list[Finding] = []
+        self.warnings: list[Diagnostic] = []
         self._embedded: dict[str, str] = {}
         self._names: dict[Embedded, str] = {}
         self._terminals: dict[str, str] = {}
@@ -59,55 +59,57 @@ class Writer:
         """llguidance's list of grammars: this one, those in EBNF that it uses by name, and those
         given. Raises GrammarError.
         """
-        self._disjoint = tokens.disjoint(_token_ids(root))
-        start = f"start: {self._rule(root, NONE)}"
+        self._disjoint = tokens.split_disjoint(_iter_token_ids(root))
+        start = f"start: {self._write_rule(root, NONE)}"
         lazy = (f"{name}[lazy]: {terminal}" for terminal, name in self._lazy.items())
         terminals = (f"{name}: {text}" for text, name in self._terminals.items())
         symbols = (f"{name}: {text}" for text, name in self._symbols.items())
-        sets = (f"{name}: {tokens.written(ids)}" for ids, name in self._token_sets.items())
+        sets = (f"{name}: {tokens.write_ids(ids)}" for ids, name in self._token_sets.items())
         lark = "\n".join([start, *lazy, *symbols, *sets, *terminals])
         used = [{"name": name, "lark_grammar": text} for text, name in self._embedded.items()]
         return json.dumps(
             {"grammars": [{"lark_grammar": lark}, *used, *grammars]}, ensure_ascii=False
         )
 
-    def _rule(self, part: Part, follow: str) -> str:
+    def _write_rule(self, part: Part, follow: str) -> str:
         """An expression for a rule; `follow` includes the first characters of what comes next."""
         match part:
             case Terminal():
-                return self._terminal(part, follow)
+                return self._write_terminal(part, follow)
             case Opaque(expression):
                 is_short = len(expression) <= MAX_INLINE
-                named = f"s{len(self._symbols)}"
-                return expression if is_short else self._symbols.setdefault(expression, named)
+                name = f"s{len(self._symbols)}"
+                return expression if is_short else self._symbols.setdefault(expression, name)
             case OneToken():
-                return self._one_token(part)
+                return self._write_token(part)
             case Embedded():
-                return f"@{self._grammar(part)}"
-            case Mark(text, True):
-                return self._lazy.setdefault(quoted(text), f"m{len(self._lazy)}")
-            case Mark(text):
-                return quoted(text)
+                return f"@{self._write_grammar(part)}"
+            case Delimiter(text, True):
+                return self._lazy.setdefault(quote(text), f"m{len(self._lazy)}")
+            case Delimiter(text):
+                return quote(text)
             case Chain(items):
-                return self._chain(items, follow)
+                return self._write_chain(items, follow)
             case Alternatives(options):
-                return f"({' | '.join(self._rule(option, follow) for option in options)})"
+                return f"({' | '.join(self._write_rule(option, follow) for option in options)})"
             case Loop():
-                return self._loop(part, follow)
+                return self._write_loop(part, follow)
 
-    def _terminal(self, part: Terminal, follow: str) -> str:
+    def _write_terminal(self, part: Terminal, follow: str) -> str:
         if part.nullable:
-            return f"({self._lexeme(part, f'({part.expression}) & {SOME}', follow)})?"
-        return self._lexeme(part, part.expression, follow)
+            return f"({self._write_lexeme(part, f'({part.expression}) & {SOME}', follow)})?"
+        return self._write_lexeme(part, part.expression, follow)
 
-    def _loop(self, part: Loop, follow: str) -> str:
+    def _write_loop(self, part: Loop, follow: str) -> str:
         item = part.item
         if isinstance(item, OneToken):
             self._check_end(item, follow)
-        again = follow if part.most == 1 else either([follow, first(item)])
-        return f"({self._rule(item, again)}){repetition(part.least, part.most)}"
+        again = follow if part.max_count == 1 else alternate([follow, get_first(item)])
+        return (
+            f"({self._write_rule(item, again)}){write_repetition(part.min_count, part.max_count)}"
+        )
 
-    def _one_token(self, part: OneToken) -> str:
+    def _write_token(self, part: OneToken) -> str:
         """One of some tokens, as alternatives among sets that do not overlap."""
         sets = self._token_sets
         names = [sets.setdefault(each, f"k{len(sets)}") for each in self._disjoint[part.ids]]
@@ -116,43 +118,43 @@ class Writer:
     def _check_end(self, free: OneToken, follow: str) -> None:
         """Raises GrammarError if text marks the end of free tokens, which may contain that text."""
         source = self._compiler.tokens
-        if follow != NONE and source and tokens.load_table(source).leads(free.ids):
+        if follow != NONE and source and tokens.load_table(source).find_leads(free.ids):
             raise GrammarError(_FREE_TOKENS, pointer=free.pointer)
 
-    def _grammar(self, part: Embedded) -> str:
+    def _write_grammar(self, part: Embedded) -> str:
         """The name of a grammar in EBNF."""
         if part not in self._names:
             try:
                 grammar = ebnf.parse(part.text, self._compiler)
                 make = grammar.make
-                start = make.reference(part.rule) if part.rule else grammar.start
-                grammar.start = make.concatenation([start, make.literal(part.after)])
-                self.warnings += grammar.warnings(part.pointer)
-                written = ebnf.write(grammar, self._compiler.limits)
-                check_chains(written, self._compiler.limits)
+                start = make.make_reference(part.rule) if part.rule else grammar.start
+                grammar.start = make.make_concatenation([start, make.make_literal(part.after)])
+                self.warnings += grammar.make_warnings(part.pointer)
+                text = ebnf.write(grammar, self._compiler.limits)
+                check_chains(text, self._compiler.limits)
             except GrammarError as error:
                 error.pointer = part.pointer or None
                 raise
-            name = self._embedded.setdefault(written, f"ebnf_{len(self._embedded)}")
+            name = self._embedded.setdefault(text, f"ebnf_{len(self._embedded)}")
             self._names[part] = name
         return self._names[part]
 
-    def _chain(self, items: tuple[Part, ...], follow: str) -> str:
-        written = []
+    def _write_chain(self, items: tuple[Part, ...], follow: str) -> str:
+        symbols = []
         for item in reversed(items):
-            written.append(self._rule(item, follow))
-            follow = either([first(item), follow]) if is_nullable(item) else first(item)
-        return " ".join(reversed(written)) or '""'
+            symbols.append(self._write_rule(item, follow))
+            follow = alternate([get_first(item), follow]) if is_nullable(item) else get_first(item)
+        return " ".join(reversed(symbols)) or '""'
 
-    def _lexeme(self, part: Terminal, expression: str, follow: str) -> str:
+    def _write_lexeme(self, part: Terminal, expression: str, follow: str) -> str:
         name = self._terminals.setdefault(expression, f"T{len(self._terminals)}")
-        if not part.is_open or follow == NONE or not self._runs_past_its_end(expression, follow):
+        if not part.is_open or follow == NONE or not self._can_run_past_end(expression, follow):
             return name
         if not part.ends_literally:
             raise GrammarError(_AMBIGUOUS, pointer=part.pointer)
         return self._lazy.setdefault(name, f"t{name[1:]}")
 
-    def _runs_past_its_end(self, expression: str, follow: str) -> bool:
+    def _can_run_past_end(self, expression: str, follow: str) -> bool:
         """Whether a text of the lexeme and what follows it can begin a longer text of the lexeme.
 
         llguidance decides this: it looks for a text that is in both languages.
@@ -160,11 +162,11 @@ class Writer:
         key = expression, follow
         if key not in self._conflicts:
             both = f"start: B\nB: (T {follow} /(?s:.*)/) & T\nT: {expression}"
-            self._conflicts[key] = not DEFAULT_COMPILER.complaint(both).startswith("NoExtension")
+            self._conflicts[key] = not DEFAULT_COMPILER.find_error(both).startswith("NoExtension")
         return self._conflicts[key]
 
 
-def _token_ids(root: Part) -> Iterator[IdRanges]:
+def _iter_token_ids(root: Part) -> Iterator[IdRanges]:
     """The sets of tokens in a part."""
     waiting = [root]
     while waiting:

@@ -93,7 +93,7 @@ class Command(BaseCommand):
             add(option, dest=field, type=kind, metavar="N", help=help)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        model_ids = [entry.id for entry in model_files.served_models()]
+        model_ids = [entry.id for entry in model_files.load_catalog()]
         for name in options["models"]:
             if name not in model_ids:
                 listed = ", ".join(model_ids)

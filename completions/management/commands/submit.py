@@ -24,7 +24,7 @@ from completions.batches.export.targets import HELP, parse_target
 from completions.batches.planning import forecast
 from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
-from completions.endpoints.batches import MOST_PILOT
+from completions.endpoints.batches import MAX_PILOT_LINES
 from completions.endpoints.files import DEFAULT_KEEP
 from completions.exceptions import APIError
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
@@ -80,7 +80,7 @@ class Command(BaseCommand):
             "--pilot",
             type=int,
             metavar="N",
-            choices=range(1, MOST_PILOT + 1),
+            choices=range(1, MAX_PILOT_LINES + 1),
             help="run N random lines first, to narrow the forecast",
         )
 
@@ -261,7 +261,7 @@ def _make_batch(file: Path, origin: dict[str, str], options: dict[str, Any]) -> 
         metadata=origin,
         on_invalid=options["on_invalid"],
     )
-    states.set_origin(batch, stored, ids, ROUTES[endpoint].view_type.id_prefix)
+    states.set_origin(batch, stored, ids, ROUTES[endpoint].context_type.id_prefix)
     return batch
 
 

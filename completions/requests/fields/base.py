@@ -23,7 +23,7 @@ _JSON_TYPES = {
 }
 
 
-def kind(value: Any) -> str:
+def name_type(value: Any) -> str:
     """The JSON type of a value, for messages."""
     return _JSON_TYPES.get(type(value), "null")
 
@@ -31,10 +31,10 @@ def kind(value: Any) -> str:
 def expect(value: Any, expected: type, name: str, path: str = "") -> None:
     """Raise FieldError unless `value` has exactly this type."""
     if type(value) is not expected:
-        raise FieldError(f"must be {name}, not {kind(value)}.", path, code="invalid_type")
+        raise FieldError(f"must be {name}, not {name_type(value)}.", path, code="invalid_type")
 
 
-def shown(number: float) -> str:
+def format_number(number: float) -> str:
     """A number for a message. An integer may have thousands of digits."""
     text = str(number)
     return text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}..."
@@ -43,17 +43,17 @@ def shown(number: float) -> str:
 def check_number(value: Any, range: Range[float], path: str = "") -> float:
     """The value as a float if it is a finite number in `range`. Raises FieldError."""
     if type(value) is not float and type(value) is not int:
-        raise FieldError(f"must be a number, not {kind(value)}.", path, code="invalid_type")
+        raise FieldError(f"must be a number, not {name_type(value)}.", path, code="invalid_type")
     if value in range:
         return float(value)
     low, high = range.low, range.high
     if high is not None and high < value < float("inf"):
-        message = f"must be at most {high:g}, not {shown(value)}."
+        message = f"must be at most {high:g}, not {format_number(value)}."
         raise FieldError(message, path, code="decimal_above_max_value")
     if low is not None and float("-inf") < value <= low:
         bound = f"above {low:g}" if range.excludes_low else f"at least {low:g}"
         raise FieldError(
-            f"must be {bound}, not {shown(value)}.", path, code="decimal_below_min_value"
+            f"must be {bound}, not {format_number(value)}.", path, code="decimal_below_min_value"
         )
     raise FieldError("must be a finite number.", path)
 
@@ -70,12 +70,12 @@ def read_each(items: Iterable[Any], read: Callable[[Any], Any]) -> list[Any]:
     return values
 
 
-def bounds(**keywords: Any) -> dict[str, Any]:
+def make_bounds(**keywords: Any) -> dict[str, Any]:
     """The keywords of a JSON Schema that have a value."""
     return {name: value for name, value in keywords.items() if value is not None}
 
 
-def nullable(schema: dict[str, Any]) -> dict[str, Any]:
+def make_nullable(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
 
 
@@ -101,7 +101,7 @@ class Field:
         """
         raise NotImplementedError
 
-    def ignored(self, data: Any) -> Iterator[str]:
+    def list_ignored(self, data: Any) -> Iterator[str]:
         """Paths of the parts of a valid value that have no effect, each from `.` or `[` on."""
         return iter(())
 
@@ -109,9 +109,9 @@ class Field:
         """JSON Schema of the accepted values, without null."""
         return self.accepts
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The schema with the documentation and the default. An optional field may be null."""
-        schema = self.to_schema() if self.required else nullable(self.to_schema())
+        schema = self.to_schema() if self.required else make_nullable(self.to_schema())
         default = {} if self.default is None else {"default": self.default}
         return {**schema, **default, "description": self.help}
 
@@ -143,15 +143,15 @@ class IntegerField(Field):
         self.min_value, self.max_value = min_value, max_value
 
     def to_schema(self) -> dict[str, Any]:
-        return {"type": "integer", **bounds(minimum=self.min_value, maximum=self.max_value)}
+        return {"type": "integer", **make_bounds(minimum=self.min_value, maximum=self.max_value)}
 
     def read(self, data: Any, model: Any = None) -> int:
         expect(data, int, "an integer")
         if self.min_value is not None and data < self.min_value:
-            message = f"must be at least {self.min_value}, not {shown(data)}."
+            message = f"must be at least {self.min_value}, not {format_number(data)}."
             raise FieldError(message, code="integer_below_min_value")
         if self.max_value is not None and data > self.max_value:
-            message = f"must be at most {self.max_value}, not {shown(data)}."
+            message = f"must be at most {self.max_value}, not {format_number(data)}."
             raise FieldError(message, code="integer_above_max_value")
         return int(data)
 
@@ -166,7 +166,10 @@ class NumberField(Field):
 
     def to_schema(self) -> dict[str, Any]:
         low = "exclusiveMinimum" if self.range.excludes_low else "minimum"
-        return {"type": "number", **bounds(**{low: self.range.low, "maximum": self.range.high})}
+        return {
+            "type": "number",
+            **make_bounds(**{low: self.range.low, "maximum": self.range.high}),
+        }
 
     def read(self, data: Any, model: Any = None) -> float:
         return check_number(data, self.range)
@@ -183,7 +186,7 @@ class TextField(Field):
 
     def to_schema(self) -> dict[str, Any]:
         pattern = f"^(?:{self.pattern.pattern})$" if self.pattern else None
-        return {"type": "string", **bounds(maxLength=self.max_length, pattern=pattern)}
+        return {"type": "string", **make_bounds(maxLength=self.max_length, pattern=pattern)}
 
     def read(self, data: Any, model: Any = None) -> str:
         expect(data, str, "a string")
@@ -258,7 +261,7 @@ class ListField(Field):
         self.child, self.max_length, self.not_empty = child, max_length, not_empty
 
     def to_schema(self) -> dict[str, Any]:
-        lengths = bounds(minItems=1 if self.not_empty else None, maxItems=self.max_length)
+        lengths = make_bounds(minItems=1 if self.not_empty else None, maxItems=self.max_length)
         return {"type": "array", "items": self.child.to_schema(), **lengths}
 
     def read(self, data: Any, model: Any = None) -> list[Any]:
@@ -268,15 +271,15 @@ class ListField(Field):
         check_count(data, self.max_length)
         return read_each(data, lambda item: self.child.read(item, model))
 
-    def ignored(self, data: Any) -> Iterator[str]:
+    def list_ignored(self, data: Any) -> Iterator[str]:
         for index, item in enumerate(data):
-            yield from (f"[{index}]{path}" for path in self.child.ignored(item))
+            yield from (f"[{index}]{path}" for path in self.child.list_ignored(item))
 
 
-def check_count(items: list[Any], most: int | None, what: str = "elements") -> None:
-    """Raise FieldError when an array has more than `most` elements."""
-    if most is not None and len(items) > most:
-        message = f"has {len(items)} {what}; it may have at most {most}."
+def check_count(items: list[Any], maximum: int | None, what: str = "elements") -> None:
+    """Raise FieldError when an array has more than `maximum` elements."""
+    if maximum is not None and len(items) > maximum:
+        message = f"has {len(items)} {what}; it may have at most {maximum}."
         raise FieldError(message, code="array_above_max_length")
 
 
@@ -307,7 +310,7 @@ class PerPromptField(Field):
 
     def to_schema(self) -> dict[str, Any]:
         one = self.child.to_schema()
-        items = nullable(one) if self.holes else one
+        items = make_nullable(one) if self.holes else one
         return {"anyOf": [one, {"type": "array", "items": items}]}
 
     def is_array(self, data: Any) -> bool:

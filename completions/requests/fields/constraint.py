@@ -73,14 +73,14 @@ class ResponseFormatObject(StrictObject):
     }
 
     def check(self, values: Values) -> dict[str, Any]:
-        given = {name: value for name, value in values.items() if value is not None}
+        fields = {name: value for name, value in values.items() if value is not None}
         for name, kind in self._types.items():
-            if name in given and kind != given["type"]:
-                raise FieldError(f"needs type {kind}, not {given['type']}.", name)
-        if given["type"] == "json_schema" and "json_schema" not in given:
+            if name in fields and kind != fields["type"]:
+                raise FieldError(f"needs type {kind}, not {fields['type']}.", name)
+        if fields["type"] == "json_schema" and "json_schema" not in fields:
             message = "this field is required with type json_schema."
             raise FieldError(message, "json_schema", code="missing_required_parameter")
-        return given
+        return fields
 
 
 class GrammarObject(StrictObject):
@@ -131,29 +131,31 @@ class ConstraintFields(StrictObject):
     )
 
 
-def constraint_of(values: Values, model: ModelFiles) -> Constraint | None:
+def parse_constraint(values: Values, model: ModelFiles) -> Constraint | None:
     """The constraint of validated fields. Raises FieldError."""
-    constraint = given_constraint(values)
+    constraint = find_constraint(values)
     whitespace = values["json_whitespace"]
-    if constraint is not None and _writes_json(constraint):
-        return constraint._replace(whitespace=_whitespace(values) or model.entry.json_whitespace)
+    if constraint is not None and _is_json(constraint):
+        return constraint._replace(
+            whitespace=_parse_whitespace(values) or model.entry.json_whitespace
+        )
     if whitespace is not None:
         message = "needs a constraint to JSON; add one or leave this out."
         raise FieldError(message, "json_whitespace")
     return constraint
 
 
-def given_constraint(values: Values) -> Constraint | None:
+def find_constraint(values: Values) -> Constraint | None:
     """The constraint of validated fields, before the model decides its whitespace. Raises
     FieldError."""
-    given = [name for name in CONSTRAINTS if not _is_unset(name, values[name])]
-    if len(given) > 1:
-        message = f"cannot be combined with {given[0]}; send one constraint."
-        raise FieldError(message, given[1], code="conflicting_constraints")
-    return _constraint(given[0], values[given[0]]) if given else None
+    names = [name for name in CONSTRAINTS if not _is_unset(name, values[name])]
+    if len(names) > 1:
+        message = f"cannot be combined with {names[0]}; send one constraint."
+        raise FieldError(message, names[1], code="conflicting_constraints")
+    return _make_constraint(names[0], values[names[0]]) if names else None
 
 
-def without_effect(values: Values) -> list[str]:
+def list_without_effect(values: Values) -> list[str]:
     """Paths of given fields that change nothing."""
     outputs: StructuredOutputs | None = values["structured_outputs"]
     return [f"structured_outputs.{name}" for name in outputs.ignored] if outputs else []
@@ -163,18 +165,18 @@ def _is_unset(field: str, value: Any) -> bool:
     return value in (None, "") or (field == "response_format" and value["type"] == "text")
 
 
-def _constraint(name: str, value: Any) -> Constraint:
+def _make_constraint(name: str, value: Any) -> Constraint:
     """The constraint of one field, which may be another system's name for it."""
     if isinstance(value, StructuredOutputs):
-        return Constraint(*value.constrained, place=f"{name}.{value.place}")
+        return Constraint(*value.constrained, path=f"{name}.{value.path}")
     if isinstance(value, Constrained):
-        return Constraint(*value, place=name)
+        return Constraint(*value, path=name)
     if name in _OLDER_NAMES:
-        return Constraint(_OLDER_NAMES[name], value, place=name)
+        return Constraint(_OLDER_NAMES[name], value, path=name)
     return Constraint(name, value)
 
 
-def _whitespace(values: Values) -> str | None:
+def _parse_whitespace(values: Values) -> str | None:
     """The whitespace that a request chooses. Raises FieldError if it chooses twice."""
     chosen: str | None = values["json_whitespace"]
     outputs: StructuredOutputs | None = values["structured_outputs"]
@@ -186,7 +188,7 @@ def _whitespace(values: Values) -> str | None:
     return COMPACT
 
 
-def _writes_json(constraint: Constraint) -> bool:
+def _is_json(constraint: Constraint) -> bool:
     if constraint.field == "grammar":
         return constraint.value["type"] in _JSON_GRAMMARS
-    return constraint.named in _JSON_CONSTRAINTS
+    return constraint.error_path in _JSON_CONSTRAINTS

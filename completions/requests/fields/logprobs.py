@@ -6,7 +6,12 @@ from typing import Any
 
 from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
-from completions.requests.fields.base import BooleanField, IntegerField, PerPromptField, shown
+from completions.requests.fields.base import (
+    BooleanField,
+    IntegerField,
+    PerPromptField,
+    format_number,
+)
 from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.tokens import TokenIdsField
 from completions.responses.sglang import SGLangLogprobs
@@ -65,17 +70,17 @@ class LogprobSettings:
     """Whether OpenAI's field asks for the prompt's tokens too."""
 
     @property
-    def shows_prompts(self) -> bool:
+    def has_prompts(self) -> bool:
         """Whether responses show the log probabilities of a prompt's tokens."""
         of_sglang = any(each is not None and each.start >= 0 for each in self.sglang or ())
         return of_sglang or (self.of_prompt and self.top is not None)
 
-    def payload(self, prompts: int) -> list[dict[str, Any] | None] | None:
+    def to_payload(self, prompts: int) -> list[dict[str, Any] | None] | None:
         """What a worker scores for each of this many prompts, as JSON."""
-        scored = [self._scored(each) for each in self.sglang or [None] * prompts]
+        scored = [self._list_scored(each) for each in self.sglang or [None] * prompts]
         return scored if any(each is not None for each in scored) else None
 
-    def _scored(self, sglang: SGLangLogprobs | None) -> dict[str, Any] | None:
+    def _list_scored(self, sglang: SGLangLogprobs | None) -> dict[str, Any] | None:
         if sglang is None and self.top is None:
             return None
         top, ids, start = (sglang.top, sglang.ids, sglang.start) if sglang else (0, (), -1)
@@ -86,11 +91,11 @@ class LogprobSettings:
         }
 
 
-def logprob_settings(
+def parse_logprobs(
     values: Values, prompts: Sequence[Sequence[int]], top: int | None, of_prompt: bool
 ) -> LogprobSettings:
     """The settings of validated fields; `top` and `of_prompt` are OpenAI's. Raises FieldError."""
-    sglang = _sglang(values, prompts)
+    sglang = _parse_sglang(values, prompts)
     if values["return_text_in_logprobs"] and sglang is None:
         message = "needs return_logprob or token_ids_logprob; add one or leave this out."
         raise FieldError(message, "return_text_in_logprobs")
@@ -99,7 +104,7 @@ def logprob_settings(
     )
 
 
-def without_effect(values: Values) -> list[str]:
+def list_without_effect(values: Values) -> list[str]:
     """Names of given fields that have an effect only with others, which are not given."""
     tokens, ids = values["return_logprob"], values["token_ids_logprob"]
     has_tokens = tokens is not None and any(tokens.values)
@@ -108,7 +113,7 @@ def without_effect(values: Values) -> list[str]:
     return [name for name, use in useful.items() if values[name] is not None and not use]
 
 
-def _sglang(
+def _parse_sglang(
     values: Values, prompts: Sequence[Sequence[int]]
 ) -> Sequence[SGLangLogprobs | None] | None:
     count = len(prompts)
@@ -116,26 +121,25 @@ def _sglang(
     tops = _spread(values, "top_logprobs_num", count, 0)
     starts = _spread(values, "logprob_start_len", count, -1)
     ids = _spread(values, "token_ids_logprob", count, ())
-    asked: list[SGLangLogprobs | None] = []
+    settings: list[SGLangLogprobs | None] = []
     for i, prompt in enumerate(prompts):
         if not (tokens[i] or ids[i]):
-            asked.append(None)
+            settings.append(None)
             continue
         if starts[i] > len(prompt):
-            message = (
-                f"is {shown(starts[i])}; it must be at most the prompt's length, {len(prompt)}."
-            )
+            start = format_number(starts[i])
+            message = f"is {start}; it must be at most the prompt's length, {len(prompt)}."
             raise FieldError(message, "logprob_start_len", code="integer_above_max_value")
         top = tops[i] if tokens[i] else 0
-        asked.append(SGLangLogprobs(tokens[i], top, ids[i], starts[i]))
-    return asked if any(asked) else None
+        settings.append(SGLangLogprobs(tokens[i], top, ids[i], starts[i]))
+    return settings if any(settings) else None
 
 
 def _spread(values: Values, name: str, prompts: int, default: Any) -> Sequence[Any]:
-    given = values[name]
-    if given is None:
+    value = values[name]
+    if value is None:
         return [default] * prompts
-    if given.each and values["n"] > 1 and name in ("logprob_start_len", "token_ids_logprob"):
+    if value.each and values["n"] > 1 and name in ("logprob_start_len", "token_ids_logprob"):
         raise FieldError("must be one value for all prompts when n is above 1.", name)
-    spread: Sequence[Any] = given.spread(prompts, name)
+    spread: Sequence[Any] = value.spread(prompts, name)
     return spread

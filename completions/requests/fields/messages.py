@@ -21,7 +21,7 @@ from completions.requests.fields.base import (
 )
 from completions.requests.fields.objects import OpenObject, Values, quote_key
 from completions.requests.fields.past_calls import CalledFunctionObject, ToolCallObject, link_calls
-from completions.requests.fields.tokens import context_exceeded, token_ids
+from completions.requests.fields.tokens import encode_text, make_context_error
 
 MAX_NAMED = 16
 """The most ignored fields of messages that the header names."""
@@ -56,9 +56,9 @@ class ContentField(Field):
         if type(data) is str:
             return data
         expect(data, list, "a string or an array of text parts")
-        return "".join(read_each(data, self._text))
+        return "".join(read_each(data, self._parse_part))
 
-    def ignored(self, data: Any) -> Iterator[str]:
+    def list_ignored(self, data: Any) -> Iterator[str]:
         parts = enumerate(data) if type(data) is list else ()
         for index, part in parts:
             if type(part) is not dict:
@@ -71,7 +71,7 @@ class ContentField(Field):
                 if name not in ("type", _TEXT_KEYS[kind]) and value not in (None, [], {}):
                     yield f"[{index}].{quote_key(name)}"
 
-    def _text(self, part: Any) -> str:
+    def _parse_part(self, part: Any) -> str:
         if type(part) is str:
             return part
         expect(part, dict, "a text part or a string")
@@ -104,8 +104,8 @@ class MessageObject(OpenObject):
     name = TextField("The participant's name.")
 
     def check(self, values: Values) -> Message:
-        given = {name: value for name, value in values.items() if value is not None}
-        return {**given, "content": values["content"] or ""}
+        fields = {name: value for name, value in values.items() if value is not None}
+        return {**fields, "content": values["content"] or ""}
 
 
 class PromptMessageObject(MessageObject):
@@ -129,7 +129,7 @@ class AnswerObject(MessageObject):
     refusal = TextField("The text of an answer that refuses, if it has no content.")
     tool_calls = ListField("Calls that an assistant made.", child=ToolCallObject())
     function_call = CalledFunctionObject("The only call, in the older form.")
-    reasoning_content = TextField("An assistant's earlier thoughts, if its template shows them.")
+    reasoning_content = TextField("An assistant's earlier reasoning, if its template shows them.")
 
     def check(self, values: Values) -> Message:
         calls = values["tool_calls"] or []
@@ -167,20 +167,20 @@ class ChatMessageField(Field):
         fields = {**_PROMPT.fields, **_ANSWER.fields, **_RESULT.fields}
         return {
             "type": "object",
-            "properties": {name: field.described() for name, field in fields.items()},
+            "properties": {name: field.describe() for name, field in fields.items()},
             "additionalProperties": True,
         }
 
     def read(self, data: Any, model: Any = None) -> Message:
         expect(data, dict, "an object")
-        message: Message = _object_for(data).read(data, model)
+        message: Message = _choose_object(data).read(data, model)
         return message
 
-    def ignored(self, data: Any) -> Iterator[str]:
-        return _object_for(data).ignored(data)
+    def list_ignored(self, data: Any) -> Iterator[str]:
+        return _choose_object(data).list_ignored(data)
 
 
-def _object_for(data: Mapping[str, Any]) -> MessageObject:
+def _choose_object(data: Mapping[str, Any]) -> MessageObject:
     role = data.get("role")
     return _BY_ROLE.get(role, _PROMPT) if type(role) is str else _PROMPT
 
@@ -193,19 +193,19 @@ class MessagesField(ListField):
 
     def read(self, data: Any, model: Any = None) -> Any:
         if type(data) is str:
-            return token_ids(model, data)
+            return encode_text(model, data)
         if type(data) is list and len(data) > model.max_model_len:
-            raise context_exceeded(
+            raise make_context_error(
                 model.max_model_len,
                 f"you sent {len(data)} messages, and each takes at least 1 token. Please reduce "
                 "the length of the messages.",
             )
         return link_calls(super().read(data, model))
 
-    def ignored_paths(self, data: Any) -> list[str]:
+    def list_ignored_paths(self, data: Any) -> list[str]:
         """Paths of what was ignored in the messages of a body, up to MAX_NAMED of them."""
         if type(data) is not list:
             return []
-        paths = list(islice(self.ignored(data), MAX_NAMED + 1))
-        named = [f"messages{path}" for path in paths[:MAX_NAMED]]
-        return [*named, *(["..."] if len(paths) > MAX_NAMED else [])]
+        paths = list(islice(self.list_ignored(data), MAX_NAMED + 1))
+        names = [f"messages{path}" for path in paths[:MAX_NAMED]]
+        return [*names, *(["..."] if len(paths) > MAX_NAMED else [])]

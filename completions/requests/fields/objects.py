@@ -13,7 +13,7 @@ Values = Mapping[str, Any]
 """The value of every field of an object, by name: the default where none is given."""
 
 
-def settings_from(cls: type[_T], values: Values, **others: Any) -> _T:
+def make_settings(cls: type[_T], values: Values, **others: Any) -> _T:
     """An instance of a slotted dataclass: its fields are `others`, and the `values` of the same
     names."""
     names: Iterable[str] = cls.__slots__  # type: ignore[attr-defined] # unlike fields(), this is free
@@ -27,7 +27,7 @@ class StrictObject(Field):
     unsupported: Mapping[str, str] = {}
     """Field names of other systems, which may only be null or an empty array, and what to send
     instead."""
-    _places: ClassVar[Mapping[str, int]]
+    _paths: ClassVar[Mapping[str, int]]
     _required: ClassVar[frozenset[str]]
     _defaults: ClassVar[Values]
 
@@ -36,7 +36,7 @@ class StrictObject(Field):
         for base in cls.__bases__:
             cls.fields |= getattr(base, "fields", {})
         cls.fields |= {name: each for name, each in vars(cls).items() if isinstance(each, Field)}
-        cls._places = {name: place for place, name in enumerate(cls.fields)}
+        cls._paths = {name: position for position, name in enumerate(cls.fields)}
         cls._required = frozenset(name for name, each in cls.fields.items() if each.required)
         cls._defaults = {
             name: each.default for name, each in cls.fields.items() if not each.required
@@ -45,7 +45,7 @@ class StrictObject(Field):
     def to_schema(self) -> dict[str, Any]:
         return {
             "type": "object",
-            "properties": {name: field.described() for name, field in self.fields.items()},
+            "properties": {name: field.describe() for name, field in self.fields.items()},
             "required": [name for name, field in self.fields.items() if field.required],
             "additionalProperties": False,
         }
@@ -54,14 +54,14 @@ class StrictObject(Field):
         expect(data, dict, "an object")
         self._refuse_unknown(data)
         # A body has few of the hundred fields, so only those are looked at.
-        given = self._required.union(name for name in data if name in self._places)
+        names = self._required.union(name for name in data if name in self._paths)
         values = dict(self._defaults)
         name = ""
         try:
-            for name in sorted(given, key=self._places.__getitem__):
+            for name in sorted(names, key=self._paths.__getitem__):
                 field, value = self.fields[name], data.get(name)
                 if value is not None:
-                    values[name] = self.field_value(field, value, model)
+                    values[name] = self.read_field(field, value, model)
                 elif field.required:
                     raise FieldError("this field is required.", code="missing_required_parameter")
         except FieldError as error:
@@ -69,7 +69,7 @@ class StrictObject(Field):
             raise
         return self.check(values)
 
-    def field_value(self, field: Field, value: Any, model: Any) -> Any:
+    def read_field(self, field: Field, value: Any, model: Any) -> Any:
         """The value of one field. Raises FieldError."""
         return field.read(value, model)
 
@@ -91,8 +91,8 @@ class StrictObject(Field):
             if name in self.unsupported:
                 message = f"not supported here. {self.unsupported[name]}".rstrip()
                 raise FieldError(message, name, code="unsupported_parameter")
-            known = [*self.fields, *self.unsupported]
-            near = get_close_matches(name, known, 1) if len(name) <= SHOWN_NAME else []
+            names = [*self.fields, *self.unsupported]
+            near = get_close_matches(name, names, 1) if len(name) <= SHOWN_NAME else []
             hint = f" Did you mean {near[0]}?" if near else ""
             message = f"there is no such parameter.{hint}"
             raise FieldError(message, name[:SHOWN_NAME], code="unknown_parameter")
@@ -104,12 +104,12 @@ class OpenObject(StrictObject):
     def to_schema(self) -> dict[str, Any]:
         return {**super().to_schema(), "additionalProperties": True}
 
-    def ignored(self, data: Any) -> Iterator[str]:
+    def list_ignored(self, data: Any) -> Iterator[str]:
         for name, value in data.items():
             if value in (None, [], {}):
                 continue
             if name in self.fields:
-                yield from (f".{name}{path}" for path in self.fields[name].ignored(value))
+                yield from (f".{name}{path}" for path in self.fields[name].list_ignored(value))
             else:
                 yield f".{quote_key(name)}"
 

@@ -72,7 +72,9 @@ def link_calls(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     waiting: dict[str, None] = {}  # ids of calls, in their order
     for index, message in enumerate(messages):
         if calls := message.get("tool_calls"):
-            calls = [{"id": f"call_{index}_{place}", **call} for place, call in enumerate(calls)]
+            calls = [
+                {"id": f"call_{index}_{position}", **call} for position, call in enumerate(calls)
+            ]
             message, waiting = (
                 {**message, "tool_calls": calls},
                 {each["id"]: None for each in calls},

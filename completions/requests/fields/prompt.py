@@ -5,13 +5,13 @@ from typing import Any, NoReturn
 from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import FieldError
-from completions.requests.fields.base import Field, expect, kind
+from completions.requests.fields.base import Field, expect, name_type
 from completions.requests.fields.tokens import (
     TOKEN_ID,
     TokenIdsField,
     check_length,
     check_token_id,
-    token_ids,
+    encode_text,
 )
 
 MAX_PROMPTS = 256
@@ -31,7 +31,7 @@ class PromptField(Field):
 
     def read(self, data: Any, model: Any = None) -> list[list[int]]:
         if model.entry.text_prompts and _is_text(data):
-            return _tokenized(data, model)
+            return _tokenize(data, model)
         return parse_prompt(data, model.vocab_size)
 
 
@@ -42,16 +42,16 @@ class RawPromptField(Field):
 
     def read(self, data: Any, model: Any = None) -> list[int]:
         if type(data) not in (str, list):
-            message = f"must be a string or an array of token ids, not {kind(data)}."
+            message = f"must be a string or an array of token ids, not {name_type(data)}."
             raise FieldError(message, code="invalid_type")
-        return token_ids(model, data) if type(data) is str else TokenIdsField().read(data, model)
+        return encode_text(model, data) if type(data) is str else TokenIdsField().read(data, model)
 
 
 def _is_text(value: Any) -> bool:
     return type(value) is str or (type(value) is list and set(map(type, value)) == {str})
 
 
-def _tokenized(value: str | list[str], model: ModelFiles) -> list[list[int]]:
+def _tokenize(value: str | list[str], model: ModelFiles) -> list[list[int]]:
     """Texts as token ids, with BOS where the tokenizer adds it."""
     texts = [value] if isinstance(value, str) else value
     paths = [""] if isinstance(value, str) else [f"[{index}]" for index in range(len(texts))]
@@ -71,7 +71,9 @@ def parse_prompt(value: Any, vocab_size: int) -> list[list[int]]:
     if type(value) is str:
         _refuse_text("")
     if type(value) is not list:
-        message = f"must be an array of token ids or an array of such arrays, not {kind(value)}."
+        message = (
+            f"must be an array of token ids or an array of such arrays, not {name_type(value)}."
+        )
         raise FieldError(message, code="invalid_type")
     if value and type(value[0]) is str:
         _refuse_texts(value)

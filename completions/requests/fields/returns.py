@@ -7,8 +7,8 @@ from completions.accounts.keys import Principal
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import APIError, FieldError
 from completions.models import Scope
-from completions.requests.fields.base import BooleanField, Field, IntegerField, shown
-from completions.requests.fields.objects import StrictObject, Values, settings_from
+from completions.requests.fields.base import BooleanField, Field, IntegerField, format_number
+from completions.requests.fields.objects import StrictObject, Values, make_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +99,14 @@ class ReturnFields(StrictObject):
     )
 
 
-def return_settings(
+def parse_returns(
     values: Values, principal: Principal, model: ModelFiles, shortest: int
 ) -> ReturnSettings:
     """The settings of validated fields; the shortest prompt has `shortest` tokens. Raises
     FieldError, and APIError for hidden states that the key may not read."""
     options = values["stream_options"]
-    start = 0 if without_effect(values) else values["routed_experts_start_len"]
-    returns = settings_from(
+    start = 0 if list_without_effect(values) else values["routed_experts_start_len"]
+    returns = make_settings(
         ReturnSettings,
         values,
         stream_options=options or StreamOptions(),
@@ -124,7 +124,7 @@ def return_settings(
     return returns
 
 
-def without_effect(values: Values) -> list[str]:
+def list_without_effect(values: Values) -> list[str]:
     """Names of given fields that have an effect only with another field, which is not given."""
     alone = values["routed_experts_start_len"] and not values["return_routed_experts"]
     return ["routed_experts_start_len"] if alone else []
@@ -138,5 +138,5 @@ def _check_routed_experts(returns: ReturnSettings, model: ModelFiles, shortest: 
         message = "this model is not a mixture of experts; leave this out."
         raise FieldError(message, "return_routed_experts", code="unsupported_parameter")
     if start > shortest:
-        message = f"is {shown(start)}; it must be at most the prompt's length, {shortest}."
+        message = f"is {format_number(start)}; it must be at most the prompt's length, {shortest}."
         raise FieldError(message, "routed_experts_start_len", code="integer_above_max_value")

@@ -69,39 +69,39 @@ class RoutingFields(StrictObject):
     )
 
 
-def routing_settings(
+def parse_routing(
     values: Values, principal: Principal, entry: ModelEntry, adapter: str | None, prompts: int
 ) -> RoutingSettings:
     """The settings of validated fields; `model` names `adapter`. Raises FieldError, and APIError
     for an unknown adapter or a priority above the key's."""
     return RoutingSettings(
-        priority=_priority(values["priority"], principal),
-        rid=_rid(values["rid"], prompts),
-        adapters=_adapters(values, adapter, entry, prompts),
-        cache_salt=_cache_salt(values["cache_salt"], principal),
+        priority=_parse_priority(values["priority"], principal),
+        rid=_parse_rid(values["rid"], prompts),
+        adapters=_parse_adapters(values, adapter, entry, prompts),
+        cache_salt=_make_cache_salt(values["cache_salt"], principal),
     )
 
 
-def _priority(given: int | None, principal: Principal) -> int:
-    most = principal.max_priority
-    if given is None:
-        return min(principal.default_priority, most)
-    if given > most:
+def _parse_priority(value: int | None, principal: Principal) -> int:
+    maximum = principal.max_priority
+    if value is None:
+        return min(principal.default_priority, maximum)
+    if value > maximum:
         message = (
-            f"priority: is {given}; this API key may use at most {most}. Leave it out, or ask your "
-            "administrator for more."
+            f"priority: is {value}; this API key may use at most {maximum}. Leave it out, or ask "
+            "your administrator for more."
         )
         raise APIError("permission_denied", message, "priority")
-    return given
+    return value
 
 
-def _rid(given: PerPrompt | None, prompts: int) -> str | Sequence[str] | None:
-    if given is None:
+def _parse_rid(value: PerPrompt | None, prompts: int) -> str | Sequence[str] | None:
+    if value is None:
         return None
-    if not given.each:
-        only: str = given.values[0]
+    if not value.each:
+        only: str = value.values[0]
         return only
-    rids: Sequence[str] = given.spread(prompts, "rid")
+    rids: Sequence[str] = value.spread(prompts, "rid")
     for index, rid in enumerate(rids):
         if rid in rids[:index]:
             message = f"{rid!r} is the id of an earlier prompt; send different ids."
@@ -109,35 +109,36 @@ def _rid(given: PerPrompt | None, prompts: int) -> str | Sequence[str] | None:
     return rids
 
 
-def _adapters(
-    values: Values, named: str | None, entry: ModelEntry, prompts: int
+def _parse_adapters(
+    values: Values, default: str | None, entry: ModelEntry, prompts: int
 ) -> Sequence[str | None]:
     """The adapter of each prompt, from any of the three fields that may name it."""
-    given: dict[str, Sequence[str | None]] = {}
-    if named is not None:
-        given["model"] = [named] * prompts
+    by_field: dict[str, Sequence[str | None]] = {}
+    if default is not None:
+        by_field["model"] = [default] * prompts
     if values["lora_path"] is not None:
-        given["lora_path"] = values["lora_path"].spread(prompts, "lora_path")
+        by_field["lora_path"] = values["lora_path"].spread(prompts, "lora_path")
     if values["adapter"] is not None:
-        given["adapter"] = [values["adapter"]] * prompts
-    for field, adapters in given.items():
+        by_field["adapter"] = [values["adapter"]] * prompts
+    for field, adapters in by_field.items():
         for adapter in adapters:
             if adapter is not None and adapter not in entry.adapters:
-                message = f"{field}: {no_adapter(adapter, entry)}"
+                message = f"{field}: {explain_missing_adapter(adapter, entry)}"
                 raise APIError("adapter_not_found", message, field)
-    (first, chosen), *others = [*given.items()] or [("", [None] * prompts)]
+    (first, chosen), *others = [*by_field.items()] or [("", [None] * prompts)]
     for field, adapters in others:
         if list(adapters) != list(chosen):
             raise FieldError(f"names another adapter than {first}; send one of them.", field)
     return chosen
 
 
-def no_adapter(adapter: str, entry: ModelEntry) -> str:
+def explain_missing_adapter(adapter: str, entry: ModelEntry) -> str:
     """The message about an adapter that the model does not have."""
-    known = ", ".join(entry.adapters) or "none"
-    return f"The model {entry.id} has no adapter {adapter[:100]!r}; it has: {known}."
+    names = ", ".join(entry.adapters) or "none"
+    return f"The model {entry.id} has no adapter {adapter[:100]!r}; it has: {names}."
 
 
-def _cache_salt(given: str | None, principal: Principal) -> str:
-    """Without a salt, requests share prefixes with other requests of the same key."""
-    return f"key:{principal.key_id}" if given is None else f"salt:{given}"
+def _make_cache_salt(value: str | None, principal: Principal) -> str:
+    """Return the salt for the prefix cache. Without one, requests share prefixes with other
+    requests of the same key."""
+    return f"key:{principal.key_id}" if value is None else f"salt:{value}"

@@ -23,11 +23,11 @@ from completions.requests.fields.base import (
     TextField,
     check_count,
     expect,
-    kind,
+    format_number,
+    name_type,
     read_each,
-    shown,
 )
-from completions.requests.fields.objects import StrictObject, Values, settings_from
+from completions.requests.fields.objects import StrictObject, Values, make_settings
 from completions.requests.fields.tokens import LogitBiasField, TokenIdsField
 
 MAX_PARAMS_BYTES = 16 * 1024
@@ -84,15 +84,15 @@ class StopField(Field):
 
     def read(self, data: Any, model: Any = None) -> list[str]:
         if type(data) is str:
-            return [self.text(data)]
+            return [self.check_text(data)]
         expect(data, list, "a string or an array of strings")
         check_count(data, self.max_texts, "strings")
-        return read_each(data, self.text)
+        return read_each(data, self.check_text)
 
-    def text(self, value: Any) -> str:
+    def check_text(self, value: Any) -> str:
         """One of the texts. Raises FieldError."""
         if type(value) is not str:
-            raise FieldError(f"must be a string, not {kind(value)}.", code="invalid_type")
+            raise FieldError(f"must be a string, not {name_type(value)}.", code="invalid_type")
         if not 1 <= len(value) <= self.max_characters:
             raise FieldError(f"has {len(value)} characters; it must have 1-{self.max_characters}.")
         return value
@@ -104,8 +104,8 @@ class StopRegexField(StopField):
     max_texts = automaton.MAX_PATTERNS
     max_characters = automaton.MAX_PATTERN_BYTES
 
-    def text(self, value: Any) -> str:
-        pattern = super().text(value)
+    def check_text(self, value: Any) -> str:
+        pattern = super().check_text(value)
         if (size := len(pattern.encode())) > self.max_characters:
             message = f"has {size} bytes in UTF-8; it may have at most {self.max_characters}."
             raise FieldError(message)
@@ -150,7 +150,7 @@ class SamplingFields(StrictObject):
     n = IntegerField("Choices per prompt; prompts times n at most 1024.", range=INTEGERS["n"])
     stop = StopField(
         "Up to 16 strings of 1-256 characters that end a choice; not part of its text. In chat, "
-        "thoughts in reasoning_content and tool calls are searched neither for them nor for "
+        "reasoning in reasoning_content and tool calls are searched neither for them nor for "
         "stop_regex."
     )
     stop_regex = StopRegexField(
@@ -236,13 +236,13 @@ class SamplingSettings:
     stop_regex: Sequence[str]
     stop_token_ids: Sequence[int]
     stop_spans: Sequence[StopSpan]
-    """Not from a field: a chat's thoughts and calls."""
+    """Not from a field: a chat's reasoning and calls."""
     ignore_eos: bool
     no_stop_trim: bool
     skip_special_tokens: bool
     spaces_between_special_tokens: bool
 
-    def payload(self) -> dict[str, Any]:
+    def to_payload(self) -> dict[str, Any]:
         """JSON for a worker."""
         payload = {name: getattr(self, name) for name in self.__slots__}
         payload["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
@@ -252,15 +252,15 @@ class SamplingSettings:
         return payload
 
 
-def sampling_settings(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingSettings:
+def parse_sampling(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingSettings:
     """The settings of validated fields. Raises FieldError."""
     if values["min_tokens"] > max_tokens:
-        least = shown(values["min_tokens"])
-        message = f"is {least}; it must not exceed max_tokens ({shown(max_tokens)})."
+        min_tokens = format_number(values["min_tokens"])
+        message = f"is {min_tokens}; it must not exceed max_tokens ({format_number(max_tokens)})."
         raise FieldError(message, "min_tokens")
     _check_processor(values, entry)
     seed, breakers = values["seed"], values["dry_sequence_breakers"]
-    return settings_from(
+    return make_settings(
         SamplingSettings,
         values,
         max_tokens=max_tokens,
@@ -269,12 +269,12 @@ def sampling_settings(values: Values, entry: ModelEntry, max_tokens: int) -> Sam
         logit_bias=values["logit_bias"] or {},
         dry_sequence_breakers=DRY_SEQUENCE_BREAKERS if breakers is None else breakers,
         stop_spans=(),
-        custom_params={} if without_effect(values) else values["custom_params"] or {},
+        custom_params={} if list_without_effect(values) else values["custom_params"] or {},
         **{name: values[name] or () for name in ("stop", "stop_regex", "stop_token_ids")},
     )
 
 
-def without_effect(values: Values) -> list[str]:
+def list_without_effect(values: Values) -> list[str]:
     """Names of given fields that have an effect only with another field, which is not given."""
     alone = values["custom_params"] is not None and values["custom_logit_processor"] is None
     return ["custom_params"] if alone else []
@@ -284,10 +284,10 @@ def _check_processor(values: Values, entry: ModelEntry) -> None:
     name = values["custom_logit_processor"]
     if name is None:
         return
-    known = ", ".join(entry.logit_processors)
+    names = ", ".join(entry.logit_processors)
     if "callable" in name:
-        message = f"must be a processor's name; code is never accepted. This model knows: {known}."
+        message = f"must be a processor's name; code is never accepted. This model knows: {names}."
         raise FieldError(message, "custom_logit_processor", code="unsupported_value")
     if name not in entry.logit_processors:
-        message = f"this model has no processor {name[:64]!r}; it knows: {known}."
+        message = f"this model has no processor {name[:64]!r}; it knows: {names}."
         raise FieldError(message, "custom_logit_processor")

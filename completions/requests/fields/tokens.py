@@ -10,12 +10,12 @@ from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.requests.fields.base import (
     SHOWN_NAME,
     Field,
-    bounds,
     check_count,
     check_number,
     expect,
-    kind,
-    shown,
+    format_number,
+    make_bounds,
+    name_type,
 )
 
 TOKEN_ID: Final = {"type": "integer", "minimum": 0}
@@ -26,20 +26,20 @@ def check_token_id(value: Any, vocab_size: int, path: str) -> None:
     """Raise FieldError unless `value` is an id of the vocabulary."""
     if type(value) is not int:
         raise FieldError(
-            f"must be an integer token id, not {kind(value)}.", path, code="invalid_type"
+            f"must be an integer token id, not {name_type(value)}.", path, code="invalid_type"
         )
     if not 0 <= value < vocab_size:
-        message = f"token id {shown(value)} is outside the vocabulary (0-{vocab_size - 1})."
+        message = f"token id {format_number(value)} is outside the vocabulary (0-{vocab_size - 1})."
         raise FieldError(message, path, code="invalid_token_id")
 
 
-def token_ids(model: ModelFiles, text: str, path: str = "", special: bool = True) -> list[int]:
+def encode_text(model: ModelFiles, text: str, path: str = "", special: bool = True) -> list[int]:
     """The tokens of a text. `special` adds the tokenizer's own, such as BOS. Raises FieldError."""
     check_length(model, text, path)
     return tokenization.encode_all(model, [text], special)[0]
 
 
-def written_token_ids(
+def encode_checked(
     model: ModelFiles, text: str, path: str, special: bool, at_least: int
 ) -> TokenIds:
     """The same for an answer in JSON. A text may always have `at_least` characters."""
@@ -50,17 +50,17 @@ def written_token_ids(
 def check_length(model: ModelFiles, text: str, path: str = "", at_least: int = 0) -> None:
     """Raise FieldError for a text too long for any context of the model, and longer than
     `at_least` characters. Tokenizing it would take seconds and hundreds of bytes per token."""
-    most = max(model.max_model_len * model.longest_token, at_least)
-    if len(text) > most:
-        raise context_exceeded(
+    max_characters = max(model.max_model_len * model.longest_token, at_least)
+    if len(text) > max_characters:
+        raise make_context_error(
             model.max_model_len,
-            f"your text has {len(text)} characters, and at most {most} fit. Please reduce the "
-            "length of the text.",
+            f"your text has {len(text)} characters, and at most {max_characters} fit. Please "
+            "reduce the length of the text.",
             path,
         )
 
 
-def context_exceeded(max_model_len: int, however: str, path: str = "") -> FieldError:
+def make_context_error(max_model_len: int, however: str, path: str = "") -> FieldError:
     """The error for more tokens than a model's context holds, in the words of OpenAI's API:
     clients that shorten the request or choose another model look for them."""
     message = f"This model's maximum context length is {max_model_len} tokens. However, {however}"
@@ -75,7 +75,7 @@ class TokenIdsField(Field):
         self.max_length = max_length
 
     def to_schema(self) -> dict[str, Any]:
-        return {"type": "array", "items": TOKEN_ID, **bounds(maxItems=self.max_length)}
+        return {"type": "array", "items": TOKEN_ID, **make_bounds(maxItems=self.max_length)}
 
     def read(self, data: Any, model: Any = None) -> list[int]:
         expect(data, list, "an array of token ids")
@@ -110,7 +110,7 @@ class LogitBiasField(Field):
         biases = {}
         for key, number in data.items():
             path = key[:SHOWN_NAME]
-            token = _decimal(key)
+            token = _parse_decimal(key)
             if token is None or token >= model.vocab_size:
                 message = f"keys must be token ids (0-{model.vocab_size - 1}) as decimals."
                 raise FieldError(message, path, code="invalid_token_id")
@@ -118,7 +118,7 @@ class LogitBiasField(Field):
         return biases
 
 
-def _decimal(text: str) -> int | None:
+def _parse_decimal(text: str) -> int | None:
     """The value of a decimal without sign and leading zeros, so that no two keys mean the same
     id."""
     if len(text) > 20 or not (text.isascii() and text.isdigit()):

@@ -30,7 +30,7 @@ class FunctionObject(StrictObject):
         "grammar can express it. Without it, the arguments are {}."
     )
     strict = BooleanField(
-        "true: a schema that cannot be enforced is refused, not loosened.", default=False
+        "true: a schema that cannot be enforced is refused, not relaxed.", default=False
     )
 
     def check(self, values: Values) -> Tool:
@@ -113,7 +113,7 @@ class ToolChoiceField(Field):
         return ToolChoiceObject().read(data)
 
 
-def placed(tools: Sequence[Tool]) -> tuple[Tool, ...]:
+def assign_paths(tools: Sequence[Tool]) -> tuple[Tool, ...]:
     """The tools with their places in the body. Raises FieldError for a name that comes twice."""
     seen: set[str] = set()
     for index, tool in enumerate(tools):
@@ -121,16 +121,18 @@ def placed(tools: Sequence[Tool]) -> tuple[Tool, ...]:
             message = f"another tool is named {tool.name!r}; send each name once."
             raise FieldError(message, f"tools[{index}].function.name")
         seen.add(tool.name)
-    return tuple(replace(tool, place=f"tools[{index}]") for index, tool in enumerate(tools))
+    return tuple(replace(tool, path=f"tools[{index}]") for index, tool in enumerate(tools))
 
 
-def choice_of(given: ToolChoice | None, parallel: bool | None, tools: Sequence[Tool]) -> ToolChoice:
+def parse_choice(
+    tool_choice: ToolChoice | None, parallel: bool | None, tools: Sequence[Tool]
+) -> ToolChoice:
     """The choice, once the rules between the three fields are checked. Raises FieldError."""
-    choice = given or ToolChoice(AUTO if tools else NONE)
+    choice = tool_choice or ToolChoice(AUTO if tools else NONE)
     if not tools and choice.mode == REQUIRED:
         raise FieldError("needs tools; add them or leave this out.", "tool_choice")
-    known = {tool.name for tool in tools}
+    names = {tool.name for tool in tools}
     for name in choice.names or ():
-        if name not in known:
+        if name not in names:
             raise FieldError(f"names {name!r}, which is not among tools.", "tool_choice")
     return replace(choice, parallel=choice.parallel and parallel is not False)

@@ -31,7 +31,7 @@ class Constrained(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputs:
     constrained: Constrained
-    place: str
+    path: str
     """Which of the keys holds the constraint."""
     compact: bool
     """Whether JSON must have no whitespace between its tokens."""
@@ -66,17 +66,17 @@ class EitherGrammarField(Field):
         lines = [_COMMENT.sub("", line) for line in text.splitlines()]
         if not text or any("::=" in line for line in lines):
             return Constrained("ebnf", text) if text else None
-        rules = [found[1] for line in lines if (found := _LARK_RULE.match(line))]
-        text = _QUOTED.sub(_in_double_quotes, text)
+        rules = [match[1] for line in lines if (match := _LARK_RULE.match(line))]
+        text = _QUOTED.sub(_quote_match, text)
         if rules and "start" not in rules:
             text = f"{text}\nstart: {rules[0]}\n"
         return Constrained("grammar", {"type": "lark", "value": text})
 
 
-def _in_double_quotes(found: re.Match[str]) -> str:
-    if found[1]:
-        return found[1]
-    inside = found[2].replace(r"\'", "'").replace('"', r"\"")
+def _quote_match(match: re.Match[str]) -> str:
+    if match[1]:
+        return match[1]
+    inside = match[2].replace(r"\'", "'").replace('"', r"\"")
     return f'"{inside}"'
 
 
@@ -98,30 +98,31 @@ class StructuredOutputsObject(StrictObject):
     whitespace_pattern = TextField("No effect; json_whitespace chooses.")
 
     def check(self, values: Values) -> StructuredOutputs:
-        given = {
-            place: constrained
-            for place, value in values.items()
-            if place not in _OPTIONS and (constrained := _constrained(place, value)) is not None
+        constraints = {
+            value_path: constrained
+            for value_path, value in values.items()
+            if value_path not in _OPTIONS
+            and (constrained := _make_constrained(value_path, value)) is not None
         }
-        if not given:
+        if not constraints:
             message = "needs one of json, regex, choice, grammar, json_object and structural_tag."
             raise FieldError(message, code="missing_required_parameter")
-        (place, constrained), *others = given.items()
+        (value_path, constrained), *others = constraints.items()
         if others:
-            message = f"cannot be combined with {place}; send one constraint."
+            message = f"cannot be combined with {value_path}; send one constraint."
             raise FieldError(message, others[0][0], code="conflicting_constraints")
         if values["disable_additional_properties"]:
             message = "cannot be true; write additionalProperties: false into the schema."
             path = "disable_additional_properties"
             raise FieldError(message, path, code="unsupported_value")
-        writes_json = place in ("json", "json_object", "structural_tag")
+        writes_json = value_path in ("json", "json_object", "structural_tag")
         useless = {
             "whitespace_pattern": values["whitespace_pattern"] is not None,
             "disable_any_whitespace": values["disable_any_whitespace"] and not writes_json,
         }
         return StructuredOutputs(
             constrained=constrained,
-            place=place,
+            path=value_path,
             compact=values["disable_any_whitespace"] and writes_json,
             ignored=tuple(name for name, is_given in useless.items() if is_given),
         )
@@ -131,10 +132,10 @@ _OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespa
 _FIELDS = {"json": "json_schema", "regex": "regex", "structural_tag": "structural_tag"}
 
 
-def _constrained(place: str, value: Any) -> Constrained | None:
+def _make_constrained(path: str, value: Any) -> Constrained | None:
     """The constraint under a key; None where its value sets none."""
-    if place == "json_object":
+    if path == "json_object":
         return Constrained("json_schema", {"type": "object"}) if value else None
     if value in (None, ""):
         return None
-    return value if isinstance(value, Constrained) else Constrained(_FIELDS[place], value)
+    return value if isinstance(value, Constrained) else Constrained(_FIELDS[path], value)

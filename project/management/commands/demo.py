@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from completions.catalog import entries
 from project.management import startup
 from project.processes import logs, services
-from project.processes.endpoint import Endpoint, free_port
+from project.processes.endpoint import Endpoint, find_free_port
 from project.processes.supervisor import StopRequested, Supervisor
 
 START_PATIENCE = 120.0
@@ -33,26 +33,26 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         logging.disable(logging.INFO)  # the user sees what this command writes
         startup.prepare_process()
-        with startup.explained():
+        with startup.explain_errors():
             models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
-            if startup.missing(models):
+            if startup.list_missing(models):
                 _prepare_models()
             self.started = time.monotonic()
             self._write(
                 "Starting Valkey, a worker with the model, a background worker, the web server"
             )
             try:
-                self._run(Endpoint("127.0.0.1", free_port()), models)
+                self._run(Endpoint("127.0.0.1", find_free_port()), models)
             except StopRequested:
                 message = "interrupted; everything was stopped"
                 raise CommandError(message, returncode=130) from None
-        self._write(f"\nAll done and stopped, in {self._elapsed():.1f} s.")
+        self._write(f"\nAll done and stopped, in {self._measure_elapsed():.1f} s.")
         self._write("Next: `make serve` keeps it running.")
 
     def _run(self, endpoint: Endpoint, models: entries.Catalog) -> None:
         name = f"make-demo-{secrets.token_hex(4)}"
         printed = io.StringIO()
-        chosen = services.declare(models, endpoint, services.NAMES)
+        chosen = services.list_services(models, endpoint, services.NAMES)
         settings.LOG_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(settings.LOG_DIR / "up.log", "w", buffering=1) as log:
 
@@ -81,23 +81,23 @@ class Command(BaseCommand):
         # The main thread supervises the processes meanwhile.
         scenes = ThreadPoolExecutor(1).submit(showcase.run, endpoint.url, key, model, self._write)
         if not supervisor.wait_until(scenes.done, SHOW_PATIENCE):
-            raise CommandError(f"not done after {SHOW_PATIENCE:.0f} s.\n{_ends_of_logs()}")
+            raise CommandError(f"not done after {SHOW_PATIENCE:.0f} s.\n{_format_log_ends()}")
         try:
             scenes.result()
         except showcase.ShowcaseError as error:
-            raise CommandError(f"{error}\n{_ends_of_logs()}") from error
+            raise CommandError(f"{error}\n{_format_log_ends()}") from error
 
     def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
         while not supervisor.wait_until(endpoint.is_ready, PROGRESS, interval=0.1):
-            waited = self._elapsed()
-            if supervisor.failing():
-                raise CommandError(f"the service did not start.\n{_ends_of_logs()}")
+            waited = self._measure_elapsed()
+            if supervisor.list_failing():
+                raise CommandError(f"the service did not start.\n{_format_log_ends()}")
             if waited > START_PATIENCE:
-                raise CommandError(f"not ready after {waited:.0f} s.\n{_ends_of_logs()}")
+                raise CommandError(f"not ready after {waited:.0f} s.\n{_format_log_ends()}")
             self._write(f"   loading the model: {waited:.0f} s")
-        self._write(f"   ready after {self._elapsed():.1f} s: {endpoint.url}")
+        self._write(f"   ready after {self._measure_elapsed():.1f} s: {endpoint.url}")
 
-    def _elapsed(self) -> float:
+    def _measure_elapsed(self) -> float:
         return time.monotonic() - self.started
 
     def _write(self, line: str) -> None:
@@ -112,6 +112,6 @@ def _prepare_models() -> None:
         raise CommandError("the models cannot be prepared; the reason is above")
 
 
-def _ends_of_logs() -> str:
+def _format_log_ends() -> str:
     paths = sorted(settings.LOG_DIR.glob("*.log"))
-    return "\n".join(f"--- the end of {path}:\n{logs.tail(path)}" for path in paths)
+    return "\n".join(f"--- the end of {path}:\n{logs.read_tail(path)}" for path in paths)

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from completions.catalog import entries
-from project.celery import engine_app
+from project.celery import make_engine_app
 
 
 class Command(BaseCommand):
@@ -51,7 +51,7 @@ class Command(BaseCommand):
             step_ms=settings.STEP_MS,
             max_held_bytes=settings.MAX_HELD_BYTES,
         )
-        sys.exit(run(engine_app(), entry, worker_options))
+        sys.exit(run(make_engine_app(), entry, worker_options))
 
 
 def main(arguments: list[str]) -> None:

@@ -23,8 +23,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, models: list[str], verify: bool, **options: Any) -> None:
         try:
-            known = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
-            for entry in [known.choose(name) for name in models] or list(known):
+            catalog = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            for entry in [catalog.choose(name) for name in models] or list(catalog):
                 self._prepare(entry)
                 if verify and (damaged := model_preparation.verify(entry)):
                     raise CommandError(

@@ -32,10 +32,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=_port, default=os.environ.get("PORT", "8000"))
+        parser.add_argument("--port", type=_parse_port, default=os.environ.get("PORT", "8000"))
         parser.add_argument(
             "--only",
-            type=_names,
+            type=_parse_names,
             default=services.NAMES,
             metavar="web,worker,...",
             help=f"some of {', '.join(services.NAMES)}; the embedded Valkey comes with each",
@@ -45,13 +45,13 @@ class Command(BaseCommand):
         self.secret: str | None = None
         startup.prepare_process()
         endpoint = Endpoint(options["host"], options["port"])
-        with startup.explained():
+        with startup.explain_errors():
             models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             if {"web", "worker"} & set(only):
                 _require_prepared(models)
                 for entry in models:  # or the service would start, and refuse all its requests
                     model_files.load(entry)
-            chosen = services.declare(models, endpoint, only)
+            chosen = services.list_services(models, endpoint, only)
             with (
                 contextlib.suppress(StopRequested),
                 Supervisor(settings.QUIRE_HOME, self._say) as supervisor,
@@ -78,14 +78,14 @@ class Command(BaseCommand):
     def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
         started = time.monotonic()
         while not supervisor.wait_until(endpoint.is_ready, REMINDER, interval=0.25):
-            reasons = explain_failures(endpoint.failures(), supervisor)
+            reasons = explain_failures(endpoint.get_failures(), supervisor)
             self._say(f"not ready after {time.monotonic() - started:.0f} s: {reasons}")
-            for name in supervisor.failing():
-                self._say(f"the end of {name}.log:\n{logs.tail(supervisor.log(name))}")
+            for name in supervisor.list_failing():
+                self._say(f"the end of {name}.log:\n{logs.read_tail(supervisor.get_log(name))}")
         self._say(f"ready after {time.monotonic() - started:.1f} s: {endpoint.url}")
 
     def _show(self, endpoint: Endpoint, models: entries.Catalog) -> None:
-        command = endpoint.curl(self.secret or "$QUIRE_API_KEY", next(iter(models)).id)
+        command = endpoint.make_curl(self.secret or "$QUIRE_API_KEY", next(iter(models)).id)
         self._write(f"\nTry it (Ctrl-C stops everything):\n\n{command}\n")
         self._write(f"Documentation: {endpoint.url}/docs")
         self._write(f"Admin: {endpoint.url}/admin/ (its first user: manage.py createsuperuser)\n")
@@ -104,20 +104,20 @@ class Command(BaseCommand):
 def explain_failures(failures: Mapping[str, str], supervisor: Supervisor) -> str:
     """Return why the service is not ready, with what only this machine's operator may see."""
     reasons = dict(failures)
-    if "worker" in reasons and supervisor.pid("worker") and not supervisor.failing():
-        reasons["worker"] = f"loads its model (log: {supervisor.log('worker')})"
+    if "worker" in reasons and supervisor.get_pid("worker") and not supervisor.list_failing():
+        reasons["worker"] = f"loads its model (log: {supervisor.get_log('worker')})"
     if "redis" in reasons:
-        reasons["redis"] += f" at {_address(settings.REDIS_URL)}"
+        reasons["redis"] += f" at {_make_address(settings.REDIS_URL)}"
     return "; ".join(f"{part}: {reason}" for part, reason in reasons.items())
 
 
-def _address(url: str) -> str:
+def _make_address(url: str) -> str:
     """Return a URL without its user, password and options."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in services.NAMES]
     if unknown:
@@ -127,7 +127,7 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not (text.isdecimal() and 1 <= int(text) <= LARGEST_PORT):
         raise ArgumentTypeError(f"{text!r} is not a port; use a number from 1 to {LARGEST_PORT}")
     return int(text)
@@ -144,10 +144,10 @@ def _require_free(endpoint: Endpoint) -> None:
 
 
 def _require_prepared(models: entries.Catalog) -> None:
-    missing = startup.missing(models)
+    missing = startup.list_missing(models)
     if missing:
-        listed = "\n".join(f"  {entry.id} in {entry.folder}" for entry in missing)
+        folders = "\n".join(f"  {entry.id} in {entry.folder}" for entry in missing)
         raise CommandError(
-            f"not on this machine yet, or not as models.toml pins it:\n{listed}\n"
+            f"not on this machine yet, or not as models.toml pins it:\n{folders}\n"
             "Run `make`, or `python manage.py prepare_model`, then start again."
         )

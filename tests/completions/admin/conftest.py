@@ -44,5 +44,5 @@ def live(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> redis.Re
     def store() -> Iterator[SyncStore]:
         yield JobStore(redis_client, settings.REDIS_PREFIX)
 
-    monkeypatch.setattr(state, "store", store)
+    monkeypatch.setattr(state, "open_store", store)
     return redis_client

@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
     ],
 )  # fmt: skip
 def test_compact_numbers(number: float | None, text: str) -> None:
-    assert display.compact(number) == text
+    assert display.format_compact(number) == text
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_compact_numbers(number: float | None, text: str) -> None:
     ],
 )  # fmt: skip
 def test_money_has_the_digits_that_its_size_needs(nanos: int | None, text: str) -> None:
-    assert display.money(nanos) == text
+    assert display.format_money(nanos) == text
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_money_has_the_digits_that_its_size_needs(nanos: int | None, text: str) 
 def test_durations_are_written_in_the_unit_that_suits_them(
     milliseconds: float | None, text: str
 ) -> None:
-    assert display.milliseconds(milliseconds) == text
+    assert display.format_milliseconds(milliseconds) == text
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_durations_are_written_in_the_unit_that_suits_them(
     [(0, "now"), (59, "59 s ago"), (61, "1 min ago"), (7300, "2 h ago"), (-90_000, "in 1 d")],
 )
 def test_how_long_ago(seconds: int, text: str) -> None:
-    assert display.ago(NOW - timedelta(seconds=seconds), NOW) == text
+    assert display.format_ago(NOW - timedelta(seconds=seconds), NOW) == text
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_how_long_ago(seconds: int, text: str) -> None:
     [(1, 3, "33 %"), (1, 30, "3.3 %"), (0, 5, "0 %"), (5, 5, "100 %"), (0, 0, display.NONE)],
 )
 def test_shares_are_percents_of_the_whole(part: int, whole: int, text: str) -> None:
-    assert display.share(part, whole) == text
+    assert display.format_share(part, whole) == text
 
 
 @pytest.mark.parametrize(
@@ -70,18 +70,22 @@ def test_shares_are_percents_of_the_whole(part: int, whole: int, text: str) -> N
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**20 - 1, "1 MiB"), (10**12, "931 GiB")],
 )
 def test_sizes_are_written_in_the_unit_that_suits_them(count: int, text: str) -> None:
-    assert display.size(count) == text
+    assert display.format_size(count) == text
 
 
 def test_what_others_wrote_stays_text() -> None:
-    for made in (display.code("<b>", '/?a="b'), display.two("<b>", "<i>"), display.label("<b>")):
+    for made in (
+        display.make_code("<b>", '/?a="b'),
+        display.make_two_lines("<b>", "<i>"),
+        display.make_label("<b>"),
+    ):
         assert "<b>" not in made
         assert "<i>" not in made
         assert 'a="b' not in made
 
 
 def test_sparklines_are_as_tall_as_the_largest_value() -> None:
-    drawn = chart_js.sparkline([0, 5, 10], "three days")
+    drawn = chart_js.make_sparkline([0, 5, 10], "three days")
     assert "three days" in drawn
     assert drawn.count("M") == 2
-    assert "no use" in chart_js.sparkline([0, 0], "two days")
+    assert "no use" in chart_js.make_sparkline([0, 0], "two days")

@@ -103,14 +103,14 @@ def test_when_every_line_fails_there_is_no_output_file(bench):
 
 
 def test_thoughts_are_counted(bench, monkeypatch):
-    whole_response = results.whole_response
+    whole_response = results.make_whole_response
 
     def thoughtful(job):
         status, body = whole_response(job)
         body["usage"]["reasoning_tokens"] = 1
         return status, body
 
-    monkeypatch.setattr(results, "whole_response", thoughtful)
+    monkeypatch.setattr(results, "make_whole_response", thoughtful)
     usage = bench.run_to_end(bench.create([request("a"), request("b")]))["usage"]
     assert usage["output_tokens_details"] == {"reasoning_tokens": 2}
     assert usage["output_tokens"] == 4

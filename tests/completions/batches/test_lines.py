@@ -11,7 +11,7 @@ from completions.batches.validation import prepare_line
 from completions.exceptions import APIError
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import Usage, encode_choices, encode_end
-from completions.responses.whole_response import whole_response
+from completions.responses.whole_response import make_whole_response
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -37,7 +37,7 @@ def test_both_endpoints(endpoint, job_id, body, kind):
     events = [
         encode_choices(1, [(0, [5], "yes", "stop", None)]), encode_end(2, "completed", None, usage),
     ]  # fmt: skip
-    status, answer = whole_response(ended(job_id, prepared.view, events, usage))
+    status, answer = make_whole_response(ended(job_id, prepared.view, events, usage))
     assert (status, answer["id"], answer["object"]) == (200, job_id, kind)
     (choice,) = answer["choices"]
     assert choice.get("text", choice.get("message", {}).get("content")) == "yes"

@@ -260,7 +260,7 @@ def _judged_with_a_bug(monkeypatch):
     async def judge(*_constraint):
         raise ValueError("a bug of ours")
 
-    monkeypatch.setattr(preparation, "judge", judge)
+    monkeypatch.setattr(preparation, "validate_grammar", judge)
 
 
 def test_an_unexpected_exception_ends_its_own_line_and_the_others_run(bench, monkeypatch, caplog):
@@ -283,7 +283,7 @@ def test_a_database_that_is_away_is_no_fault_of_a_line(bench, monkeypatch):
     async def judge(*_constraint):
         raise OperationalError
 
-    monkeypatch.setattr(preparation, "judge", judge)
+    monkeypatch.setattr(preparation, "validate_grammar", judge)
     batch = bench.create([request("a", regex="a")])
     bench.turn()
     assert bench.get(batch)["status"] == "validating"  # and is tried again

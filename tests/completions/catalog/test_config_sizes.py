@@ -2,7 +2,7 @@
 
 import pytest
 
-from completions.catalog.config_sizes import context_length, context_limit, vocab_size
+from completions.catalog.config_sizes import get_context_length, get_context_limit, get_vocab_size
 
 
 @pytest.mark.parametrize(
@@ -20,14 +20,14 @@ from completions.catalog.config_sizes import context_length, context_limit, voca
     ],
 )
 def test_a_configuration_states_its_sizes(config, expected):
-    assert (vocab_size(config), context_length(config)) == expected
+    assert (get_vocab_size(config), get_context_length(config)) == expected
 
 
 @pytest.mark.parametrize("text", [{"model_type": "gemma3_text"}, {"hidden_size": 3840}])
 def test_a_nested_configuration_may_leave_both_out(text):
     """Gemma 3 of 4 to 27 billion parameters does."""
     config = {"model_type": "gemma3", "text_config": text}
-    assert (vocab_size(config), context_length(config)) == (262208, 131072)
+    assert (get_vocab_size(config), get_context_length(config)) == (262208, 131072)
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
@@ -49,5 +49,5 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 )
 def test_stretched_positions_allow_a_longer_context(rope, expected):
     config = {"model_type": "qwen2", "max_position_embeddings": 64, **rope}
-    assert (context_length(config), context_limit(config)) == (64, expected)
-    assert context_limit({"model_type": "mamba", **rope}) is None
+    assert (get_context_length(config), get_context_limit(config)) == (64, expected)
+    assert get_context_limit({"model_type": "mamba", **rope}) is None

@@ -60,7 +60,7 @@ def test_settings_of_a_gpu(read):
     assert (entry.gpu_memory_utilization, entry.enforce_eager) == (0.9, False)
     assert (entry.async_scheduling, entry.grammar_threads) == (True, 1)
     assert entry.tensor_parallel_size == 1
-    assert (entry.max_num_seqs, entry.slots) == (None, 64)
+    assert (entry.max_num_seqs, entry.max_sequences) == (None, 64)
     (entry,) = read(
         '[models.a]\npath = "a"\ngpu_memory_utilization = 1\nenforce_eager = true\n'
         "async_scheduling = false\ngrammar_threads = 3\nmax_num_seqs = 5\n"
@@ -69,7 +69,7 @@ def test_settings_of_a_gpu(read):
     assert entry.tensor_parallel_size == 4
     assert (entry.gpu_memory_utilization, entry.enforce_eager) == (1, True)
     assert (entry.async_scheduling, entry.grammar_threads) == (False, 3)
-    assert (entry.max_num_seqs, entry.slots) == (5, 5)
+    assert (entry.max_num_seqs, entry.max_sequences) == (5, 5)
 
 
 @pytest.mark.parametrize("given", ["", 'speculation = "auto"\n', "speculation = true\n"])
@@ -109,13 +109,21 @@ def test_tokens_that_end_every_text(read):
 def test_how_a_model_calls_tools_and_thinks(read):
     (entry,) = read(
         '[models.a]\npath = "a"\ntool_format = "glm"\n'
-        'thinking_marks = ["<think>", "</think>"]\nthinking_switch = "enable_thinking"\n'
+        'think_tags = ["<think>", "</think>"]\nthinking_switch = "enable_thinking"\n'
     )
     assert entry.tool_format == "glm"
-    assert (entry.thinking_marks, entry.thinking_switch) == (
+    assert (entry.think_tags, entry.thinking_switch) == (
         ("<think>", "</think>"), "enable_thinking",
     )  # fmt: skip
     hash(entry)
+
+
+def test_think_tags_have_their_former_name_for_one_version(read):
+    text = '[models.a]\npath = "a"\nthinking_marks = ["<think>", "</think>"]\n'
+    (entry,) = read(text)
+    assert entry.think_tags == ("<think>", "</think>")
+    with pytest.raises(CatalogError, match="keep only think_tags"):
+        read(text + 'think_tags = ["<t>", "</t>"]\n')
 
 
 def test_a_model_is_chosen_by_name_or_as_the_only_one(read):
@@ -154,12 +162,12 @@ def test_a_model_is_chosen_by_name_or_as_the_only_one(read):
         ('[models.a]\npath = "a"\nlogit_processors.x = "y"\n', "'x' must be 'module:attribute'"),
         ("[models]\na = 3\n", "must be a table"),
         ('[models.a]\npath = "a"\ntool_format = "x"\n', "tool_format must be one of hermes,"),
-        ('[models.a]\npath = "a"\nthinking_marks = "x"\n', "must be of type array"),
-        ('[models.a]\npath = "a"\nthinking_marks = ["x"]\n', "must be two strings"),
+        ('[models.a]\npath = "a"\nthink_tags = "x"\n', "must be of type array"),
+        ('[models.a]\npath = "a"\nthink_tags = ["x"]\n', "must be two strings"),
         ('[models.a]\npath = "a"\nstop_token_ids = [-1]\n', "integers of at least 0"),
         ('[models.a]\npath = "a"\nstop_token_ids = ["x"]\n', "integers of at least 0"),
-        ('[models.a]\npath = "a"\nthinking_marks = ["x", " "]\n', "must be two strings"),
-        ('[models.a]\npath = "a"\nthinking_switch = "x"\n', "needs thinking_marks"),
+        ('[models.a]\npath = "a"\nthink_tags = ["x", " "]\n', "must be two strings"),
+        ('[models.a]\npath = "a"\nthinking_switch = "x"\n', "needs think_tags"),
     ],
 )
 def test_mistakes_are_named(read, text, complaint):

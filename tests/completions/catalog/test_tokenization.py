@@ -30,7 +30,7 @@ TEXTS = ["", "a", "grüße 中文 🙂", "</s> in <s>", "\n\r\u2028\x00 \t" * 9,
 
 @pytest.fixture
 def model(served: None) -> ModelFiles:
-    return model_files.load(model_files.served_models().choose("tiny"))
+    return model_files.load(model_files.load_catalog().choose("tiny"))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def in_child(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(tokenization, "LONG", -1)
     monkeypatch.setattr(tokenization, "_PIECE", 1)
     yield
-    tokenization._children().close()
+    tokenization._get_children().close()
 
 
 def byte_level() -> Tokenizer:
@@ -105,7 +105,7 @@ def test_a_child_gives_the_same_ids_and_texts(model: ModelFiles) -> None:
     for special in (True, False):
         ids = [tokenizer.encode(text, add_special_tokens=special).ids for text in TEXTS]
         found = [tokenization.encode(model, text, special) for text in TEXTS]
-        assert [each.as_list() for each in found] == ids
+        assert [each.to_list() for each in found] == ids
         assert [each.count for each in found] == list(map(len, ids))
         assert tokenization.encode_all(model, TEXTS, special) == ids
     plain = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
@@ -118,7 +118,7 @@ def test_a_child_gives_the_same_ids_and_texts(model: ModelFiles) -> None:
 def test_short_texts_need_no_child(model: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenization, "_ask", None)
     ids = model.tokenizer.encode("some text").ids
-    assert tokenization.encode(model, "some text").as_list() == ids
+    assert tokenization.encode(model, "some text").to_list() == ids
     assert tokenization.encode_all(model, ["some text", ""]) == [ids, ids[:1]]
     assert tokenization.decode_all(model, [ids], True) == ["some text"]
     assert tokenization.decode(model, ids) == "<s>some text"
@@ -127,7 +127,7 @@ def test_short_texts_need_no_child(model: ModelFiles, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("in_child")
 def test_a_child_that_was_killed_is_replaced(model: ModelFiles) -> None:
     before = tokenization.encode(model, "text")
-    with tokenization._children().borrowed() as child:
+    with tokenization._get_children().borrowed() as child:
         os.kill(child.pid, signal.SIGKILL)
         child._process.wait()
         child._process.returncode = None  # nobody has noticed yet
@@ -139,7 +139,7 @@ def test_a_child_answers_whatever_the_numbers_of_its_pipes(model: ModelFiles) ->
     """select() refuses descriptors from 1024 on, and a web process has one per stream."""
     taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        assert tokenization.encode(model, "a").as_list() == model.tokenizer.encode("a").ids
+        assert tokenization.encode(model, "a").to_list() == model.tokenizer.encode("a").ids
     finally:
         for descriptor in taken:
             os.close(descriptor)
@@ -160,7 +160,7 @@ def test_no_question_gets_the_answer_to_another(
     with pytest.raises(MemoryError):
         tokenization.encode(model, "a secret")
     monkeypatch.setattr(ChildProcess, "exchange", exchange)
-    assert tokenization.encode(model, "b").as_list() == model.tokenizer.encode("b").ids
+    assert tokenization.encode(model, "b").to_list() == model.tokenizer.encode("b").ids
 
 
 @pytest.mark.usefixtures("in_child")

@@ -7,7 +7,7 @@ import pytest
 
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
-from completions.chat.conversation import prompt_text
+from completions.chat.conversation import render_prompt
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, dump
@@ -33,7 +33,7 @@ def render(folder: Path, source: str, messages: Any, form: str | None = "hermes"
     (folder / "chat_template.jinja").write_text(source)
     model = ModelFiles(ModelEntry("m", folder), 10, 64, (), 0)
     tools = kw.pop("tools", TOOLS)
-    return prompt_text(model, messages, tools, TOOL_FORMATS[form] if form else None, kw)
+    return render_prompt(model, messages, tools, TOOL_FORMATS[form] if form else None, kw)
 
 
 def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_the_preamble_joins_a_system_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("form", "apart"), [("hermes", "\n"), ("llama3", "\n\n"), ("glm", "\n")])
 def test_tools_are_listed_as_the_format_separates_them(form: str, apart: str) -> None:
     tools = [Tool("f"), Tool("g")]
-    listed = apart.join(dump(tool.as_dict()) for tool in tools)
-    assert f"\n{listed}" in TOOL_FORMATS[form].preamble(tools)
+    listed = apart.join(dump(tool.to_dict()) for tool in tools)
+    assert f"\n{listed}" in TOOL_FORMATS[form].write_preamble(tools)
 
 
 def test_a_template_that_lists_tools_but_no_calls_gets_calls_as_text(tmp_path: Path) -> None:

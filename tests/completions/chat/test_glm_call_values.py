@@ -24,7 +24,7 @@ def nested(schema: Any, levels: int) -> Any:
 def read(schema: Any, text: str, **root: Any) -> Any:
     """The value of the argument `a`, whose schema is given."""
     reader = ArgumentReader({"type": "object", "properties": {"a": schema}, **root})
-    return text if reader.is_string("a") else json.loads(reader.as_json("a", text))
+    return text if reader.is_string("a") else json.loads(reader.to_json("a", text))
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from completions.chat.call_parser import Arguments
-from completions.chat.grammar import BudgetError, Calls, Thoughts, answer_constraint
-from completions.chat.thinking import Marks
+from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
+from completions.chat.reasoning import ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Call, Tool, ToolChoice
+from completions.chat.tools import Tool, ToolCall, ToolChoice
 from completions.grammars import Constraint, Limits, TokenSource, tokens, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
 
-THINK = Marks("<think>", "</think>")
+THINK = ThinkTags("<think>", "</think>")
 PARAMETERS = {
     "type": "object",
     "properties": {
@@ -29,10 +29,10 @@ PARAMETERS = {
     "required": ["city", "unit"],
     "additionalProperties": False,
 }
-STRICT = Tool("weather", "w", PARAMETERS, strict=True, place="tools[0]")
-LOOSE = Tool("add", None, {"type": "object"}, place="tools[1]")
-GOOD = Call("weather", {"city": "New York", "days": 3, "unit": "C"})
-ANY = Call("add", {"x": "1"})
+STRICT = Tool("weather", "w", PARAMETERS, strict=True, path="tools[0]")
+LOOSE = Tool("add", None, {"type": "object"}, path="tools[1]")
+GOOD = ToolCall("weather", {"city": "New York", "days": 3, "unit": "C"})
+ANY = ToolCall("add", {"x": "1"})
 
 
 def tokenizer(specials: list[str]) -> Tokenizer:
@@ -58,11 +58,11 @@ class Bench:
     def fits(
         self,
         text: str,
-        calls: Calls | None = None,
-        thoughts: Thoughts | None = None,
+        calls: ToolCalls | None = None,
+        thoughts: Reasoning | None = None,
         constraint: Constraint | None = None,
     ) -> bool:
-        wanted = answer_constraint(thoughts, calls, constraint)
+        wanted = make_answer_constraint(thoughts, calls, constraint)
         if wanted is None:
             return True
         grammar = translate(wanted, self.compiler).grammar
@@ -78,22 +78,22 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path, [])
 
 
-def calls(form: str, *tools: Tool, **choice: Any) -> Calls:
-    return Calls(TOOL_FORMATS[form], tools or (STRICT, LOOSE), ToolChoice(**choice))
+def calls(form: str, *tools: Tool, **choice: Any) -> ToolCalls:
+    return ToolCalls(TOOL_FORMATS[form], tools or (STRICT, LOOSE), ToolChoice(**choice))
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 @pytest.mark.parametrize("special", [False, True])
 def test_calls_between_text(tmp_path: Path, form: str, special: bool) -> None:
-    bench = Bench(tmp_path, ["<|x|>", *TOOL_FORMATS[form].marks] if special else [])
+    bench = Bench(tmp_path, ["<|x|>", *TOOL_FORMATS[form].delimiters] if special else [])
     good, loose = TOOL_FORMATS[form].write(GOOD), TOOL_FORMATS[form].write(ANY)
     asked = calls(form)
     assert bench.fits("Hello.", asked)
     assert bench.fits("", asked)
     assert bench.fits(good, asked)
     assert bench.fits(f"I look.\n{good}\n{loose}\nand wait", asked)
-    assert not bench.fits(TOOL_FORMATS[form].write(Call("delete", {})), asked)
-    assert not bench.fits(TOOL_FORMATS[form].write(Call("weather", {"city": "Rome"})), asked)
+    assert not bench.fits(TOOL_FORMATS[form].write(ToolCall("delete", {})), asked)
+    assert not bench.fits(TOOL_FORMATS[form].write(ToolCall("weather", {"city": "Rome"})), asked)
     assert not bench.fits(good[:-1], asked)
     if special:
         assert bench.fits(f"a<|x|>b<|x|>{good}<|x|>", asked)
@@ -134,8 +134,8 @@ def test_strict_arguments_fit_their_schema(bench: Bench, form: str) -> None:
         ({"city": "a", "unit": "F", "more": 1}, False),
         ({"unit": "F"}, False),
     ]:
-        assert bench.fits(written(Call("weather", arguments)), asked) is fits, arguments
-    assert bench.fits(written(Call("add", {"anything": [1, {"a": None}]})), asked)
+        assert bench.fits(written(ToolCall("weather", arguments)), asked) is fits, arguments
+    assert bench.fits(written(ToolCall("add", {"anything": [1, {"a": None}]})), asked)
 
 
 @pytest.mark.parametrize("form", ["hermes", "llama3"])
@@ -152,7 +152,7 @@ def test_arguments_are_an_object_whatever_the_schema_leaves_open(
     bench: Bench, form: str, parameters: dict[str, Any]
 ) -> None:
     asked = calls(form, Tool("f", None, parameters, strict=True), mode="required")
-    written = TOOL_FORMATS[form].write(Call("f", {"x": 1}))
+    written = TOOL_FORMATS[form].write(ToolCall("f", {"x": 1}))
     assert bench.fits(written, asked)
     for other in ("[]", "1", "null", '"a"'):
         assert not bench.fits(written.replace('{"x":1}', other), asked)
@@ -176,38 +176,38 @@ def test_thoughts_before_a_constrained_answer(tmp_path: Path, special: bool) -> 
         Constraint("grammar", {"type": "lark", "value": 'start: "yes" | "no"'}),
     ):
         yes = '"yes"' if constraint.field == "json_schema" else "yes"
-        closed, opened = Thoughts(THINK, is_open=False), Thoughts(THINK, is_open=True)
+        closed, opened = Reasoning(THINK, is_open=False), Reasoning(THINK, is_open=True)
         assert bench.fits(yes, None, closed, constraint)
         assert bench.fits(f"<think>\nyes or no?</think>\n\n{yes}", None, closed, constraint)
         assert not bench.fits("<think>a</think>\nmaybe", None, closed, constraint)
         assert bench.fits(f"hm</think>{yes}", None, opened, constraint)
         assert not bench.fits(yes, None, opened, constraint)
-        required = Thoughts(THINK, is_open=False, required=True)
+        required = Reasoning(THINK, is_open=False, required=True)
         assert not bench.fits(yes, None, required, constraint)
 
 
 def test_a_budget_of_thoughts_in_tokens(tmp_path: Path) -> None:
     bench = Bench(tmp_path, ["<think>", "</think>"])
     end = bench.tokenizer.token_to_id("</think>")
-    thoughts = Thoughts(THINK, is_open=True, budget=3, end_id=end)
+    thoughts = Reasoning(THINK, is_open=True, budget=3, end_id=end)
     assert bench.fits("abc</think>\nfree text", None, thoughts)
     assert bench.fits("</think>", None, thoughts)
     assert not bench.fits("abcd</think>", None, thoughts)
     assert not bench.fits("abc</s></think>", None, thoughts)
     with pytest.raises(BudgetError):
-        answer_constraint(Thoughts(THINK, True, budget=3), None, None)
+        make_answer_constraint(Reasoning(THINK, True, budget=3), None, None)
 
 
 def test_thoughts_that_are_asked_for_come(bench: Bench) -> None:
-    wanted = Thoughts(THINK, False, True)
+    wanted = Reasoning(THINK, False, True)
     assert bench.fits("<think>so</think>Yes.", thoughts=wanted)
     assert not bench.fits("Yes.", thoughts=wanted)
 
 
 def test_no_grammar_where_anything_goes(bench: Bench) -> None:
-    assert answer_constraint(Thoughts(THINK, True), None, None) is None
+    assert make_answer_constraint(Reasoning(THINK, True), None, None) is None
     constraint = Constraint("regex", "a")
-    assert answer_constraint(None, None, constraint) is constraint
+    assert make_answer_constraint(None, None, constraint) is constraint
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_no_grammar_where_anything_goes(bench: Bench) -> None:
 def test_a_schema_that_cannot_be_enforced_is_named(
     bench: Bench, form: str, schema: dict[str, Any], pointer: str
 ) -> None:
-    asked = calls(form, Tool("weather", None, schema, strict=True, place="tools[0]"))
-    wanted = answer_constraint(None, asked, None)
+    asked = calls(form, Tool("weather", None, schema, strict=True, path="tools[0]"))
+    wanted = make_answer_constraint(None, asked, None)
     assert wanted is not None
     with pytest.raises(GrammarError) as caught:
         translate(wanted, bench.compiler)
@@ -241,7 +241,7 @@ def test_arguments_fit_their_schema(bench: Bench, form: str, mode: str, strict: 
     written = TOOL_FORMATS[form].write
     asked = calls(form, replace(STRICT, strict=strict), mode=mode)
     assert bench.fits(written(GOOD), asked)
-    assert not bench.fits(written(Call("weather", {"city": {"type": "string"}})), asked)
+    assert not bench.fits(written(ToolCall("weather", {"city": {"type": "string"}})), asked)
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
@@ -252,24 +252,24 @@ def test_a_tool_without_parameters_has_no_arguments(
 ) -> None:
     written = TOOL_FORMATS[form].write
     asked = calls(form, Tool("now", None, parameters, strict), mode="required")
-    assert bench.fits(written(Call("now", {})), asked)
-    assert not bench.fits(written(Call("now", {"x": "1"})), asked)
+    assert bench.fits(written(ToolCall("now", {})), asked)
+    assert not bench.fits(written(ToolCall("now", {"x": "1"})), asked)
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_a_schema_that_cannot_be_enforced_is_loosened_alone(bench: Bench, form: str) -> None:
-    hard = Tool("add", None, {"properties": {"a": {"extends": {}}}}, place="tools[1]")
+    hard = Tool("add", None, {"properties": {"a": {"extends": {}}}}, path="tools[1]")
     asked = calls(form, replace(STRICT, strict=False), hard, mode="required")
-    wanted = answer_constraint(None, asked, None)
+    wanted = make_answer_constraint(None, asked, None)
     assert wanted is not None
-    assert list(translate(wanted, bench.compiler).loosened) == ["tools[1].function.parameters"]
+    assert list(translate(wanted, bench.compiler).relaxed) == ["tools[1].function.parameters"]
     written = TOOL_FORMATS[form].write
     assert bench.fits(written(ANY), asked)
-    assert not bench.fits(written(Call("weather", {"city": "Rome"})), asked)
+    assert not bench.fits(written(ToolCall("weather", {"city": "Rome"})), asked)
 
 
 def test_a_fault_of_the_clients_constraint_names_its_field(bench: Bench) -> None:
-    wanted = answer_constraint(None, calls("hermes"), Constraint("regex", "("))
+    wanted = make_answer_constraint(None, calls("hermes"), Constraint("regex", "("))
     assert wanted is not None
     with pytest.raises(GrammarError) as caught:
         translate(wanted, bench.compiler)
@@ -278,13 +278,13 @@ def test_a_fault_of_the_clients_constraint_names_its_field(bench: Bench) -> None
 
 @pytest.mark.parametrize("special", [False, True])
 def test_glm_strings_hold_their_patterns(tmp_path: Path, special: bool) -> None:
-    bench = Bench(tmp_path, [*TOOL_FORMATS["glm"].marks] if special else [])
+    bench = Bench(tmp_path, [*TOOL_FORMATS["glm"].delimiters] if special else [])
     schema = {"properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}}
     asked = calls("glm", Tool("f", None, schema, strict=True), mode="required")
     written = TOOL_FORMATS["glm"].write
-    assert bench.fits(written(Call("f", {"zip": "10115"})), asked)
-    assert not bench.fits(written(Call("f", {"zip": "1011"})), asked)
-    assert not bench.fits(written(Call("f", {"zip": "10115", "more": "x"})), asked)
+    assert bench.fits(written(ToolCall("f", {"zip": "10115"})), asked)
+    assert not bench.fits(written(ToolCall("f", {"zip": "1011"})), asked)
+    assert not bench.fits(written(ToolCall("f", {"zip": "10115", "more": "x"})), asked)
 
 
 @pytest.mark.parametrize(
@@ -307,9 +307,9 @@ def test_what_glm_writes_without_quotes_is_read_by_its_schema(
     parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": definitions}
     tool = Tool("f", None, parameters, strict=True)
     for value in values:
-        call = TOOL_FORMATS["glm"].write(Call("f", {"a": value}))
+        call = TOOL_FORMATS["glm"].write(ToolCall("f", {"a": value}))
         assert bench.fits(call, calls("glm", tool, mode="required"))
-        events = TOOL_FORMATS["glm"].parser([tool]).push(call)
+        events = TOOL_FORMATS["glm"].make_parser([tool]).push(call)
         text = "".join(event.text for event in events if isinstance(event, Arguments))
         assert json.loads(text) == {"a": value}
 
@@ -318,7 +318,7 @@ def test_many_optional_arguments_of_glm_stay_small(bench: Bench) -> None:
     properties = {f"p{i}": {"type": ("string", "integer")[i % 2]} for i in range(40)}
     tools = [Tool(f"f{i}", None, {"properties": properties}, strict=True) for i in range(20)]
     asked = calls("glm", *tools)
-    assert bench.fits(TOOL_FORMATS["glm"].write(Call("f7", {"p2": "x", "p31": 4})), asked)
+    assert bench.fits(TOOL_FORMATS["glm"].write(ToolCall("f7", {"p2": "x", "p31": 4})), asked)
 
 
 def test_glm_strings_with_lengths_and_shared_definitions(bench: Bench) -> None:
@@ -333,8 +333,8 @@ def test_glm_strings_with_lengths_and_shared_definitions(bench: Bench) -> None:
     tool = Tool("f", None, json.loads(json.dumps(schema)), strict=True)
     asked = calls("glm", tool, mode="required")
     written = TOOL_FORMATS["glm"].write
-    assert bench.fits(written(Call("f", {"short": "abc", "point": [1, 2]})), asked)
-    assert bench.fits(written(Call("f", {})), asked)
-    assert not bench.fits(written(Call("f", {"short": "abcd"})), asked)
-    assert not bench.fits(written(Call("f", {"short": ""})), asked)
-    assert not bench.fits(written(Call("f", {"point": [1, 2, 3]})), asked)
+    assert bench.fits(written(ToolCall("f", {"short": "abc", "point": [1, 2]})), asked)
+    assert bench.fits(written(ToolCall("f", {})), asked)
+    assert not bench.fits(written(ToolCall("f", {"short": "abcd"})), asked)
+    assert not bench.fits(written(ToolCall("f", {"short": ""})), asked)
+    assert not bench.fits(written(ToolCall("f", {"point": [1, 2, 3]})), asked)

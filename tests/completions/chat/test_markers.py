@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.markers import MarkFilter, split_at
+from completions.chat.markers import MarkerFilter, split_at
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ MARKS = ("<b>", "<bb>", "[end]")
 )
 def test_marks_are_filtered_alike_however_the_text_is_cut(scraps: list[str], place: int) -> None:
     text = "".join(scraps)
-    one, two = MarkFilter(MARKS), MarkFilter(MARKS)
+    one, two = MarkerFilter(MARKS), MarkerFilter(MARKS)
     whole = one.push(text) + one.finish()
     assert two.push(text[:place]) + two.push(text[place:]) + two.finish() == whole
     if not any(mark in text for mark in MARKS):
@@ -42,7 +42,7 @@ def test_marks_are_filtered_alike_however_the_text_is_cut(scraps: list[str], pla
 
 
 def test_nothing_is_held_back_without_need() -> None:
-    filtered = MarkFilter(MARKS)
+    filtered = MarkerFilter(MARKS)
     assert [filtered.push(piece) for piece in ("a<", "b", "b>c", "[x")] == ["a", "", "c", "[x"]
     assert filtered.finish() == ""
-    assert MarkFilter(()).push("<b>") == "<b>"
+    assert MarkerFilter(()).push("<b>") == "<b>"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.chat.parser import OutputParser
-from completions.chat.thinking import Marks, ThinkingParser
+from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Call, Tool
+from completions.chat.tools import Tool, ToolCall
 
-MARKS = Marks("<think>", "</think>")
+MARKS = ThinkTags("<think>", "</think>")
 TOOLS = (
     Tool("get_weather", "w", {"type": "object", "properties": {"city": {"type": "string"}}}),
     Tool("add", None, None),
@@ -27,8 +27,8 @@ def message(
 ) -> dict[str, Any]:
     """What an OpenAI client makes of the deltas; `thinking`: is the prompt inside thoughts."""
     parser = OutputParser(
-        None if thinking is None else ThinkingParser(MARKS, is_open=thinking),
-        TOOL_FORMATS[form].parser(TOOLS) if form else None,
+        None if thinking is None else ReasoningParser(MARKS, is_open=thinking),
+        TOOL_FORMATS[form].make_parser(TOOLS) if form else None,
         HIDDEN,
     )
     deltas = [*map(parser.push, pieces), parser.finish()]
@@ -52,25 +52,25 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
     return [text[low:high] for low, high in pairwise(edges)]
 
 
-WEATHER = Call("get_weather", {"city": 'Pa"ris {x}\n</tool'})
-ADD = Call("add", {"a": 1, "b": [2, {"c": '}]"'}], "d": "é🍎"})
+WEATHER = ToolCall("get_weather", {"city": 'Pa"ris {x}\n</tool'})
+ADD = ToolCall("add", {"a": 1, "b": [2, {"c": '}]"'}], "d": "é🍎"})
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_what_a_format_writes_it_reads_back(form: str) -> None:
-    written = [TOOL_FORMATS[form].write(call) for call in (WEATHER, ADD, Call("add", {}))]
+    written = [TOOL_FORMATS[form].write(call) for call in (WEATHER, ADD, ToolCall("add", {}))]
     text = "I shall look.\n" + TOOL_FORMATS[form].between.join(written) + "\n"
     found = message([text], form)
     assert found["content"] == "I shall look."
     assert [(name, json.loads(text)) for name, text in found["calls"]] == [
-        (call.name, call.arguments) for call in (WEATHER, ADD, Call("add", {}))
+        (call.name, call.arguments) for call in (WEATHER, ADD, ToolCall("add", {}))
     ]
     assert found["has_called"]
 
 
 SCRAPS = st.sampled_from(
     [
-        *(mark for each in TOOL_FORMATS.values() for mark in (each.opening, *each.marks)),
+        *(mark for each in TOOL_FORMATS.values() for mark in (each.opening, *each.delimiters)),
         *(f.write(call) for f in TOOL_FORMATS.values() for call in (WEATHER, ADD)),
         '{"name": "add", "arguments": {"a": ', '{"arguments": {}, "name": "add"}', "{", "}", '"',
         "\\", ";", "\n", "  ", "<", "</", "add", "text", "é", "<think>", "</think>", *HIDDEN,

@@ -5,7 +5,7 @@ import json
 import pytest
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from completions.contract.llguidance_limits import ENGINE_LIMITS, JUDGE_LIMITS
+from completions.contract.llguidance_limits import ENGINE_LIMITS, VALIDATION_LIMITS
 
 
 def test_the_engine_can_follow_what_the_web_tier_accepts() -> None:
@@ -13,10 +13,10 @@ def test_the_engine_can_follow_what_the_web_tier_accepts() -> None:
         "max_items_in_row", "initial_lexer_fuel", "step_lexer_fuel", "step_max_items",
         "max_lexer_states", "max_grammar_size",
     ):  # fmt: skip
-        assert getattr(ENGINE_LIMITS, name) >= getattr(JUDGE_LIMITS, name), name
+        assert getattr(ENGINE_LIMITS, name) >= getattr(VALIDATION_LIMITS, name), name
 
 
-@pytest.mark.parametrize("limits", [ENGINE_LIMITS, JUDGE_LIMITS])
+@pytest.mark.parametrize("limits", [ENGINE_LIMITS, VALIDATION_LIMITS])
 def test_many_large_patterns_lose_no_text(limits: LLParserLimits) -> None:
     """llguidance prepares large patterns in advance. Where it stopped on the way, texts were
     refused that match."""

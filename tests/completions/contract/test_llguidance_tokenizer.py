@@ -7,7 +7,7 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from completions.contract import llguidance_tokenizer
-from completions.contract.token_bytes import TokenBytes, num_ids
+from completions.contract.token_bytes import TokenBytes, count_ids
 from tests.completions.contract.tokenizers_of_each_kind import ALL, END, TOOL
 
 PADDING = 7
@@ -33,7 +33,7 @@ def forced_ids(built: LLTokenizer, text: str) -> list[int]:
 def test_forced_text_is_cut_as_plain_text(kind: str) -> None:
     tokenizer = ALL[kind]()
     read = TokenBytes(tokenizer)
-    table = read.table(num_ids(tokenizer) + PADDING)
+    table = read.make_table(count_ids(tokenizer) + PADDING)
     end = tokenizer.token_to_id(END)
     built = llguidance_tokenizer.build(read, table, [end])
     for text in (TOOL, f"{END}a b", "ab é", "e\u0301 ab", "\u212b", "a▁b ▁▁日本"):
@@ -47,7 +47,7 @@ def test_an_added_token_takes_no_white_space_along(kind: str) -> None:
     tokenizer = ALL[kind]()
     tokenizer.add_tokens([AddedToken("<tag>", lstrip=True, rstrip=True, special=False)])
     read = TokenBytes(tokenizer)
-    table = read.table(num_ids(tokenizer) + PADDING)
+    table = read.make_table(count_ids(tokenizer) + PADDING)
     built = llguidance_tokenizer.build(read, table, [tokenizer.token_to_id(END)])
     forced = forced_ids(built, "ab  <tag> b")
     assert b"".join(table[id] for id in forced).decode() == "ab  <tag> b"
@@ -57,7 +57,7 @@ def test_an_added_token_takes_no_white_space_along(kind: str) -> None:
 def test_free_text_allows_each_token_and_the_end(kind: str) -> None:
     tokenizer = ALL[kind]()
     read = TokenBytes(tokenizer)
-    table = read.table(num_ids(tokenizer) + PADDING)
+    table = read.make_table(count_ids(tokenizer) + PADDING)
     end = tokenizer.token_to_id(END)
     matcher = LLMatcher(
         llguidance_tokenizer.build(read, table, [end]), "start: /(?s:.*)/", log_level=0
@@ -113,7 +113,7 @@ def test_parts_worked_out_in_advance_change_no_mask(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - any patterns will do
     tokenizer = random_words(rng, 1500)
     read = TokenBytes(tokenizer)
-    table = read.table(num_ids(tokenizer) + PADDING)
+    table = read.make_table(count_ids(tokenizer) + PADDING)
     built = llguidance_tokenizer.build(read, table, [tokenizer.token_to_id(END)])
     plain = built.with_slices([])
     masks = 0
@@ -140,7 +140,7 @@ def test_parts_worked_out_in_advance_change_no_mask(seed: int) -> None:
 def test_each_kind_of_tokenizer_has_the_parts(kind: str) -> None:
     tokenizer = ALL[kind]()
     read = TokenBytes(tokenizer)
-    table = read.table(num_ids(tokenizer) + PADDING)
+    table = read.make_table(count_ids(tokenizer) + PADDING)
     built = llguidance_tokenizer.build(read, table, [tokenizer.token_to_id(END)])
     for pattern in ("[a-z ]{6}", "[A-Za-z_]{2,15}", "([a-z]{1,3} ){2}x", ".{0,20}"):
         first, second = (

@@ -27,7 +27,7 @@ def test_reads_what_json_writes(value: Any) -> None:
 @given(json_values | st.lists(st.integers(-5, 50_000)))
 def test_long_texts_are_read_alike(value: Any) -> None:
     text = json.dumps(value)
-    with patch.multiple(strict_json, _LONG=0, _BRACKETS_AT_ONCE=3):
+    with patch.multiple(strict_json, _LONG=0, _BRACKETS_BATCH_SIZE=3):
         read = loads(text)
     assert repr(read) == repr(loads(text))
 
@@ -74,7 +74,7 @@ def test_whole_surrogate_pairs_are_one_character() -> None:
 )  # fmt: skip
 def test_brackets_inside_texts_and_beside_one_another_are_no_depth(text: str) -> None:
     assert loads(text) == json.loads(text)
-    with patch.object(strict_json, "_BRACKETS_AT_ONCE", 3):
+    with patch.object(strict_json, "_BRACKETS_BATCH_SIZE", 3):
         assert loads(text) == json.loads(text)
 
 

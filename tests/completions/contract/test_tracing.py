@@ -29,7 +29,7 @@ COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
     ],
 )
 def test_the_environment_decides(environment, traced):
-    assert tracing.wanted(environment) is traced
+    assert tracing.is_enabled(environment) is traced
 
 
 def test_off_nothing_is_loaded_and_nothing_travels():
@@ -74,7 +74,7 @@ def test_a_collector_that_is_away_holds_nothing_up(wanted, caplog):
     tracing.start("web")
     assert tracing.tracer is not None
     with tracing.tracer.start_as_current_span("request"):
-        assert tracing.headers()
+        assert tracing.make_headers()
     tracing.stop()
     assert tracing.tracer is None
 
@@ -126,8 +126,8 @@ def test_what_travels_is_short(noted):
     try:
         given = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": noted}
         assert tracing.tracer is not None
-        with tracing.tracer.start_as_current_span("request", context=tracing.parent(given)):
-            travels = tracing.headers()
+        with tracing.tracer.start_as_current_span("request", context=tracing.extract_parent(given)):
+            travels = tracing.make_headers()
         assert f"00-{'a' * 32}-" in travels
         assert len(travels) < 2 * tracing.LONGEST
     finally:

@@ -12,7 +12,7 @@ from completions.batches.validation import InterruptedValidationError
 from completions.endpoints import batches
 from completions.exceptions import APIError
 from completions.models import Batch, File
-from completions.requests import turns
+from completions.requests import fair_semaphore
 
 
 @pytest.mark.django_db(transaction=True)
@@ -34,7 +34,7 @@ def test_a_dry_run_ends_when_its_client_hangs_up(monkeypatch: pytest.MonkeyPatch
     owner: Any = SimpleNamespace(organization_id=1, key_id=1)
 
     async def hang_up() -> None:
-        asked = asyncio.create_task(batches._rehearsed(batch, File(), owner))
+        asked = asyncio.create_task(batches._rehearse(batch, File(), owner))
         assert await asyncio.to_thread(began.wait, 120)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -59,10 +59,10 @@ def test_dry_runs_that_wait_are_bounded(owner, settings, monkeypatch):
 
     def dry_run() -> Any:
         batch = Batch(endpoint="/v1/completions", completion_window="24h")
-        return batches._rehearsed(batch, File(), asking)
+        return batches._rehearse(batch, File(), asking)
 
     async def ask() -> None:
-        checks = turns.current()
+        checks = fair_semaphore.get_checks()
         waiting = []
         for number in range(3):
             waiting.append(asyncio.create_task(dry_run()))
@@ -94,14 +94,16 @@ def test_dry_runs_that_come_together_are_bounded(owner, settings, monkeypatch):
     async def ask() -> Any:
         together = [
             asyncio.create_task(
-                batches._rehearsed(
+                batches._rehearse(
                     Batch(endpoint="/v1/completions", completion_window="24h"), File(), asking
                 )
             )
             for _ in range(8)
         ]
         refused, _ = await asyncio.wait(together, timeout=0)
-        while len(refused) < 5 and turns.current().files.count(asking.organization_id) < 4:
+        while (
+            len(refused) < 5 and fair_semaphore.get_checks().files.count(asking.organization_id) < 4
+        ):
             refused, _ = await asyncio.wait(together, timeout=0.01)
         hold.set()
         return await asyncio.gather(*together, return_exceptions=True)

@@ -81,7 +81,7 @@ def test_not_ready_without_the_database(
     def away() -> None:
         raise OperationalError
 
-    monkeypatch.setattr(health, "_migrated", away)
+    monkeypatch.setattr(health, "_check_migrated", away)
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"database": "does not answer (OperationalError)"}
 

@@ -50,8 +50,8 @@ def test_the_part_of_a_web_process(
 
 
 def test_unknown_paths_and_methods_add_no_time_series() -> None:
-    assert web_metrics.route_of("/v1/completions/cmpl-1") == "/v1/completions/<str:job_id>"
-    assert web_metrics.route_of("/wp-admin/x.php") == "none"
+    assert web_metrics.find_route("/v1/completions/cmpl-1") == "/v1/completions/<str:job_id>"
+    assert web_metrics.find_route("/wp-admin/x.php") == "none"
     web_metrics.count("BREW", "/coffee", 404, None, None)
     labels = [
         sample.labels for family in web_metrics.requests.collect() for sample in family.samples
@@ -64,19 +64,19 @@ def test_long_paths_are_not_kept() -> None:
     tracemalloc.start()
     try:
         for number in range(100):
-            web_metrics.route_of(f"/v1/models/{number}{'x' * 60_000}")
+            web_metrics.find_route(f"/v1/models/{number}{'x' * 60_000}")
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert kept < 1_000_000
-    assert web_metrics.route_of(f"/v1/models/{'x' * 60_000}") == "/v1/models/<path:model_id>"
+    assert web_metrics.find_route(f"/v1/models/{'x' * 60_000}") == "/v1/models/<path:model_id>"
 
 
 def test_the_pages_of_workers_are_merged() -> None:
     page = (
         "# HELP quire_steps_total Steps.\n# TYPE quire_steps_total counter\nquire_steps_total 3\n"
     )
-    families = metrics.merged([MetricsPage("a", "m", page), MetricsPage("b", "m", page)])
+    families = metrics.merge([MetricsPage("a", "m", page), MetricsPage("b", "m", page)])
     text = generate_latest(metrics.Families(families)).decode()
     assert text.count("# TYPE") == 1
     samples = [s for f in text_string_to_metric_families(text) for s in f.samples]

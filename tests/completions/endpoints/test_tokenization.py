@@ -81,7 +81,7 @@ def test_messages_are_those_of_a_chat(
     load = model_files.load
     with monkeypatch.context() as patch:  # the preamble of tools is longer than the context
         patch.setattr(model_files, "load", lambda entry: replace(load(entry), max_model_len=4096))
-        chat = ChatRequestObject.of(body, ANYONE).validate({"model": "texts", **body})
+        chat = ChatRequestObject.parse(body, ANYONE).validate({"model": "texts", **body})
         response = post(api, "tokenize", **{"model": "texts", **body})
     assert response.json()["tokens"] == chat.prompts[0]
     assert response.headers.get("x-ignored-params", "") == ", ".join(chat.ignored)
@@ -162,12 +162,12 @@ def test_a_key_is_needed(client: Client, api: Client) -> None:
 def test_a_huge_text_is_refused_before_it_is_tokenized(
     api: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenization, "MOST_CHARACTERS", 0)
+    monkeypatch.setattr(tokenization, "MAX_CHARACTERS", 0)
     beyond = "x" * (LONGEST * TINY_CONTEXT + 1)
     assert error(api, "tokenize", prompt=beyond) == (400, "context_length_exceeded", "prompt")
     messages = [{"role": "user", "content": beyond}]
     found = error(api, "tokenize", messages=messages)
     assert found == (400, "context_length_exceeded", "messages")
     assert post(api, "tokenize", prompt=beyond[1:]).status_code == 200
-    monkeypatch.setattr(tokenization, "MOST_CHARACTERS", len(beyond))
+    monkeypatch.setattr(tokenization, "MAX_CHARACTERS", len(beyond))
     assert post(api, "tokenize", prompt=beyond).status_code == 200

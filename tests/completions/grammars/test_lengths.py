@@ -7,7 +7,7 @@ from llguidance import LLMatcher
 
 from completions.grammars import Constraint, TokenSource, tokens, translate
 from completions.grammars.compiler import Compiler
-from completions.grammars.lengths import bounds_of
+from completions.grammars.lengths import find_bounds
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def source(tiny_model):
 
 
 def bounds(constraint, source):
-    return bounds_of(translate(constraint, Compiler(source)).grammar, source)
+    return find_bounds(translate(constraint, Compiler(source)).grammar, source)
 
 
 def fields(properties, required=None, **more):
@@ -48,7 +48,7 @@ BOOLEAN = {"type": "boolean"}
 )  # fmt: skip
 def test_bounds_of_grammars_whose_texts_are_known(source, constraint, shortest, longest):
     found = bounds(constraint, source)
-    assert found.least == found.at_least == len(shortest)
+    assert found.min_tokens == found.at_least == len(shortest)
     assert found.most == (None if longest is None else len(longest))
 
 
@@ -63,7 +63,7 @@ def test_bounds_of_grammars_whose_texts_are_known(source, constraint, shortest, 
 )
 def test_what_cannot_be_found_is_unknown_and_never_too_much(source, constraint):
     found = bounds(constraint, source)
-    assert found.least is None
+    assert found.min_tokens is None
     assert 1 <= found.at_least <= 16  # {"a":"ABCD"} has 12, a date 18, abc1234 7, a one
 
 
@@ -99,7 +99,7 @@ def test_no_text_is_shorter_than_the_least(source, one, other):
     properties = {"a": SMALL[one], "b": SMALL[other]}
     constraint = fields(properties, ["a"], additionalProperties=False)
     grammar = translate(constraint, Compiler(source)).grammar
-    found = bounds_of(grammar, source)
+    found = find_bounds(grammar, source)
     lengths = texts_of(grammar, 24)
-    assert found.least == min(lengths)
-    assert found.most is None or found.most >= max(lengths)
+    assert found.min_tokens == min(lengths)
+    assert found.max_tokens is None or found.max_tokens >= max(lengths)

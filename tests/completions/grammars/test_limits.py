@@ -11,8 +11,8 @@ from completions.grammars.limits import (
     check_bytes,
     check_chains,
     check_shape,
-    longest_chain,
-    shape,
+    find_longest_chain,
+    measure_shape,
 )
 from completions.grammars.translation import screen
 
@@ -40,7 +40,7 @@ from completions.grammars.translation import screen
 def test_nesting_and_repetitions_of_a_pattern_are_counted(
     text: str, nesting: int, repetition: int
 ) -> None:
-    found = shape(text, is_regex=True)
+    found = measure_shape(text, is_regex=True)
     assert (found.nesting, found.repetition) == (nesting, repetition)
 
 
@@ -68,7 +68,7 @@ def test_nesting_and_repetitions_of_a_pattern_are_counted(
 def test_nesting_and_repetitions_of_lark_are_counted(
     text: str, nesting: int, repetition: int
 ) -> None:
-    found = shape(text, is_regex=False)
+    found = measure_shape(text, is_regex=False)
     assert (found.nesting, found.repetition) == (nesting, repetition)
 
 
@@ -106,7 +106,7 @@ def test_what_is_not_closed_is_scanned_once(field: str, opening: str, ending: st
 def test_white_space_in_a_count_is_read_once() -> None:
     for is_regex in (True, False):
         for opening in ("{1", "{1,"):
-            assert shape(opening + " " * 250_000, is_regex=is_regex).repetition == 1
+            assert measure_shape(opening + " " * 250_000, is_regex=is_regex).repetition == 1
 
 
 COUNTS = "{999999999}" * 500
@@ -141,10 +141,10 @@ def test_bytes_count_not_characters() -> None:
 
 
 def test_longest_chain() -> None:
-    assert longest_chain({}) == 0
-    assert longest_chain({"a": ["b", "b"], "b": ["c", "a"], "c": ["terminal"]}) == 3
+    assert find_longest_chain({}) == 0
+    assert find_longest_chain({"a": ["b", "b"], "b": ["c", "a"], "c": ["terminal"]}) == 3
     deep = {f"r{i}": [f"r{i + 1}"] for i in range(100_000)}
-    assert longest_chain(deep) == 100_000
+    assert find_longest_chain(deep) == 100_000
 
 
 def test_chains_in_ebnf() -> None:

@@ -129,5 +129,5 @@ def test_neither_special_tokens_nor_padding_are_text(compiler: Compiler) -> None
 def test_ranges_of_tokens_leave_out_ends_and_gaps() -> None:
     ids = {"a": 0, "b": 1, "c": 3, "</s>": 4, "d": 5}
     table = TokenTable(ids, frozenset(ids.values()), eos_token_ids=frozenset([4]))
-    assert table.all_but([]) == [(0, 1), (3, 3), (5, 5)]
-    assert table.all_but([0, 5]) == [(1, 1), (3, 3)]
+    assert table.list_others([]) == [(0, 1), (3, 3), (5, 5)]
+    assert table.list_others([0, 5]) == [(1, 1), (3, 3)]

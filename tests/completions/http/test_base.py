@@ -132,7 +132,7 @@ async def test_large_bodies_of_one_owner_are_held_one_at_a_time_until_they_are_c
             most = max(most, held)
             await asyncio.sleep(0.02)
             held -= 1
-            request.checked()
+            request.start_check()
             checked += 1
             await let.wait()  # what was checked runs, and waits for nobody
             return JSONResponse({})

@@ -16,7 +16,7 @@ from completions.catalog.tokenization import TokenizationError, TokenizerProcess
 from completions.exceptions import APIError, FieldError
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
 from completions.http import error_handlers
-from completions.http.error_handlers import api_error
+from completions.http.error_handlers import make_api_error
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ from completions.http.error_handlers import api_error
     ],
 )
 def test_every_exception_has_a_place(exc: Exception, status: int, code: str) -> None:
-    error = api_error(exc)
+    error = make_api_error(exc)
     assert (error.status_code, error.code) == (status, code)
     assert "secret" not in error.message
 
 
 def test_unhandled_exceptions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        api_error(ZeroDivisionError("seen by the operator"))
+        make_api_error(ZeroDivisionError("seen by the operator"))
     assert "seen by the operator" in caplog.text
 
 
@@ -98,17 +98,20 @@ def test_unknown_paths_of_browsers_get_html(client: Client) -> None:
 
 def test_handlers_of_django() -> None:
     api, page = RequestFactory().get("/v1/x"), RequestFactory().get("/admin/x")
-    for handler, status in ((error_handlers.not_found, 404), (error_handlers.bad_request, 400)):
+    for handler, status in (
+        (error_handlers.handle_not_found, 404),
+        (error_handlers.handle_bad_request, 400),
+    ):
         response = handler(api, SuspiciousOperation())
         assert response.status_code == status
         assert orjson.loads(response.content)["error"]["code"]
         assert handler(page, SuspiciousOperation()).headers["Content-Type"].startswith("text/html")
-    response = error_handlers.server_error(api)
+    response = error_handlers.handle_server_error(api)
     assert response.status_code == 500
     assert orjson.loads(response.content)["error"]["type"] == "server_error"
-    assert error_handlers.server_error(page).headers["Content-Type"].startswith("text/html")
+    assert error_handlers.handle_server_error(page).headers["Content-Type"].startswith("text/html")
 
 
 def test_headers_of_an_error_reach_the_response() -> None:
     error = APIError("generation_timeout")
-    assert error_handlers.response(error).headers["x-should-retry"] == "false"
+    assert error_handlers.make_response(error).headers["x-should-retry"] == "false"

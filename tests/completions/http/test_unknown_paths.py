@@ -38,8 +38,8 @@ def test_the_answer_has_a_hint(client: Client, path: str, hint: str, method: str
 
 
 def test_no_route_that_exists_is_called_missing() -> None:
-    from completions.http.unknown_paths import _NOT_SERVED, _fixed_paths
+    from completions.http.unknown_paths import _NOT_SERVED, _list_fixed_paths
 
-    served = {path.split("/")[2] for path in _fixed_paths()}
+    served = {path.split("/")[2] for path in _list_fixed_paths()}
     assert {"chat", "batches", "usage"} <= served
     assert not served & _NOT_SERVED.keys()

@@ -8,7 +8,7 @@ from celery import Celery
 
 from completions.jobs import message
 from completions.jobs.message import make_message
-from project.celeryconfig import redis_broker_url
+from project.celeryconfig import make_broker_url
 
 pytestmark = pytest.mark.integration
 
@@ -17,7 +17,7 @@ BY_CHANCE = ("delivery_tag", "reply_to")
 
 @pytest.fixture
 def app(valkey, redis_client, monkeypatch):
-    app = Celery("test", broker=redis_broker_url(valkey.url), set_as_current=False)
+    app = Celery("test", broker=make_broker_url(valkey.url), set_as_current=False)
     monkeypatch.setattr(message, "current_app", app)
     message._template.cache_clear()
     yield app

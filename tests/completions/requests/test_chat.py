@@ -13,15 +13,15 @@ from pytest_django.fixtures import Settings
 from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFiles
-from completions.chat.grammar import Thoughts
-from completions.chat.thinking import Marks
+from completions.chat.grammar import Reasoning
+from completions.chat.reasoning import ThinkTags
 from completions.chat.tools import ToolChoice
 from completions.exceptions import APIError
 from completions.grammars.structural_tag import ANSWER
 from completions.requests.chat import ChatRequestObject
 from completions.requests.generation import GenerationRequest
-from completions.requests.judging import judge
-from completions.requests.preparation import Prepared, prepare
+from completions.requests.preparation import PreparedRequest, prepare
+from completions.requests.validation import validate_grammar
 from tests.completions.conftest import TINY_CONTEXT
 from workers.payload import request_params
 
@@ -47,9 +47,9 @@ def models(served: None, tiny_model: Path, tmp_path: Path, settings: Settings) -
     settings.MODELS_FILE.write_text(
         f'[models.tiny]\npath = "{tiny_model}"\n'
         f'[models.caller]\npath = "{folder}"\ntool_format = "hermes"\n'
-        f'[models.thinker]\npath = "{folder}"\nthinking_marks = ["<s>", "</s>"]\n'
+        f'[models.thinker]\npath = "{folder}"\nthink_tags = ["<s>", "</s>"]\n'
         f'thinking_switch = "on"\ntool_format = "glm"\n'
-        f'[models.worded]\npath = "{folder}"\nthinking_marks = ["<think>", "</think>"]\n'
+        f'[models.worded]\npath = "{folder}"\nthink_tags = ["<think>", "</think>"]\n'
         f'[models.bare]\npath = "{tmp_path}/bare"\n'
     )
     shutil.copytree(tiny_model, tmp_path / "bare")
@@ -83,7 +83,7 @@ def test_messages_go_through_the_template() -> None:
     assert request.sampling.max_tokens == TINY_CONTEXT - len(request.prompts[0])
     assert request.constraint is None
     chat = request.chat
-    assert (chat.calls, chat.thoughts, chat.hidden) == (None, None, [])
+    assert (chat.calls, chat.reasoning, chat.hidden) == (None, None, [])
 
 
 def test_raw_prompts_do_not() -> None:
@@ -230,15 +230,17 @@ def test_thinking_is_the_templates_switch(
 ) -> None:
     request = validate({"model": "thinker", "thinking": thinking})
     assert text(request) == f"hi{tail}"
-    expected = thoughts and Thoughts(Marks("<s>", "</s>"), *thoughts, None, 257)
-    assert request.chat.thoughts == expected
+    expected = thoughts and Reasoning(ThinkTags("<s>", "</s>"), *thoughts, None, 257)
+    assert request.chat.reasoning == expected
     # Marks that are special tokens stay in the text for the parser.
     assert request.sampling.skip_special_tokens is (expected is None)
 
 
 def test_thoughts_are_required_where_enabled_and_not_begun() -> None:
     request = validate({"model": "worded", "thinking": {"type": "enabled"}, "regex": "a"})
-    assert request.chat.thoughts == Thoughts(Marks("<think>", "</think>"), False, True, None, None)
+    assert request.chat.reasoning == Reasoning(
+        ThinkTags("<think>", "</think>"), False, True, None, None
+    )
     assert request.constraint.field == ANSWER
 
 
@@ -343,7 +345,7 @@ def test_a_budget_makes_a_grammar() -> None:
 def test_a_budget_that_the_length_leaves_unused_is_none(budget: int) -> None:
     thinking = {"type": "enabled", "budget_tokens": budget}
     request = validate({"model": "thinker", "thinking": thinking, "max_tokens": 9})
-    assert request.chat.thoughts.budget is None
+    assert request.chat.reasoning.budget is None
 
 
 @pytest.mark.parametrize(
@@ -376,7 +378,7 @@ UNKNOWN = {"properties": {"a": {"extends": {}}}}
 PLACE = "tools[0].function.parameters"
 
 
-def prepare_chat(**body: Any) -> Prepared:
+def prepare_chat(**body: Any) -> PreparedRequest:
     full = {"model": "caller", "messages": HI, "max_tokens": 8, **body}
     return async_to_sync(prepare)("/v1/chat/completions", full, ANYONE)
 
@@ -399,16 +401,16 @@ def test_a_strict_schema_that_cannot_be_enforced_is_refused() -> None:
 
 def test_a_grammar_that_fails_as_a_whole_gives_way_to_the_looser_one() -> None:
     request = validate({"model": "caller", "tools": [tool(SCHEMA)]})
-    assert request.looser is not None
-    assert request.looser.places == (PLACE,)
+    assert request.fallback is not None
+    assert request.fallback.paths == (PLACE,)
     assert request.constraint is not None
     tree = {"type": "regex", "pattern": "("}
     bad = request.constraint._replace(value={**request.constraint.value, "format": tree})
-    judged = async_to_sync(judge)(bad, request.model.files, request.looser)
+    judged = async_to_sync(validate_grammar)(bad, request.model.files, request.fallback)
     assert judged.ignored == (PLACE,)
     assert (
         judged.grammar
-        == async_to_sync(judge)(request.looser.constraint, request.model.files).grammar
+        == async_to_sync(validate_grammar)(request.fallback.constraint, request.model.files).grammar
     )
 
 

@@ -14,10 +14,10 @@ from pytest_django.fixtures import Settings
 
 from completions.catalog import model_files
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Call
+from completions.chat.tools import ToolCall
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.responses import sse
-from completions.responses.chat import ChatView
+from completions.responses.chat import ChatResponseContext
 from tests.completions.requests.validating import prepared
 
 PATH = "/v1/chat/completions"
@@ -56,18 +56,21 @@ class Service:
         (ids,) = made.request.prompts
         self.prompt = made.request.model.files.tokenizer.decode(ids)
         self.ignored = list(made.request.ignored)
-        view, half = made.view, len(self.text) // 2
-        assert isinstance(view, ChatView)
+        view, half = made.context, len(self.text) // 2
+        assert isinstance(view, ChatResponseContext)
         events = [
             ChoiceEvent(1, 0, [1], self.text[:half], None, None),
             ChoiceEvent(2, 0, [2], self.text[half:], self.finish_reason, None),
         ]
         if not body.get("stream"):
-            collected = view.collected()
+            collected = view.make_collected()
             collected.add(events)
-            return httpx.Response(200, json=collected.response(END.usage))
-        chunks = view.chunks()
-        frames = [sse.frame(chunk) for _, chunk in (*chunks.of(events), *chunks.end(END))]
+            return httpx.Response(200, json=collected.make_response(END.usage))
+        chunks = view.make_chunks()
+        frames = [
+            sse.make_frame(chunk)
+            for _, chunk in (*chunks.make_chunks(events), *chunks.make_end(END))
+        ]
         headers = {"content-type": "text/event-stream"}
         return httpx.Response(200, content=b"".join([*frames, sse.DONE]), headers=headers)
 
@@ -129,7 +132,7 @@ def as_sent(message: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("returned", [plain, parsed, streamed, gathered])
 def test_calls_are_sent_back(service: Service, client: openai.OpenAI, returned: Any) -> None:
-    call = Call("weather", {"city": "Rome", "days": 2})
+    call = ToolCall("weather", {"city": "Rome", "days": 2})
     service.text = TOOL_FORMATS["hermes"].write(call)
     message = as_sent(returned(client, tools=[TOOL]))
     (made,) = message["tool_calls"]

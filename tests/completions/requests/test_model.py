@@ -25,7 +25,7 @@ TEXT = "x" * 3000
     ],
 )
 def test_long_texts_and_many_parts_take_long_wherever_they_are(body: dict[str, Any]) -> None:
-    assert ChatRequestObject.takes_long(body)
+    assert ChatRequestObject.is_long(body)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_long_texts_and_many_parts_take_long_wherever_they_are(body: dict[str, A
     ],
 )
 def test_ids_and_short_texts_do_not(body: dict[str, Any]) -> None:
-    assert not CompletionRequestObject.takes_long(body)
+    assert not CompletionRequestObject.is_long(body)
 
 
 def test_ids_always_take_long_to_turn_into_text() -> None:
-    assert DetokenizeRequestObject.takes_long({"tokens": [1]})
+    assert DetokenizeRequestObject.is_long({"tokens": [1]})

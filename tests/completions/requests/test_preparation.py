@@ -5,7 +5,7 @@ import dataclasses
 import orjson
 import pytest
 
-from completions.responses.completion import View
+from completions.responses.completion import ResponseContext
 from tests.completions.requests.validating import LEAST, OF_THE_WORKER, prepared
 from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
@@ -44,25 +44,25 @@ def test_what_a_response_is_built_from_can_be_stored() -> None:
         "prompt": [[1], [2, 3]], "return_logprob": [True, False], "logprob_start_len": [0, -1],
         "rid": ["a", "b"], "return_token_ids": True,
     }  # fmt: skip
-    view = prepared({**LEAST, **fields}).view
-    stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
+    view = prepared({**LEAST, **fields}).context
+    stored = ResponseContext(**orjson.loads(orjson.dumps(view.to_dict())))
     assert stored.sglang_logprobs == [[True, 0, [], 0], None]
-    assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
+    assert stored.to_dict() == orjson.loads(orjson.dumps(view.to_dict()))
 
 
 def test_an_echo_has_special_tokens_if_they_are_not_skipped() -> None:
     body = {**LEAST, "prompt": [256, 64], "echo": True}
-    assert prepared(body).view.echo == ["a"]
-    assert prepared({**body, "skip_special_tokens": False}).view.echo == ["<s>a"]
+    assert prepared(body).context.echo == ["a"]
+    assert prepared({**body, "skip_special_tokens": False}).context.echo == ["<s>a"]
 
 
 def test_an_echo_that_ends_within_a_character_can_be_stored() -> None:
     files = prepared(LEAST).request.model.files
     ids = files.tokenizer.encode("a\u20ac", add_special_tokens=False).ids
-    view = prepared({**LEAST, "prompt": [ids, ids[:-1]], "echo": True}).view
+    view = prepared({**LEAST, "prompt": [ids, ids[:-1]], "echo": True}).context
     assert view.open_ends == [None, ["a", "e282"]]
-    stored = View(**orjson.loads(orjson.dumps(view.as_dict())))
-    assert stored.as_dict() == orjson.loads(orjson.dumps(view.as_dict()))
+    stored = ResponseContext(**orjson.loads(orjson.dumps(view.to_dict())))
+    assert stored.to_dict() == orjson.loads(orjson.dumps(view.to_dict()))
 
 
 def test_the_job_holds_the_engines_parameters() -> None:

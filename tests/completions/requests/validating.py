@@ -10,7 +10,7 @@ from completions.accounts.keys import Principal
 from completions.exceptions import APIError
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.generation import GenerationRequest
-from completions.requests.preparation import Prepared, prepare
+from completions.requests.preparation import PreparedRequest, prepare
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
 LEAST = {"model": "tiny", "prompt": [1, 2]}
@@ -24,7 +24,7 @@ class _FieldValues(CompletionRequestObject):
 
 def field_values(body: Any) -> Mapping[str, Any]:
     """The value of every field, without the rules between fields."""
-    values: Mapping[str, Any] = _FieldValues.of(body, ANYONE).validate(body)
+    values: Mapping[str, Any] = _FieldValues.parse(body, ANYONE).validate(body)
     return values
 
 
@@ -35,7 +35,7 @@ def validate(body: Any, principal: Principal = ANYONE) -> GenerationRequest:
     return request
 
 
-def prepared(body: Any, path: str = "/v1/completions") -> Prepared:
+def prepared(body: Any, path: str = "/v1/completions") -> PreparedRequest:
     return async_to_sync(prepare)(path, body, ANYONE)
 
 

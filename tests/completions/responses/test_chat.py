@@ -8,32 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Call
+from completions.chat.tools import ToolCall
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
 from completions.jobs.record import JobRecord
 from completions.responses import token_texts
-from completions.responses.chat import ChatView
+from completions.responses.chat import ChatResponseContext
 
-CALL = TOOL_FORMATS["hermes"].write(Call("f", {"a": [1, "é"]}))
+CALL = TOOL_FORMATS["hermes"].write(ToolCall("f", {"a": [1, "é"]}))
 END = EndEvent(9, "completed", None, Usage(3, 7, 2))
 PIECES = {1: b"<think>", 2: b"a b", 3: b"</think>", 4: b"\nyes"}
 
 
 class Texts:
-    def raw(self, token_id: int) -> bytes:
+    def get_bytes(self, token_id: int) -> bytes:
         return PIECES.get(token_id, b".")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _texts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_texts, "of", lambda model: Texts())
+        patch.setattr(token_texts, "load_token_texts", lambda model: Texts())
         yield
 
 
-def make_view(**changes: Any) -> ChatView:
+def make_view(**changes: Any) -> ChatResponseContext:
     fields = {"id": "chatcmpl-1", "model": "m", "created": 5, "n": 1, "prompt_lengths": [3]}
-    return ChatView(**{**fields, **changes})
+    return ChatResponseContext(**{**fields, **changes})
 
 
 def event(number: int, index: int, text: str, finish: str | None = None) -> ChoiceEvent:
@@ -49,15 +49,17 @@ def cut(text: str, *places: int, index: int = 0, finish: str = "stop") -> list[C
     ]
 
 
-def answer(view: ChatView, events: list[ChoiceEvent]) -> dict[str, Any]:
-    collected = view.collected()
+def answer(view: ChatResponseContext, events: list[ChoiceEvent]) -> dict[str, Any]:
+    collected = view.make_collected()
     collected.add(events)
-    return collected.response(END.usage)
+    return collected.make_response(END.usage)
 
 
-def frames(view: ChatView, events: list[ChoiceEvent], end: EndEvent = END) -> list[dict[str, Any]]:
-    chunks = view.chunks()
-    numbered = [*chunks.of(events), *chunks.end(end)]
+def frames(
+    view: ChatResponseContext, events: list[ChoiceEvent], end: EndEvent = END
+) -> list[dict[str, Any]]:
+    chunks = view.make_chunks()
+    numbered = [*chunks.make_chunks(events), *chunks.make_end(end)]
     assert [number for number, _ in numbered] == list(range(1, len(numbered) + 1))
     assert all(frame["sequence_number"] == number for number, frame in numbered)
     return [frame for _, frame in numbered]
@@ -90,7 +92,7 @@ def test_a_plain_stream() -> None:
 def test_a_call() -> None:
     view = make_view(tool_format="hermes")
     (choice,) = answer(view, cut(CALL))["choices"]
-    call_id = view.call_id(0, 0)
+    call_id = view.make_call_id(0, 0)
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     assert choice["message"]["tool_calls"] == [
@@ -107,7 +109,9 @@ def test_a_call() -> None:
 
 def test_call_ids_differ_by_place_and_request() -> None:
     one, other = make_view(), make_view(id="chatcmpl-2")
-    ids = {view.call_id(choice, i) for view in (one, other) for choice in (0, 1) for i in (0, 1)}
+    ids = {
+        view.make_call_id(choice, i) for view in (one, other) for choice in (0, 1) for i in (0, 1)
+    }
     assert len(ids) == 8
 
 
@@ -119,8 +123,8 @@ def test_calls_cut_short_do_not_finish_as_calls(finish: str, text: str) -> None:
     assert choice["message"]["tool_calls"]
 
 
-def thinking_view(**changes: Any) -> ChatView:
-    return make_view(thinking_marks=("<think>", "</think>"), **changes)
+def thinking_view(**changes: Any) -> ChatResponseContext:
+    return make_view(think_tags=("<think>", "</think>"), **changes)
 
 
 def test_thoughts_and_their_tokens() -> None:
@@ -143,7 +147,7 @@ def test_reasoning_tokens_exclude_an_answer_in_the_same_event() -> None:
 
 
 def test_thoughts_in_one_piece() -> None:
-    view = thinking_view(thinking_open=True, stream_reasoning=False)
+    view = thinking_view(is_reasoning_open=True, stream_reasoning=False)
     found = deltas(frames(view, [event(1, 0, "a "), event(2, 0, "b</think>c", "stop")]))
     assert found[1:] == [{"reasoning_content": "a b", "content": "c"}, {}]
     cut_short = deltas(frames(view, [event(1, 0, "a "), event(2, 0, "b", "length")]))
@@ -181,13 +185,13 @@ def test_a_failed_job_ends_a_stream_with_its_error() -> None:
 
 def test_a_cancelled_choice_keeps_what_it_has() -> None:
     view = make_view(tool_format="hermes")
-    collected = view.collected()
+    collected = view.make_collected()
     collected.add([event(1, 0, "ab <tool")])
     job = JobRecord(
         id="chatcmpl-1", kind="background", state="cancelled", model="m", organization_id=1,
         api_key_id=2, created=0.0, deadline=100.0, ttl=10, finished=50.0, usage=Usage(3, 1),
     )  # fmt: skip
-    (choice,) = collected.polled(job)["choices"]
+    (choice,) = collected.make_polled(job)["choices"]
     assert choice["message"]["content"] == "ab <tool"
     assert choice["finish_reason"] == "abort"
     found = frames(view, [event(1, 0, "ab <tool")], EndEvent(2, "cancelled", None, None))
@@ -217,3 +221,11 @@ def test_deltas_make_the_message(text: list[str], places: list[int]) -> None:
     assert message["content"] == (expected["content"] or "")
     assert message["reasoning_content"] == (expected["reasoning_content"] or "")
     assert message["tool_calls"] == expected.get("tool_calls", [])
+
+
+def test_a_context_of_the_previous_version_is_read():
+    fields = thinking_view(is_reasoning_open=True).to_dict()
+    former = {"think_tags": "thinking_marks", "is_reasoning_open": "thinking_open"}
+    context = ChatResponseContext.load({former.get(name, name): fields[name] for name in fields})
+    assert context == ChatResponseContext.load(fields)
+    assert context.think_tags == ("<think>", "</think>")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.responses.choice_record import ChoiceRecord
-from completions.responses.constraint_report import pointer_at_end, report
+from completions.responses.constraint_report import find_pointer, make_report
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
@@ -36,13 +36,13 @@ values = st.recursive(
     ],
 )
 def test_the_pointer_leads_to_where_the_text_was_cut(text: str, pointer: str | None) -> None:
-    assert pointer_at_end(text) == pointer
+    assert find_pointer(text) == pointer
 
 
 @given(st.lists(values, min_size=1, max_size=3), st.data())
 def test_every_cut_has_a_pointer_into_the_value(value: list[object], data: st.DataObject) -> None:
     text = json.dumps(value)
-    cut = pointer_at_end(text[: data.draw(st.integers(1, len(text)))])
+    cut = find_pointer(text[: data.draw(st.integers(1, len(text)))])
     assert cut is not None
     at: object = value
     for step in cut.split("/")[1:]:
@@ -57,13 +57,13 @@ def test_every_cut_has_a_pointer_into_the_value(value: list[object], data: st.Da
 def test_a_report_has_shares_of_steps_and_where_the_text_was_cut() -> None:
     record = ChoiceRecord(0, texts=['{"a": "x'], finish_reason="length")
     effect = {"forced_tokens": 3, "steps": 4, "overruled": 1, "removed": 1.5}
-    assert report(record, effect) == {
+    assert make_report(record, effect) == {
         "forced_tokens": 3, "steps": 4, "overruled_share": 0.25, "removed_mass": 0.375,
         "cut_at": "/a",
     }  # fmt: skip
     record.finish_reason = "stop"
     none = {"forced_tokens": 3, "steps": 0, "overruled": 0, "removed": 0.0}
-    assert report(record, none) == {
+    assert make_report(record, none) == {
         "forced_tokens": 3, "steps": 0, "overruled_share": None, "removed_mass": None,
         "cut_at": None,
     }  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from completions.jobs.events import ChoiceEvent, EndEvent, Usage
 from completions.responses import token_texts
-from completions.responses.completion import View
+from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
 from completions.responses.token_texts import TokenTexts
 from tests.workers.engine import tiny_models
@@ -35,7 +35,7 @@ TEXTS = st.text("a \n\u00e9\u20ac\u6771\ufffd\U0001f600", max_size=12)
 def _texts() -> Iterator[None]:
     texts = {name: TokenTexts(model) for name, model in MODELS.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_texts, "of", texts.__getitem__)
+        patch.setattr(token_texts, "load_token_texts", texts.__getitem__)
         yield
 
 
@@ -44,7 +44,7 @@ def answered(
 ) -> tuple[str, str]:
     """The text of a completion with an echo: whole, and of a stream with an event per token."""
     echoes = echo_prompts(MODELS[name], [prompt], skip)
-    view = View(
+    view = ResponseContext(
         id="cmpl-1", model=name, created=1, n=1, prompt_lengths=[len(prompt)],
         echo=echoes.texts, open_ends=echoes.open_ends, skip_special_tokens=skip,
     )  # fmt: skip
@@ -55,12 +55,12 @@ def answered(
         for i, (token_id, piece) in enumerate(zip(output, pieces, strict=True))
     ]
     events.append(ChoiceEvent(len(output), 0, [], detokenizer.flush(), "length", None))
-    collected, chunks = view.collected(), view.chunks()
+    collected, chunks = view.make_collected(), view.make_chunks()
     collected.add(events)
     usage = Usage(1, 1, 0)
-    written = [*chunks.of(events), *chunks.end(EndEvent(9, "completed", None, usage))]
+    written = [*chunks.make_chunks(events), *chunks.make_end(EndEvent(9, "completed", None, usage))]
     streamed = "".join(chunk["choices"][0]["text"] for _, chunk in written if chunk["choices"])
-    return collected.response(usage)["choices"][0]["text"], streamed
+    return collected.make_response(usage)["choices"][0]["text"], streamed
 
 
 @given(

@@ -6,9 +6,9 @@ from completions.catalog import model_files
 from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
 from completions.responses.choice_record import ABORT
-from completions.responses.completion import Chunks, Collected, View
-from completions.responses.logprobs import CompletionLogprobs, chat_logprobs, rows
-from completions.responses.sglang import SGLangLogprobs, logprob_arrays
+from completions.responses.completion import Chunks, CollectedResponse, ResponseContext
+from completions.responses.logprobs import CompletionLogprobs, iter_scores, make_chat_logprobs
+from completions.responses.sglang import SGLangLogprobs, make_logprob_arrays
 from tests.completions.responses.test_completion import make_view
 
 pytestmark = pytest.mark.usefixtures("served")
@@ -35,7 +35,7 @@ def scores(*chosen, offsets=(), top=None, named=None):
 
 def test_the_likeliest_and_the_token_itself_by_their_texts():
     best = [[(B, -0.5), (D, -1.0), (A, -2.0)]]
-    (row,) = rows([C], scores(-3.0, top=best), [0])
+    (row,) = iter_scores([C], scores(-3.0, top=best), [0])
     shown = CompletionLogprobs(2, letter).push([row], 1)
     assert shown == {
         "tokens": ["c"], "token_logprobs": [-3.0], "text_offset": [0],
@@ -45,7 +45,7 @@ def test_the_likeliest_and_the_token_itself_by_their_texts():
 
 
 def test_a_row_without_scores_is_the_first_of_a_prompt():
-    found = rows([A, B], scores(None, -1.0, top=[None, [(B, -1.0)]]), [0, 1])
+    found = iter_scores([A, B], scores(None, -1.0, top=[None, [(B, -1.0)]]), [0, 1])
     shown = CompletionLogprobs(1, letter).push(list(found), 2)
     assert shown["token_logprobs"] == [None, -1.0]
     assert shown["top_logprobs"] == [None, {"b": -1.0}]
@@ -53,17 +53,19 @@ def test_a_row_without_scores_is_the_first_of_a_prompt():
 
 def test_tokens_that_were_forced():
     scored = scores(-1.0, -2.0, offsets=(0, 1)) | {"forced": [False, True]}
-    shown = CompletionLogprobs(0, letter).push(list(rows([A, B], scored, [0, 1])), 2)
+    shown = CompletionLogprobs(0, letter).push(list(iter_scores([A, B], scored, [0, 1])), 2)
     assert shown["forced"] == [False, True]
-    chat = chat_logprobs([A, B], scored, 0, token_texts.of("tiny"))
+    chat = make_chat_logprobs([A, B], scored, 0, token_texts.load_token_texts("tiny"))
     assert [each["forced"] for each in chat["content"]] == [False, True]
-    plain = chat_logprobs([A], scores(-1.0, offsets=(0,)), 0, token_texts.of("tiny"))
+    plain = make_chat_logprobs(
+        [A], scores(-1.0, offsets=(0,)), 0, token_texts.load_token_texts("tiny")
+    )
     assert "forced" not in plain["content"][0]
 
 
 def test_tokens_wait_for_their_text_and_trimmed_ones_never_show():
     listed = CompletionLogprobs(0, letter)
-    gained = list(rows([A, B, C], scores(-1.0, -2.0, -3.0), [0, 1, 2]))
+    gained = list(iter_scores([A, B, C], scores(-1.0, -2.0, -3.0), [0, 1, 2]))
     assert listed.push(gained[:2], 1)["tokens"] == ["a"]  # b could still begin a stop string
     assert listed.push(gained[2:], 2)["tokens"] == ["b"]
     assert listed.push([], 2)["tokens"] == []
@@ -71,7 +73,7 @@ def test_tokens_wait_for_their_text_and_trimmed_ones_never_show():
 
 def test_tokens_without_text_are_listed_at_the_end():
     listed = CompletionLogprobs(0, letter)
-    gained = list(rows([A, EOS], scores(-1.0, -2.0), [0, 1]))
+    gained = list(iter_scores([A, EOS], scores(-1.0, -2.0), [0, 1]))
     assert listed.push(gained, 1)["tokens"] == ["a"]  # more text may follow
     assert listed.push([], 1, ends=True)["tokens"] == ["</s>"]
 
@@ -79,7 +81,7 @@ def test_tokens_without_text_are_listed_at_the_end():
 def test_sglangs_arrays():
     wish = SGLangLogprobs(True, 1, [C], -1)
     best = [[(B, -0.5), (A, -1.0)], [(A, -0.1), (B, -3.0)]]
-    found = logprob_arrays(
+    found = make_logprob_arrays(
         "output_", [A, B], scores(-1.0, -3.0, top=best, named=[[-7.0], [-8.0]]), wish, None
     )
     assert found == {
@@ -87,7 +89,7 @@ def test_sglangs_arrays():
         "output_top_logprobs": [[[-0.5, B, None]], [[-0.1, A, None]]],
         "output_token_ids_logprobs": [[[-7.0, C, None]], [[-8.0, C, None]]],
     }
-    only = logprob_arrays(
+    only = make_logprob_arrays(
         "output_", [A], scores(-1.0, named=[[-7.0]]), SGLangLogprobs(False, 0, [C], -1), letter
     )
     assert only == {"output_token_ids_logprobs": [[[-7.0, C, "c"]]]}
@@ -106,19 +108,19 @@ EVENTS = [
 ]  # fmt: skip
 
 
-def view(**changes) -> View:
+def view(**changes) -> ResponseContext:
     fields = {"model": "tiny", "n": 1, "prompt_lengths": [2], "prompts": [PROMPT], **changes}
     return make_view(**fields)
 
 
-def whole(wanted: View):
-    collected = Collected(wanted)
+def whole(wanted: ResponseContext):
+    collected = CollectedResponse(wanted)
     collected.add(EVENTS)
-    return collected.response(None)["choices"][0]
+    return collected.make_response(None)["choices"][0]
 
 
-def streamed(wanted: View):
-    return [chunk["choices"][0] for _, chunk in Chunks(wanted).of(EVENTS)]
+def streamed(wanted: ResponseContext):
+    return [chunk["choices"][0] for _, chunk in Chunks(wanted).make_chunks(EVENTS)]
 
 
 def joined(pieces):
@@ -154,13 +156,13 @@ def test_an_echo_comes_first_with_its_scores():
 
 
 def test_offsets_behind_an_echo_that_ends_within_a_character():
-    euro = model_files.load(model_files.served_models().entries["tiny"]).tokenizer.encode("\u20ac")
+    euro = model_files.load(model_files.load_catalog().entries["tiny"]).tokenizer.encode("\u20ac")
     open_end = {"echo": ["b\ufffd"], "open_ends": [["b", "e282"]], "prompts": [[B, *euro.ids[1:3]]]}
     scored = {"logprobs": scores(-1.0, -2.0, offsets=[0, 1])}
     events = [ChoiceEvent(1, 0, [euro.ids[3], A], "\u20aca", "length", None, scored)]
-    collected = Collected(view(logprobs=0, **open_end))
+    collected = CollectedResponse(view(logprobs=0, **open_end))
     collected.add(events)
-    choice = collected.response(None)["choices"][0]
+    choice = collected.make_response(None)["choices"][0]
     assert choice["text"] == "b\u20aca"
     assert choice["logprobs"]["text_offset"] == [1, 2]
 
@@ -170,22 +172,22 @@ def test_every_token_of_an_echoed_prompt_is_listed(ends: str):
     """Evaluations cut the list at the length of the prompt, and its last tokens may be special."""
     asked = {"prompts": [[B, EOS]], "echo": ["b"], "logprobs": 0}
     first = {"prompt_logprobs": scores(None, -4.0)}
-    collected, chunks = Collected(view(**asked)), Chunks(view(**asked))
+    collected, chunks = CollectedResponse(view(**asked)), Chunks(view(**asked))
     events = [ChoiceEvent(1, 0, [], "", ends, None, first)]
     collected.add(events)
-    logprobs = collected.response(None)["choices"][0]["logprobs"]
+    logprobs = collected.make_response(None)["choices"][0]["logprobs"]
     assert (logprobs["tokens"], logprobs["token_logprobs"]) == (["b", "</s>"], [None, -4.0])
-    assert joined([chunk["choices"][0] for _, chunk in chunks.of(events)]) == logprobs
+    assert joined([chunk["choices"][0] for _, chunk in chunks.make_chunks(events)]) == logprobs
 
 
 @pytest.mark.parametrize(("stop", "tokens"), [("b", ["a"]), (B, ["a", "b"]), (None, ["a", "b"])])
 def test_what_a_stop_string_cuts_off_is_not_listed(stop: str | int | None, tokens: list[str]):
     scored = {"logprobs": scores(-1.0, -2.0, offsets=[0, 1])}
     events = [ChoiceEvent(1, 0, [A, B], "a", "stop", stop, scored)]
-    collected = Collected(view(logprobs=0))
+    collected = CollectedResponse(view(logprobs=0))
     collected.add(events)
-    assert collected.response(None)["choices"][0]["logprobs"]["tokens"] == tokens
-    (chunk,) = Chunks(view(logprobs=0)).of(events)
+    assert collected.make_response(None)["choices"][0]["logprobs"]["tokens"] == tokens
+    (chunk,) = Chunks(view(logprobs=0)).make_chunks(events)
     assert chunk[1]["choices"][0]["logprobs"]["tokens"] == tokens
 
 
@@ -226,5 +228,5 @@ def test_the_first_row_is_null_wherever_it_begins():
 
 def test_a_stored_view_still_knows_what_was_asked():
     wanted = view(sglang_logprobs=[SGLangLogprobs(True, 1, [D], 0)], meta_info=True)
-    assert View(**wanted.as_dict()) == wanted
-    assert View(**wanted.as_dict()).sglang_logprobs == [(True, 1, [D], 0)]
+    assert ResponseContext(**wanted.to_dict()) == wanted
+    assert ResponseContext(**wanted.to_dict()).sglang_logprobs == [(True, 1, [D], 0)]

@@ -4,10 +4,10 @@ import pytest
 
 from completions.jobs.record import JobRecord
 from completions.responses import meta
-from completions.responses.completion import View
-from completions.responses.meta import meta_of
+from completions.responses.completion import ResponseContext
+from completions.responses.meta import make_meta
 
-VIEW = View("cmpl-1", "m", 0, 1, [3], truncated_tokens=2)
+VIEW = ResponseContext("cmpl-1", "m", 0, 1, [3], truncated_tokens=2)
 
 
 TIMES = JobRecord(
@@ -17,14 +17,14 @@ TIMES = JobRecord(
 
 
 def test_times_and_worker():
-    assert meta_of(VIEW, ["stop"], TIMES) == {
+    assert make_meta(VIEW, ["stop"], TIMES) == {
         "queue_ms": 500.0, "prefill_ms": 200.0, "decode_ms": 300.0, "worker": "worker-1",
         "truncated_prompt_tokens": 2, "grammar_compile_ms": None, "warnings": [],
     }  # fmt: skip
 
 
 def test_unknown_times_are_null():
-    found = meta_of(VIEW, ["stop"], None)
+    found = make_meta(VIEW, ["stop"], None)
     assert (found["queue_ms"], found["worker"], found["truncated_prompt_tokens"]) == (None, None, 2)
 
 
@@ -38,9 +38,9 @@ def test_unknown_times_are_null():
     ],
 )
 def test_warnings_say_what_cut_the_answer_short(constrained, by_default, ends, warnings):
-    view = View(
+    view = ResponseContext(
         "cmpl-1", "m", 0, 1, [3], constrained=constrained, default_length=by_default,
         grammar_compile_ms=1.5,
     )  # fmt: skip
-    found = meta_of(view, ends, TIMES)
+    found = make_meta(view, ends, TIMES)
     assert (found["warnings"], found["grammar_compile_ms"]) == (warnings, 1.5)

@@ -1,13 +1,13 @@
 """The usage object and its cost."""
 
 from completions.jobs.events import Usage
-from completions.responses.usage import usage_object
+from completions.responses.usage import make_usage
 
 PRICES = {"prompt": 2.0, "cached_prompt": 0.5, "completion": 10.0}
 
 
 def test_details_are_always_there_and_costs_only_where_there_are_prices():
-    assert usage_object(Usage(5, 3, 2), reasoning_tokens=1) == {
+    assert make_usage(Usage(5, 3, 2), reasoning_tokens=1) == {
         "prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8,
         "prompt_tokens_details": {"cached_tokens": 2},
         "completion_tokens_details": {"reasoning_tokens": 1}, "reasoning_tokens": 1,
@@ -15,6 +15,6 @@ def test_details_are_always_there_and_costs_only_where_there_are_prices():
 
 
 def test_cached_tokens_have_a_price_of_their_own():
-    used = usage_object(Usage(1_000_000, 100_000, 400_000), prices=PRICES)
+    used = make_usage(Usage(1_000_000, 100_000, 400_000), prices=PRICES)
     assert used["cost_details"] == {"prompt": 1.2, "cached_prompt": 0.2, "completion": 1.0}
     assert used["cost"] == 2.4

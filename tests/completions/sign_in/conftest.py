@@ -39,9 +39,9 @@ def forging(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Fo
             "ISSUER": forging.url, "CLIENT_ID": CLIENT, "CLIENT_SECRET": SECRET, "ROLES": ROLES,
         }  # fmt: skip
         settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, backend.PATH]
-        provider.of.cache_clear()
+        provider.get_provider.cache_clear()
         yield forging
-    provider.of.cache_clear()
+    provider.get_provider.cache_clear()
 
 
 class Visitor:

@@ -234,7 +234,7 @@ def test_a_lookup_that_hangs_is_not_waited_for(
 def test_an_endless_answer_is_not_read(
     visitor: Visitor, forging: Forging, monkeypatch: pytest.MonkeyPatch
 ):
-    large = b" " * transport.MOST_BYTES + b"{}"
+    large = b" " * transport.MAX_BYTES + b"{}"
     monkeypatch.setattr(forging, "token", lambda form: (200, large))
     assert visitor.sign_in().status_code == 503
     assert "more than" in AuditEntry.objects.get().changes["reason"][1]

@@ -25,22 +25,22 @@ def faults() -> list[CheckMessage]:
 
 def test_nothing_is_configured(settings: Settings, served: None):
     settings.OIDC = OFF
-    assert configuration.current() is None
+    assert configuration.load_configuration() is None
     assert faults() == []
 
 
 @pytest.mark.django_db
 def test_a_right_configuration(settings: Settings, served: None):
     settings.OIDC = RIGHT
-    made = configuration.current()
+    made = configuration.load_configuration()
     assert made is not None
     assert faults() == []
     assert (made.name, made.scopes, made.groups_claim) == (
         "id.example.com", "openid profile email", "groups",
     )  # fmt: skip
-    assert made.roles_of(["readers", "x"]) == {"Viewer", "Auditor"}
-    assert made.roles_of(["cn=admins"]) == {"superuser"}
-    assert made.roles_of([]) == frozenset()
+    assert made.list_roles(["readers", "x"]) == {"Viewer", "Auditor"}
+    assert made.list_roles(["cn=admins"]) == {"superuser"}
+    assert made.list_roles([]) == frozenset()
     assert "$secret" not in repr(made)
 
 
@@ -48,7 +48,7 @@ def test_a_secret_in_a_file(settings: Settings, served: None, tmp_path: Path):
     file = tmp_path / "secret"
     file.write_text("from a file\n")
     settings.OIDC = RIGHT | {"CLIENT_SECRET": "", "CLIENT_SECRET_FILE": str(file)}
-    made = configuration.current()
+    made = configuration.load_configuration()
     assert made is not None
     assert made.client_secret == "from a file"
 

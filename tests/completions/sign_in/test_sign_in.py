@@ -25,7 +25,7 @@ def roles(user: User) -> set[str]:
 
 
 def the_user(forging: Forging) -> User:
-    return User.objects.get(username=people.user_name(forging.url, forging.subject))
+    return User.objects.get(username=people.make_user_name(forging.url, forging.subject))
 
 
 def trail() -> list[tuple[str, str, dict[str, object]]]:
@@ -119,9 +119,11 @@ def test_a_password_does_not_replace_the_provider(visitor: Visitor, forging: For
 
 
 def test_an_equal_subject_of_another_issuer_is_another_user():
-    names = {people.user_name(issuer, "1") for issuer in ("https://a.example", "https://b.example")}
+    names = {
+        people.make_user_name(issuer, "1") for issuer in ("https://a.example", "https://b.example")
+    }
     assert len(names) == 2
-    long = {people.user_name("https://a.example", letter * 255) for letter in "ab"}
+    long = {people.make_user_name("https://a.example", letter * 255) for letter in "ab"}
     assert len(long) == 2
     assert all(len(name) <= 150 for name in long)
 

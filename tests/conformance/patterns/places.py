@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from completions.chat.grammar import Calls, answer_constraint
+from completions.chat.grammar import ToolCalls, make_answer_constraint
 from completions.chat.json_calls import HERMES
-from completions.chat.tools import Call, Tool, ToolChoice
+from completions.chat.tools import Tool, ToolCall, ToolChoice
 from completions.grammars import Constraint
 
 
@@ -52,9 +52,9 @@ def _tag(content: Mapping[str, Any]) -> Constraint:
 
 
 def _tool(pattern: str) -> Constraint:
-    calls = Calls(HERMES, [Tool("f", None, _closed(_string(pattern)), strict=True)],
+    calls = ToolCalls(HERMES, [Tool("f", None, _closed(_string(pattern)), strict=True)],
                   ToolChoice(mode="required"))  # fmt: skip
-    found = answer_constraint(None, calls, None)
+    found = make_answer_constraint(None, calls, None)
     assert found is not None
     return found
 
@@ -107,6 +107,6 @@ PLACES: Mapping[str, Place] = {
         lambda text: f"<t><parameter=v>{text}</parameter></t>",
     ),
     "tool arguments": Place(
-        _tool, lambda text: HERMES.write(Call("f", {"v": text})).replace("\x7f", "\\u007f")
+        _tool, lambda text: HERMES.write(ToolCall("f", {"v": text})).replace("\x7f", "\\u007f")
     ),
 }  # fmt: skip

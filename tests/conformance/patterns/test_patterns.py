@@ -9,10 +9,10 @@ from contextlib import suppress
 import pytest
 from llguidance import LLMatcher
 
-from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.grammars import Constraint, translate
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.patterns.network import UnreadablePatternError, network
+from completions.grammars.patterns.network import UnreadablePatternError, build_network
 from tests.completions.grammars.byte_matcher import BYTES
 from tests.conformance.patterns import node
 from tests.conformance.patterns.places import PLACES, Place
@@ -39,7 +39,7 @@ def cases(count: int, seed: int) -> list[Case]:
 def accepted(constraint: Constraint, texts: Sequence[str]) -> list[bool]:
     """Which texts the grammar of a constraint matches. Raises GrammarError."""
     grammar = translate(constraint).grammar
-    start = LLMatcher(BYTES, grammar, log_level=0, limits=JUDGE_LIMITS)
+    start = LLMatcher(BYTES, grammar, log_level=0, limits=VALIDATION_LIMITS)
     assert not start.is_error(), start.get_error()
     answers = []
     for text in texts:
@@ -118,7 +118,7 @@ def test_node_python_and_the_network_agree() -> None:
             assert [bool(machine.search(text)) for text in texts] == found, pattern
             of_python += len(texts)
         with suppress(UnreadablePatternError):  # it names a property
-            assert [network(pattern.ecma).accepts(text) for text in texts] == found, pattern
+            assert [build_network(pattern.ecma).accepts(text) for text in texts] == found, pattern
     assert of_python > 2_500
 
 

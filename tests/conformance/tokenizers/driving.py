@@ -43,7 +43,7 @@ class Driven:
         ends = tuple(sorted(engine.eos_token_ids))
         compiler = Compiler(TokenSource(str(file), engine.vocab_size, ends))
         prompt = tuple(tokenizer.encode("Say: x").ids)
-        table = TokenBytes(tokenizer).table(family.rows)
+        table = TokenBytes(tokenizer).make_table(family.rows)
         return cls(family, engine, tokenizer, compiler, prompt, table)
 
     def request(

@@ -49,7 +49,7 @@ class OneModel(Installation):
         FAMILY.save(folder)
         (home / "models.toml").write_text(
             f'[models.{MODEL}]\npath = "{folder}"\ntext_prompts = true\ndtype = "float32"\n'
-            f'tool_format = "{FAMILY.tool_format}"\nthinking_marks = ["<think>", "</think>"]\n'
+            f'tool_format = "{FAMILY.tool_format}"\nthink_tags = ["<think>", "</think>"]\n'
             'thinking_switch = "enable_thinking"\n'
         )
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.conversation import prompt_text
+from completions.chat.conversation import render_prompt
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
 from tests.conformance.tokenizers.conftest import or_skip
@@ -88,7 +88,7 @@ def test_a_conversation(sides: Sides, name: str) -> None:
 
 
 def test_a_conversation_with_tools(sides: Sides) -> None:
-    tools = [tool.as_dict() for tool in TOOLS]
+    tools = [tool.to_dict() for tool in TOOLS]
     for messages in (PLAIN["one"], PLAIN["system"], CALLED):
         for given in (None, tools):
             ours, theirs = sides.render(messages, True, tools=given)
@@ -107,7 +107,7 @@ def test_tools_and_calls_are_in_the_prompt(family: Family) -> None:
     written = TOOL_FORMATS[str(family.tool_format)]
     messages = [{**message} for message in CALLED]
     messages[1]["content"] = None  # as OpenAI's clients send a call back
-    text = prompt_text(model, messages, TOOLS, written, {})
+    text = render_prompt(model, messages, TOOLS, written, {})
     assert '"description": "東京 & <more>"' in text or '"description":"東京 & <more>"' in text
     assert text.count(written.opening) >= 2
     assert "None" not in text
@@ -145,6 +145,6 @@ HISTORIES: Mapping[str, list[dict[str, Any]]] = {
 def test_no_history_is_refused_and_nothing_of_it_is_lost(sides: Sides, name: str) -> None:
     for tools in (TOOLS, ()):
         for written in (*TOOL_FORMATS.values(), None):
-            text = prompt_text(sides.model, HISTORIES[name], tools, written, {})
+            text = render_prompt(sides.model, HISTORIES[name], tools, written, {})
             assert all(word in text for word in ("Where", "Rome", "sunny"))
             assert "None" not in text

@@ -44,7 +44,7 @@ def test_the_bytes_of_each_token_are_those_of_the_decoder(vocabulary: Vocabulary
     ]
     assert wrong == []
     for i in range(0, vocabulary.size, 97):
-        assert vocabulary.bytes.of(i) == vocabulary.token_bytes[i]
+        assert vocabulary.bytes.get(i) == vocabulary.token_bytes[i]
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -79,7 +79,7 @@ def test_offsets_of_any_tokens_are_within_their_text(vocabulary: Vocabulary) -> 
     for _ in range(200):
         ids = [rng.choice(parts) if rng.random() < 0.8 else rng.randrange(vocabulary.size)
                for _ in range(20)]  # fmt: skip
-        offsets = shown.offsets(ids)
+        offsets = shown.find_offsets(ids)
         assert offsets == sorted(offsets)
         assert offsets[-1] <= len(decoded(vocabulary, ids, True))
 

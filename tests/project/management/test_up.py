@@ -152,7 +152,7 @@ def test_a_worker_that_starts_is_said_to_load_its_model(tmp_path):
         assert explain_failures(unserved, supervisor) == loading
         supervisor.stop()
         supervisor.start(Service("worker", ("false",)))
-        assert supervisor.wait_until(supervisor.failing, PATIENCE)
+        assert supervisor.wait_until(supervisor.list_failing, PATIENCE)
         assert explain_failures(unserved, supervisor) == f"worker: {unserved['worker']}"
 
 

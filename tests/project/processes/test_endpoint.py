@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
-from project.processes.endpoint import Endpoint, free_port
+from project.processes.endpoint import Endpoint, find_free_port
 
 
 @pytest.mark.integration
 def test_a_free_port_can_be_listened_on():
-    Endpoint("127.0.0.1", free_port()).require_free()
+    Endpoint("127.0.0.1", find_free_port()).require_free()
 
 
 @pytest.mark.integration
@@ -67,9 +67,9 @@ def test_ready_is_what_readyz_says(status, body, failures):
 
 @pytest.mark.integration
 def test_a_closed_port_is_not_ready():
-    endpoint = Endpoint("127.0.0.1", free_port())
+    endpoint = Endpoint("127.0.0.1", find_free_port())
     assert not endpoint.is_ready()
-    assert endpoint.failures() == {"web": "does not answer"}
+    assert endpoint.get_failures() == {"web": "does not answer"}
 
 
 def test_the_url_can_be_opened_even_when_all_addresses_are_bound():
@@ -82,7 +82,7 @@ def test_an_ipv6_address_stands_in_brackets(host):
 
 
 def test_the_curl_line_survives_a_shell():
-    words = shlex.split(Endpoint("127.0.0.1", 8000).curl("sk-1", "tiny").replace("\\\n", ""))
+    words = shlex.split(Endpoint("127.0.0.1", 8000).make_curl("sk-1", "tiny").replace("\\\n", ""))
     assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/completions"]
     assert "Authorization: Bearer sk-1" in words
     assert json.loads(words[-1])["ebnf"] == 'root ::= "A" | "B"'
@@ -90,4 +90,4 @@ def test_the_curl_line_survives_a_shell():
 
 def test_the_brackets_of_an_ipv6_address_are_no_pattern_of_the_shell():
     """zsh and `shopt -s failglob` refuse a bare pattern that no file matches."""
-    assert " 'http://[::1]:8000/v1/completions' " in Endpoint("::1", 8000).curl("sk-1", "tiny")
+    assert " 'http://[::1]:8000/v1/completions' " in Endpoint("::1", 8000).make_curl("sk-1", "tiny")

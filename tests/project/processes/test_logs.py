@@ -41,13 +41,13 @@ def test_a_child_that_holds_the_log_open_goes_on_in_it(path):
 
 def test_tail_gives_the_last_lines(path):
     path.write_bytes(b"one\ntwo\nthree \xff\n")
-    assert logs.tail(path, lines=2) == "two\nthree \ufffd"
+    assert logs.read_tail(path, lines=2) == "two\nthree \ufffd"
 
 
 def test_only_a_line_feed_ends_a_line(path):
     path.write_text("one\ntwo \u2028 three\n")
-    assert logs.tail(path, lines=1) == "two \u2028 three"
+    assert logs.read_tail(path, lines=1) == "two \u2028 three"
 
 
 def test_tail_of_nothing_is_empty(path):
-    assert logs.tail(path) == ""
+    assert logs.read_tail(path) == ""

@@ -19,7 +19,9 @@ PROXIES_KEEP = 60
 def web_options() -> list[str]:
     """The options of uvicorn, without its address."""
     (web,) = (
-        each for each in services.declare((), Endpoint("::1", 1), {"web"}) if each.name == "web"
+        each
+        for each in services.list_services((), Endpoint("::1", 1), {"web"})
+        if each.name == "web"
     )
     command = [str(part) for part in web.command]
     return command[command.index("project.asgi:application") + 1 :]

@@ -64,15 +64,15 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def supervisor(tmp_path, lines):
-    with Supervisor(tmp_path, lines.append, Backoff(first=0.02, longest=0.1)) as running:
+    with Supervisor(tmp_path, lines.append, Backoff(first=0.02, maximum=0.1)) as running:
         yield running
 
 
 def test_backoff_doubles_and_is_bounded():
-    backoff = Backoff(first=0.5, longest=30.0)
-    delays = [backoff.delay(failures) for failures in range(1, 9)]
+    backoff = Backoff(first=0.5, maximum=30.0)
+    delays = [backoff.compute_delay(failures) for failures in range(1, 9)]
     assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert backoff.delay(100_000) == 30
+    assert backoff.compute_delay(100_000) == 30
 
 
 def test_pid_file_and_log(supervisor, tmp_path):
@@ -191,7 +191,7 @@ def test_a_child_whose_pid_file_cannot_be_written_is_started_once(supervisor, tm
 
 
 def test_a_log_that_cannot_be_written_stops_no_child(supervisor, monkeypatch):
-    monkeypatch.setattr(supervisor, "log", lambda name: Path("/dev/full"))
+    monkeypatch.setattr(supervisor, "get_log", lambda name: Path("/dev/full"))
     supervisor.start(Service("one", FOREVER))
     assert is_alive(supervisor.pid("one"))
 
@@ -206,11 +206,11 @@ def test_a_failing_child_is_tried_ever_more_slowly(supervisor, lines):
 
 
 def test_an_old_age_death_starts_the_count_anew(tmp_path, lines):
-    backoff = Backoff(first=0.02, longest=1.0, forgiven_after=0.0)
+    backoff = Backoff(first=0.02, maximum=1.0, forgiven_after=0.0)
     with Supervisor(tmp_path, lines.append, backoff) as supervisor:
         supervisor.start(shell("one", "exit 3"))
         assert supervisor.wait_until(lambda: len(lines) >= 3, PATIENCE)
-        assert supervisor.failing() == []
+        assert supervisor.list_failing() == []
         assert all("again in 0.02 s" in line for line in lines[:3])
 
 
@@ -226,7 +226,7 @@ def test_the_others_are_left_alone(supervisor):
 def test_a_child_that_waits_for_its_restart_is_not_started_by_stop(tmp_path, lines):
     with Supervisor(tmp_path, lines.append, Backoff(first=60.0)) as supervisor:
         supervisor.start(shell("one", "exit 3"))
-        log = supervisor.log("one")
+        log = supervisor.get_log("one")
         assert supervisor.wait_until(lambda: bool(lines), PATIENCE)
         assert not (tmp_path / "run/one.pid").exists()
     assert log.read_text().count("starting one") == 1
@@ -236,7 +236,7 @@ def test_a_child_that_waits_for_its_restart_is_not_started_by_stop(tmp_path, lin
 def test_a_stop_signal_stops_everything(tmp_path, lines, number):
     with contextlib.suppress(StopRequested), Supervisor(tmp_path, lines.append) as supervisor:
         supervisor.start(Service("one", FOREVER))
-        pid = supervisor.pid("one")
+        pid = supervisor.get_pid("one")
         os.kill(os.getpid(), number)
         supervisor.run()
     assert not is_alive(pid)

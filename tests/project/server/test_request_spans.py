@@ -57,7 +57,7 @@ async def test_it_is_a_child_of_the_clients_span_and_the_job_carries_it(spans, s
 
     def meanwhile():
         prepared = SimpleNamespace(
-            view=SimpleNamespace(id="cmpl-1", served_model="tiny", as_dict=dict),
+            context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_dict=dict),
             payload={},
             request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from completions.contract import llguidance_tokenizer
 from completions.contract.llguidance_limits import ENGINE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
-from completions.contract.llguidance_threads import big_stack_threads
+from completions.contract.llguidance_threads import make_big_stack_threads
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, forbid
 from workers.engine.sequence import Sequence
@@ -170,7 +170,7 @@ class StructuredOutput:
         self._slow_steps = 0
         self._bits: Bits = np.empty((0, self._words), dtype=np.int32)
         self._real = _real_tokens(vocabulary, self._words)
-        self.compiler = big_stack_threads(_COMPILERS, "grammar-compile")
+        self.compiler = make_big_stack_threads(_COMPILERS, "grammar-compile")
 
     def compile(
         self,

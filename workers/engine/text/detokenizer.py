@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 from tokenizers import Tokenizer
 
-from completions.contract.token_bytes import REPLACEMENT, TokenBytes, num_ids, unfinished
+from completions.contract.token_bytes import REPLACEMENT, TokenBytes, count_ids, take_unfinished
 from workers.engine.text.windowed_detokenizers import (
     CONTEXT_TOKENS,
     ByteFallbackDetokenizer,
@@ -47,16 +47,16 @@ class Vocabulary:
         """``size`` is the number of rows of the output layer, which may exceed the number of
         tokens."""
         self.tokenizer = tokenizer
-        self.size = max(size, num_ids(tokenizer))
+        self.size = max(size, count_ids(tokenizer))
         """The bound of all ids; an id below it may stand for no token."""
         self.bytes = TokenBytes(tokenizer)
-        self.token_bytes = self.bytes.table(self.size)
+        self.token_bytes = self.bytes.make_table(self.size)
         """The bytes that each id contributes to a text."""
         special = self.bytes.special_ids
         self._visible_bytes = [
             b"" if i in special else text for i, text in enumerate(self.token_bytes)
         ]
-        self._byte_ids = self.bytes.byte_ids()
+        self._byte_ids = self.bytes.find_byte_ids()
 
     def detokenizer(
         self,
@@ -79,7 +79,7 @@ class Vocabulary:
         )
         context = _last(CONTEXT_TOKENS + _MOST_UNFINISHED, shown)
         if not self._byte_ids:
-            window.restart(context, unfinished(b"".join(table[i] for i in context)))
+            window.restart(context, take_unfinished(b"".join(table[i] for i in context)))
             return window
         by_bytes = ByteFallbackDetokenizer(window, self._byte_ids)
         by_bytes.begin(context)

@@ -10,7 +10,7 @@ from typing import Self
 
 from tokenizers import Tokenizer
 
-from completions.contract.token_bytes import REPLACEMENT, is_text, unfinished
+from completions.contract.token_bytes import REPLACEMENT, is_text, take_unfinished
 
 CONTEXT_TOKENS = 6
 """Prompt tokens that a window has before the output, for a word boundary in front."""
@@ -54,7 +54,7 @@ class WindowedDetokenizer:
     def extend(self, token_ids: Sequence[int]) -> str:
         """Add tokens with text. Return the characters that they complete."""
         self._window += token_ids
-        self._open = unfinished(
+        self._open = take_unfinished(
             self._open + b"".join(self.table[token_id] for token_id in token_ids)
         )
         text = self._unread()
@@ -125,7 +125,7 @@ class ByteFallbackDetokenizer:
         while run > 0 and context[run - 1] in self._byte_ids:
             run -= 1
         data = self._bytes(context[run:])
-        rest = unfinished(data)
+        rest = take_unfinished(data)
         self._is_broken = not is_text(data.removesuffix(rest))
         if rest and not self._is_broken:
             self._character = list(context[-len(rest) :])
@@ -146,7 +146,7 @@ class ByteFallbackDetokenizer:
         if is_text(data):
             character, self._character, self._num_shown = self._character, [], 0
             return self.window.extend(character)
-        return "" if unfinished(data) == data else self._give_up()
+        return "" if take_unfinished(data) == data else self._give_up()
 
     def flush(self) -> str:
         return self._give_up() + self.window.flush()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from completions.grammars.patterns.network import Network, PatternError, Situation, network
+from completions.grammars.patterns.network import Network, PatternError, Situation, build_network
 
 MAX_STATES = 300
 MAX_WORK = 100_000
@@ -56,41 +56,41 @@ class Automaton:
             for a, b in zip(mine, theirs, strict=True):
                 pair = self.rows[one][a], other.rows[two][b]
                 if pair not in numbers:
-                    numbers[pair] = _numbered(len(pairs), 4)
+                    numbers[pair] = _make_indices(len(pairs), 4)
                     pairs.append(pair)
                 row.append(numbers[pair])
             rows.append(tuple(row))
         final = tuple(self.final[one] and other.final[two] for one, two in pairs)
-        return _minimal(Automaton(cuts, tuple(rows), final))
+        return _minimize(Automaton(cuts, tuple(rows), final))
 
 
 ANY = Automaton((0,), ((0,),), (True,))
 
 
-def _numbered(count: int, factor: int = 1) -> int:
+def _make_indices(count: int, factor: int = 1) -> int:
     if count >= factor * MAX_STATES:
         raise TooManyStatesError
     return count
 
 
-def matching(pattern: str) -> Automaton:
+def compile_pattern(pattern: str) -> Automaton:
     """The texts in which the pattern is found. Raises PatternError."""
-    found = _matching(pattern)
-    if isinstance(found, PatternError):
-        raise found
-    return found
+    result = _compile_pattern(pattern)
+    if isinstance(result, PatternError):
+        raise result
+    return result
 
 
 @lru_cache(maxsize=256)
-def _matching(pattern: str) -> Automaton | PatternError:
+def _compile_pattern(pattern: str) -> Automaton | PatternError:
     """Keeps failures too, because they take long to find."""
     try:
-        return determine(network(pattern))
+        return determinize(build_network(pattern))
     except PatternError as error:
         return error.with_traceback(None)
 
 
-def literals(texts: Iterable[str]) -> Automaton:
+def from_literals(texts: Iterable[str]) -> Automaton:
     """Exactly these texts."""
     trie: list[dict[int, int]] = [{}]
     ends = set()
@@ -99,38 +99,38 @@ def literals(texts: Iterable[str]) -> Automaton:
         for character in text:
             if ord(character) not in trie[state]:
                 trie.append({})
-                trie[state][ord(character)] = _numbered(len(trie) - 1, 4)
+                trie[state][ord(character)] = _make_indices(len(trie) - 1, 4)
             state = trie[state][ord(character)]
         ends.add(state)
     dead = len(trie)
     points = {point for state in trie for point in state}
     cuts = tuple(sorted({0, *points, *(point + 1 for point in points if point < LAST)}))
     rows = tuple(tuple(state.get(cut, dead) for cut in cuts) for state in [*trie, {}])
-    return _minimal(Automaton(cuts, rows, tuple(state in ends for state in range(dead + 1))))
+    return _minimize(Automaton(cuts, rows, tuple(state in ends for state in range(dead + 1))))
 
 
-def of_length(low: int, high: int | None) -> Automaton:
+def from_lengths(low: int, high: int | None) -> Automaton:
     """The texts of some length in characters."""
-    count = _numbered(low if high is None else high + 1) + 1
+    count = _make_indices(low if high is None else high + 1) + 1
     rows = tuple((min(state + 1, count - 1),) for state in range(count))
     final = tuple(low <= state and (high is None or state <= high) for state in range(count))
     return Automaton((0,), rows, final)
 
 
-def determine(found: Network) -> Automaton:
+def determinize(network: Network) -> Automaton:
     """The texts that a network accepts. Raises PatternError."""
-    first = found.beginning()
+    first = network.start()
     numbers, situations = {first: 0}, [first]
-    most = found.work + MAX_WORK
+    max_work = network.work + MAX_WORK
     steps: list[list[tuple[int, Situation]]] = []
     for situation in situations:
         row = []
-        for cut in found.cuts(situation):
-            if found.work > most:
+        for cut in network.list_cuts(situation):
+            if network.work > max_work:
                 raise TooManyStatesError
-            target = found.step(situation, cut)
+            target = network.step(situation, cut)
             if target not in numbers:
-                numbers[target] = _numbered(len(situations))
+                numbers[target] = _make_indices(len(situations))
                 situations.append(target)
             row.append((cut, target))
         steps.append(row)
@@ -139,17 +139,17 @@ def determine(found: Network) -> Automaton:
     for row in steps:
         starts = [cut for cut, _ in row]
         rows.append(tuple(numbers[row[bisect_right(starts, cut) - 1][1]] for cut in cuts))
-    final = tuple(map(found.is_final, situations))
-    return _minimal(Automaton(cuts, tuple(rows), final))
+    final = tuple(map(network.is_final, situations))
+    return _minimize(Automaton(cuts, tuple(rows), final))
 
 
-def _minimal(given: Automaton) -> Automaton:
+def _minimize(automaton: Automaton) -> Automaton:
     """The same texts with the fewest states, by refinement of a partition (Moore)."""
-    groups = [int(final) for final in given.final]
+    groups = [int(final) for final in automaton.final]
     while True:
         signatures = [
             (groups[state], *(groups[target] for target in row))
-            for state, row in enumerate(given.rows)
+            for state, row in enumerate(automaton.rows)
         ]
         numbers: dict[tuple[int, ...], int] = {}
         fresh = [numbers.setdefault(signature, len(numbers)) for signature in signatures]
@@ -161,15 +161,15 @@ def _minimal(given: Automaton) -> Automaton:
     rows: list[tuple[int, ...]] = [()] * count
     final = [False] * count
     for state, group in enumerate(fresh):
-        rows[group] = tuple(fresh[target] for target in given.rows[state])
-        final[group] = given.final[state]
-    kept = [0] + [
+        rows[group] = tuple(fresh[target] for target in automaton.rows[state])
+        final[group] = automaton.final[state]
+    states = [0] + [
         index
-        for index in range(1, len(given.cuts))
+        for index in range(1, len(automaton.cuts))
         if any(row[index] != row[index - 1] for row in rows)
     ]
     return Automaton(
-        tuple(given.cuts[index] for index in kept),
-        tuple(tuple(row[index] for index in kept) for row in rows),
+        tuple(automaton.cuts[index] for index in states),
+        tuple(tuple(row[index] for index in states) for row in rows),
         tuple(final),
     )

@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, both, key, negated
+from completions.grammars.json_schema.rewriting.schema_algebra import (
+    Node,
+    combine,
+    make_key,
+    negate,
+)
 from completions.grammars.json_schema.rewriting.shapes import (
     Array,
     Boolean,
@@ -18,7 +23,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     Some,
     String,
     Union,
-    matches,
+    is_match,
 )
 
 MAX_ALTERNATIVES = 64
@@ -31,11 +36,11 @@ MAX_COUNTED_ITEMS = 8
 Possible = Callable[[Shape], bool]
 
 
-def arrays(
+def expand_arrays(
     shape: Array, read: Callable[[Node], Union], is_possible: Possible
 ) -> list[Array | list[Any]]:
-    """Arrays without `contains` and `uniqueItems`, or the listed values of one."""
-    shape = shape.trimmed()
+    """Return arrays without `contains` and `uniqueItems`, or the listed values of one."""
+    shape = shape.trim()
     if shape.high is not None and shape.low > shape.high:
         return []
     if shape.repeating:
@@ -48,80 +53,83 @@ def arrays(
     if unique and shape.contains:
         raise CannotWriteError(unique, "uniqueItems", "give it without contains")
     if unique:
-        return [_without_repetition(shape, read, unique)]
-    found = [shape]
+        return [_expand_unique(shape, read, unique)]
+    results = [shape]
     for contains in shape.contains:
-        found = [each for one in found for each in _containing(one, contains, read)]
-        if len(found) > MAX_ALTERNATIVES:
+        results = [each for one in results for each in _expand_contains(one, contains, read)]
+        if len(results) > MAX_ALTERNATIVES:
             advice = f"it needs more than {MAX_ALTERNATIVES} alternatives; give a smaller maxItems"
             raise CannotWriteError(contains.pointer, "contains", advice)
-    return [each for each in found if is_possible(each)]
+    return [each for each in results if is_possible(each)]
 
 
-def _containing(shape: Array, contains: Contains, read: Callable[[Node], Union]) -> Iterator[Array]:
+def _expand_contains(
+    shape: Array, contains: Contains, read: Callable[[Node], Union]
+) -> Iterator[Array]:
     shape = replace(shape, contains=())
     if contains.high is None and (contains.low == 0):
         yield shape
         return
     length = shape.high
-    if contains.high is None and _is_given(shape, contains, read):
+    if contains.high is None and _is_implied(shape, contains, read):
         yield shape
         return
     if length is None or length > MAX_COUNTED_ITEMS:
-        given = "" if length is None else f", not of {length}"
-        advice = f"give maxItems of at most {MAX_COUNTED_ITEMS} beside it{given}"
+        length_note = "" if length is None else f", not of {length}"
+        advice = f"give maxItems of at most {MAX_COUNTED_ITEMS} beside it{length_note}"
         raise CannotWriteError(contains.pointer, "contains", advice)
     highest = contains.low if contains.high is None else min(contains.high, length)
     for count in range(contains.low, highest + 1):
         for chosen in itertools.combinations(range(length), count):
             nodes = []
             for index in range(length):
-                node = shape.at(index)
+                node = shape.get_item(index)
                 if index in chosen:
-                    node = both(node, contains.node)
+                    node = combine(node, contains.node)
                 elif contains.high is not None:
-                    node = both(node, negated(contains.node))
+                    node = combine(node, negate(contains.node))
                 nodes.append(node)
             low = max(shape.low, chosen[-1] + 1 if chosen else 0)
             yield replace(shape, prefix=tuple(nodes), rest=False, low=low)
 
 
-def _is_given(shape: Array, contains: Contains, read: Callable[[Node], Union]) -> bool:
+def _is_implied(shape: Array, contains: Contains, read: Callable[[Node], Union]) -> bool:
     """Whether the other constraints already make enough items instances."""
-    wrong = negated(contains.node)
-    given = sum(
-        not read(both(shape.at(index), wrong)) for index in range(min(shape.low, MAX_COUNTED_ITEMS))
+    wrong = negate(contains.node)
+    count = sum(
+        not read(combine(shape.get_item(index), wrong))
+        for index in range(min(shape.low, MAX_COUNTED_ITEMS))
     )
-    return given >= contains.low
+    return count >= contains.low
 
 
-def _without_repetition(shape: Array, read: Callable[[Node], Union], pointer: str) -> list[Any]:
+def _expand_unique(shape: Array, read: Callable[[Node], Union], pointer: str) -> list[Any]:
     advice = (
         "it is supported where maxItems is 1 or the items have few values, "
         "such as an enum of up to 5"
     )
-    values = _finite(read(shape.rest)) if shape.rest is not False else []
-    listed = [_finite(read(node)) for node in shape.prefix]
-    if values is None or any(each is None for each in listed):
+    values = _list_values(read(shape.rest)) if shape.rest is not False else []
+    lists = [_list_values(read(node)) for node in shape.prefix]
+    if values is None or any(each is None for each in lists):
         raise CannotWriteError(pointer, "uniqueItems", advice)
-    high = shape.high if shape.high is not None else len(listed) + len(values)
-    high = min(high, len(listed) + len(values))
-    found: list[list[Any]] = []
+    high = shape.high if shape.high is not None else len(lists) + len(values)
+    high = min(high, len(lists) + len(values))
+    results: list[list[Any]] = []
     tuples: list[list[Any]] = [[]]
     for length in range(high + 1):
         if length >= shape.low:
-            found += tuples
-        choices = listed[length] if length < len(listed) else values
+            results += tuples
+        choices = lists[length] if length < len(lists) else values
         tuples = [
             [*items, value] for items in tuples for value in choices or ()
-            if key(value) not in map(key, items)
+            if make_key(value) not in map(make_key, items)
         ]  # fmt: skip
-        if len(found) + len(tuples) > MAX_TUPLES and length < high:
+        if len(results) + len(tuples) > MAX_TUPLES and length < high:
             raise CannotWriteError(pointer, "uniqueItems", advice)
-    return found
+    return results
 
 
-def _finite(union: Union) -> list[Any] | None:
+def _list_values(union: Union) -> list[Any] | None:
     """The values of a union, if they are finitely many."""
     values: list[Any] = []
     for shape in union:
@@ -130,7 +138,7 @@ def _finite(union: Union) -> list[Any] | None:
         elif isinstance(shape, Boolean):
             values += shape.values
         elif isinstance(shape, String) and shape.values is not None:
-            values += shape.texts()
+            values += shape.list_texts()
         elif isinstance(shape, Number) and shape.low is not None and shape.low == shape.high:
             values.append(shape.low)
         elif (
@@ -141,23 +149,23 @@ def _finite(union: Union) -> list[Any] | None:
             values += [n for n in whole if not (shape & Number(low=n, high=n)).is_empty()]
         else:
             return None
-    return list({key(value): value for value in values}.values())
+    return list({make_key(value): value for value in values}.values())
 
 
-def objects(shape: Object, is_possible: Possible) -> list[Object]:
-    """Objects whose counts llguidance holds: all their properties are required or forbidden
+def expand_objects(shape: Object, is_possible: Possible) -> list[Object]:
+    """Return objects whose counts llguidance holds: all their properties are required or forbidden
     wherever a count is left."""
-    found = [shape]
+    results = [shape]
     for some in shape.some:
-        found = [each for one in found for each in _having(one, some) if is_possible(each)]
-        _check_few(found, some.pointer)
-    counted = [each for one in found for each in _counted(one) if is_possible(each)]
+        results = [each for one in results for each in _expand_some(one, some) if is_possible(each)]
+        _check_few(results, some.pointer)
+    counted = [each for one in results for each in _expand_counts(one) if is_possible(each)]
     _check_few(counted, shape.counted)
     return counted
 
 
-def _check_few(found: list[Object], pointer: str) -> None:
-    if len(found) > MAX_ALTERNATIVES:
+def _check_few(results: list[Object], pointer: str) -> None:
+    if len(results) > MAX_ALTERNATIVES:
         keyword = pointer.rpartition("/")[2]
         advice = (
             f"it needs more than {MAX_ALTERNATIVES} alternatives; give fewer optional properties "
@@ -166,7 +174,7 @@ def _check_few(found: list[Object], pointer: str) -> None:
         raise CannotWriteError(pointer, keyword, advice)
 
 
-def _having(shape: Object, some: Some) -> Iterator[Object]:
+def _expand_some(shape: Object, some: Some) -> Iterator[Object]:
     """One alternative for each property that may be the wanted one."""
     if some.misnamed:
         advice = (
@@ -175,16 +183,16 @@ def _having(shape: Object, some: Some) -> Iterator[Object]:
         )
         raise CannotWriteError(some.pointer, "propertyNames", advice)
     shape = replace(shape, some=())
-    named = {name: shape.named(name) for name in (*shape.properties, *shape.required)}
-    meant = {name: node for name, node in named.items() if node is not False}
-    meant = {name: node for name, node in meant.items() if _is_meant(name, some)}
+    properties = {name: shape.get_property(name) for name in (*shape.properties, *shape.required)}
+    meant = {name: node for name, node in properties.items() if node is not False}
+    meant = {name: node for name, node in meant.items() if _is_match(name, some)}
     if some.value is True and meant.keys() & set(shape.required):
         yield shape
         return
     for name, node in meant.items():
-        wanted = both(node, some.value)
-        if wanted is not False:
-            yield _demanding(replace(shape, properties={**shape.properties, name: wanted}), name)
+        value = combine(node, some.value)
+        if value is not False:
+            yield _require_name(replace(shape, properties={**shape.properties, name: value}), name)
     if shape.is_closed:
         return
     if some.pattern is not None or some.value is not True:
@@ -194,50 +202,50 @@ def _having(shape: Object, some: Some) -> Iterator[Object]:
     if shape.patterns or some.except_patterns:
         raise CannotWriteError(some.pointer, "not", "give it without patternProperties")
     declared = {**shape.properties, **dict.fromkeys(names, shape.rest)}
-    yield from _with_another(replace(shape, properties=declared))
+    yield from _add_another(replace(shape, properties=declared))
 
 
-def _with_another(shape: Object) -> Iterator[Object]:
+def _add_another(shape: Object) -> Iterator[Object]:
     """An undeclared property beside each choice of the declared ones."""
-    optional = _optional(shape)
+    optional = _list_optional(shape)
     if 2 ** len(optional) > MAX_ALTERNATIVES:
         advice = f"give at most {MAX_ALTERNATIVES.bit_length() - 1} optional properties beside it"
         raise CannotWriteError(shape.counted, "additionalProperties", advice)
     for size in range(len(optional) + 1):
         for chosen in itertools.combinations(optional, size):
-            exact = _exactly(shape, chosen)
+            exact = _restrict_to(shape, chosen)
             yield replace(exact, low=max(shape.low, len(exact.required) + 1))
 
 
-def _is_meant(name: str, some: Some) -> bool:
+def _is_match(name: str, some: Some) -> bool:
     if some.pattern is not None:
-        return matches(some.pattern, name)
+        return is_match(some.pattern, name)
     return name not in some.except_names and not any(
-        matches(pattern, name) for pattern in some.except_patterns
+        is_match(pattern, name) for pattern in some.except_patterns
     )
 
 
-def _demanding(shape: Object, name: str) -> Object:
+def _require_name(shape: Object, name: str) -> Object:
     return shape if name in shape.required else replace(shape, required=(*shape.required, name))
 
 
-def _optional(shape: Object) -> list[str]:
+def _list_optional(shape: Object) -> list[str]:
     return [
         name for name, node in shape.properties.items()
         if name not in shape.required and node is not False
     ]  # fmt: skip
 
 
-def _exactly(shape: Object, chosen: tuple[str, ...]) -> Object:
+def _restrict_to(shape: Object, chosen: tuple[str, ...]) -> Object:
     """The object with these of its optional properties, and without the others."""
-    absent: dict[str, Node] = {name: False for name in _optional(shape) if name not in chosen}
+    absent: dict[str, Node] = {name: False for name in _list_optional(shape) if name not in chosen}
     return replace(
         shape, properties={**shape.properties, **absent}, required=(*shape.required, *chosen)
     )
 
 
-def _counted(shape: Object) -> Iterator[Object]:
-    optional = _optional(shape)
+def _expand_counts(shape: Object) -> Iterator[Object]:
+    optional = _list_optional(shape)
     required = len(shape.required)
     declared = required + len(optional)
     low = shape.low if shape.low > required else 0
@@ -246,27 +254,27 @@ def _counted(shape: Object) -> Iterator[Object]:
         high = None
     shape = replace(shape, low=low, high=high)
     if high is not None and (optional or low):
-        yield from _at_most(shape, optional, high)
+        yield from _expand_max(shape, optional, high)
     elif low:
-        yield from _at_least(shape, optional, low - required)
+        yield from _expand_min(shape, optional, low - required)
     else:
         yield shape
 
 
-def _at_most(shape: Object, optional: list[str], high: int) -> Iterator[Object]:
+def _expand_max(shape: Object, optional: list[str], high: int) -> Iterator[Object]:
     chosen_count = 0
     for size in range(min(len(optional), high - len(shape.required)) + 1):
         for chosen in itertools.combinations(optional, size):
             chosen_count += 1
             if chosen_count > MAX_ALTERNATIVES:
-                raise _too_many_choices(shape, "maxProperties", optional)
-            exact = _exactly(shape, chosen)
+                raise _make_error(shape, "maxProperties", optional)
+            exact = _restrict_to(shape, chosen)
             missing = shape.low - len(exact.required)
             if missing <= 0 or not shape.is_closed:
-                yield _with_names_left(exact, missing)
+                yield _add_names_left(exact, missing)
 
 
-def _at_least(shape: Object, optional: list[str], missing: int) -> Iterator[Object]:
+def _expand_min(shape: Object, optional: list[str], missing: int) -> Iterator[Object]:
     """One alternative for each choice of the first properties that are present."""
     for size in range(missing + 1):
         whole = size == missing
@@ -274,17 +282,17 @@ def _at_least(shape: Object, optional: list[str], missing: int) -> Iterator[Obje
             continue
         for count, chosen in enumerate(itertools.combinations(optional, size)):
             if count > MAX_ALTERNATIVES:
-                raise _too_many_choices(shape, "minProperties", optional)
-            exact = _exactly(shape, chosen)
+                raise _make_error(shape, "minProperties", optional)
+            exact = _restrict_to(shape, chosen)
             if whole:
                 after = optional[optional.index(chosen[-1]) + 1 :] if chosen else optional
-                kept = {name: shape.properties[name] for name in after}
-                yield replace(exact, properties={**exact.properties, **kept}, low=0)
+                properties = {name: shape.properties[name] for name in after}
+                yield replace(exact, properties={**exact.properties, **properties}, low=0)
             else:
-                yield _with_names_left(exact, missing - size)
+                yield _add_names_left(exact, missing - size)
 
 
-def _too_many_choices(shape: Object, keyword: str, optional: list[str]) -> CannotWriteError:
+def _make_error(shape: Object, keyword: str, optional: list[str]) -> CannotWriteError:
     advice = (
         f"its {len(optional)} optional properties can be chosen in more than {MAX_ALTERNATIVES} "
         "ways; give fewer optional properties beside it, or require some"
@@ -292,7 +300,7 @@ def _too_many_choices(shape: Object, keyword: str, optional: list[str]) -> Canno
     return CannotWriteError(shape.counted, keyword, advice)
 
 
-def _with_names_left(shape: Object, missing: int) -> Object:
+def _add_names_left(shape: Object, missing: int) -> Object:
     if missing > 1:
         # Names that are not declared may be generated twice.
         advice = (

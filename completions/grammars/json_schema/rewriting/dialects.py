@@ -15,20 +15,20 @@ _SINCE: Mapping[str, int] = {
 _BESIDE_A_REFERENCE = frozenset(("$ref", "$schema", "$id", "id", "$defs", "definitions", "$anchor"))
 
 
-def draft(root: Mapping[str, Any]) -> int:
+def detect_draft(root: Mapping[str, Any]) -> int:
     """The number of the draft that a schema names; without one it is the latest."""
-    found = _DRAFT.fullmatch(str(root.get("$schema", "")))
-    return int(found[1]) if found else LATEST
+    match = _DRAFT.fullmatch(str(root.get("$schema", "")))
+    return int(match[1]) if match else LATEST
 
 
-def without_effect(schema: Mapping[str, Any], draft: int) -> dict[str, str]:
+def find_without_effect(schema: Mapping[str, Any], draft: int) -> dict[str, str]:
     """The keywords of a schema that its draft ignores, with the reason."""
-    found = {
+    keywords = {
         keyword: f"{keyword} has no effect in draft-0{draft}"
         for keyword in schema
         if _SINCE.get(keyword, 0) > draft
     }
     if draft < LATEST and isinstance(schema.get("$ref"), str):
         for keyword in schema.keys() - _BESIDE_A_REFERENCE:
-            found[keyword] = f"{keyword} has no effect beside $ref in draft-0{draft}"
-    return found
+            keywords[keyword] = f"{keyword} has no effect beside $ref in draft-0{draft}"
+    return keywords

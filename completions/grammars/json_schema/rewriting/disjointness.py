@@ -4,7 +4,7 @@ from itertools import combinations
 from typing import Any
 
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, key
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, make_key
 from completions.grammars.json_schema.rewriting.shapes import TooLargeError
 from completions.grammars.patterns.network import PatternError
 
@@ -16,12 +16,12 @@ _LEVELS = 3
 
 def are_disjoint(options: list[Node], reader: Reader) -> bool:
     """Whether no value is an instance of two of them. False if that cannot be decided cheaply."""
-    if len(options) < 2 or _are_told_apart(options, reader):
+    if len(options) < 2 or _are_distinguished(options, reader):
         return True
     close = [
         (one, other)
         for one, other in combinations(options, 2)
-        if not _differ(one, other, reader, _LEVELS)
+        if not _are_different(one, other, reader, _LEVELS)
     ]
     if len(close) > MAX_PAIRS:
         return False
@@ -33,67 +33,72 @@ def are_disjoint(options: list[Node], reader: Reader) -> bool:
         return False
 
 
-def _are_told_apart(options: list[Node], reader: Reader) -> bool:
+def _are_distinguished(options: list[Node], reader: Reader) -> bool:
     """Whether all are objects with a required property whose values differ in each."""
-    followed = [_followed(option, reader) for option in options]
-    if not all(isinstance(node, dict) and _types(node) == {"object"} for node in followed):
+    followed = [_follow(option, reader) for option in options]
+    if not all(isinstance(node, dict) and _list_types(node) == {"object"} for node in followed):
         return False
     common = set.intersection(*(set(node.get("required", ())) for node in followed))
     for name in common:
-        listed = [_listed(node, name, reader) for node in followed]
-        count = sum(len(values) for values in listed if values)
-        if all(listed) and len({value for values in listed for value in values or ()}) == count:
+        value_sets = [_list_values(node, name, reader) for node in followed]
+        count = sum(len(values) for values in value_sets if values)
+        if (
+            all(value_sets)
+            and len({value for values in value_sets for value in values or ()}) == count
+        ):
             return True
     return False
 
 
-def _listed(node: dict[str, Any], name: str, reader: Reader) -> set[str] | None:
+def _list_values(node: dict[str, Any], name: str, reader: Reader) -> set[str] | None:
     """The values of a property, if they are listed."""
-    inner = _followed(node.get("properties", {}).get(name, True), reader)
-    return _values(inner) if isinstance(inner, dict) else None
+    inner = _follow(node.get("properties", {}).get(name, True), reader)
+    return _list_constants(inner) if isinstance(inner, dict) else None
 
 
-def _differ(one: Node, other: Node, reader: Reader, levels: int) -> bool:
+def _are_different(one: Node, other: Node, reader: Reader, levels: int) -> bool:
     """Whether types, listed values, or required properties show that two schemas differ."""
-    one, other = _followed(one, reader), _followed(other, reader)
+    one, other = _follow(one, reader), _follow(other, reader)
     if not isinstance(one, dict) or not isinstance(other, dict):
         return one is False or other is False
-    types, values = _types(one), _values(one)
-    if types and (theirs := _types(other)) and not types & theirs:
+    types, values = _list_types(one), _list_constants(one)
+    if types and (theirs := _list_types(other)) and not types & theirs:
         return True
-    if values is not None and (listed := _values(other)) is not None:
-        return not values & listed
-    if not levels or types != {"object"} or _types(other) != {"object"}:
+    if values is not None and (other_values := _list_constants(other)) is not None:
+        return not values & other_values
+    if not levels or types != {"object"} or _list_types(other) != {"object"}:
         return False
     mine, yours = one.get("properties", {}), other.get("properties", {})
     return any(
-        name in mine and name in yours and _differ(mine[name], yours[name], reader, levels - 1)
+        name in mine
+        and name in yours
+        and _are_different(mine[name], yours[name], reader, levels - 1)
         for name in {*one.get("required", ()), *other.get("required", ())}
     )
 
 
-def _followed(node: Node, reader: Reader) -> Any:
+def _follow(node: Node, reader: Reader) -> Any:
     for _ in range(_LEVELS):
         if not isinstance(node, dict) or "$ref" not in node:
             return node
-        found = reader.resolve(node["$ref"])
-        if found is None:
+        target = reader.resolve(node["$ref"])
+        if target is None:
             return {}
-        node = found[1]
+        node = target[1]
     return {} if isinstance(node, dict) and "$ref" in node else node
 
 
-def _values(node: dict[str, Any]) -> set[str] | None:
+def _list_constants(node: dict[str, Any]) -> set[str] | None:
     if "const" in node:
-        return {key(node["const"])}
-    return {key(value) for value in node["enum"]} if "enum" in node else None
+        return {make_key(node["const"])}
+    return {make_key(value) for value in node["enum"]} if "enum" in node else None
 
 
-def _types(node: dict[str, Any]) -> set[str]:
+def _list_types(node: dict[str, Any]) -> set[str]:
     """The types that a schema names; empty if it names none."""
     if "const" in node or "enum" in node:
-        listed = [node["const"]] if "const" in node else node["enum"]
-        return {_type(value) for value in listed}
+        values = [node["const"]] if "const" in node else node["enum"]
+        return {_get_type(value) for value in values}
     names = node.get("type", [])
     return {
         "number" if name == "integer" else name
@@ -101,7 +106,7 @@ def _types(node: dict[str, Any]) -> set[str]:
     }
 
 
-def _type(value: Any) -> str:
+def _get_type(value: Any) -> str:
     if value is None:
         return "null"
     for kind, name in ((bool, "boolean"), (str, "string"), (list, "array"), (dict, "object")):

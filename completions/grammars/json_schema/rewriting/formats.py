@@ -22,7 +22,7 @@ _OFFSET = r"[+\-](?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _FRACTION = r"(?:\.[0-9]+)?"
 
 
-def _leap_second(hour: int) -> str:
+def _make_leap_second(hour: int) -> str:
     """The leap seconds whose local time has this hour: 23:59:60 in UTC, so that the offset follows
     from the time. Only offsets of whole quarters of an hour, as all zones have today."""
     east, west = f"\\+{hour:02}", f"-{23 - hour:02}"
@@ -37,7 +37,7 @@ def _leap_second(hour: int) -> str:
 
 _TIME = (
     rf"(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{_FRACTION}(?:[zZ]|{_OFFSET})"
-    rf"|23:59:60{_FRACTION}[zZ]|{'|'.join(map(_leap_second, range(24)))})"
+    rf"|23:59:60{_FRACTION}[zZ]|{'|'.join(map(_make_leap_second, range(24)))})"
 )
 # RFC 3339, appendix A.
 _DURATION_TIME = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
@@ -46,7 +46,7 @@ _DURATION = rf"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+
 # RFC 1123, 2.1, with RFC 1034, 3.5.
 
 
-def _label(edge: str, inner: str, first: str = "") -> str:
+def _make_label(edge: str, inner: str, first: str = "") -> str:
     """A label of up to 63 characters that begins with `first`, by default `edge`, and ends with
     `edge`. RFC 5890, 2.3.1: one with
     hyphens as its third and fourth character is reserved, or an A-label (xn--), whose Punycode no
@@ -55,9 +55,9 @@ def _label(edge: str, inner: str, first: str = "") -> str:
     return rf"{first or edge}(?:{inner}?{edge}|{long})?"
 
 
-MOST_OF_A_HOSTNAME = 253
+MAX_HOSTNAME = 253
 """Characters, as RFC 1034, 3.1, allows 255 octets in the form with lengths."""
-_LABEL = _label("[a-zA-Z0-9]", r"[a-zA-Z0-9\-]")
+_LABEL = _make_label("[a-zA-Z0-9]", r"[a-zA-Z0-9\-]")
 _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _WIDE = r"[^\x00-\x7f]"
 # RFC 5890, 2.3.2.3: labels of ASCII, or of characters beyond it. Without separators, what RFC 5892
@@ -84,7 +84,7 @@ _PART = rf"[a-zA-Z0-9]|[^{_NOT_ALONE}]|{_MIDDLE_DOT}|{_PAIR}|{_VIRAMA}[\u200c\u2
 # character.
 _BEGINNING = rf"(?:[a-zA-Z0-9]|[^{_NOT_ALONE}\p{{M}}]|{_MIDDLE_DOT})"
 _WIDE_LABEL = (
-    rf"(?:{_label(f'(?:{_PART})', f'(?:{_PART}|-)', _BEGINNING)}"
+    rf"(?:{_make_label(f'(?:{_PART})', f'(?:{_PART}|-)', _BEGINNING)}"
     rf"|(?:{_PAIR})(?:(?:{_PART})(?:(?:{_PART}|-){{0,58}}(?:{_PART}))?)?)"
 )
 _WIDE_HOSTNAME = rf"{_WIDE_LABEL}(?:[.\u3002\uff0e\uff61]{_WIDE_LABEL})*"
@@ -112,9 +112,9 @@ _WIDE_EMAIL = (
 )
 
 
-def _uri(wide: str, private: str = "", *, relative: bool) -> str:
-    """RFC 3986, appendix A; RFC 3987, 2.2, where `wide` adds characters beyond ASCII, and `private`
-    more to queries."""
+def _make_uri(wide: str, private: str = "", *, relative: bool) -> str:
+    """Return the pattern of RFC 3986, appendix A, and RFC 3987, 2.2, where `wide` adds characters
+    beyond ASCII, and `private` more to queries."""
     percent = "%[0-9a-fA-F]{2}"
     plain = rf"a-zA-Z0-9\-._~!$&'()*+,;={wide}"
     letters, no_colon = rf"(?:[{plain}:@]|{percent})", rf"(?:[{plain}@]|{percent})"
@@ -152,8 +152,9 @@ _RELATIVE_POINTER = rf"(?:0|[1-9][0-9]*)(?:[+\-][1-9][0-9]*)?(?:#|{_POINTER})"
 _GROUP_NAME = "[a-zA-Z_$][a-zA-Z0-9_$]*"
 
 
-def _regular_expression(levels: int) -> str:
-    """ECMA-262, 22.2.1, with groups nested up to some levels, and without control characters.
+def _make_regular_expression(levels: int) -> str:
+    """Return the pattern of ECMA-262, 22.2.1, with groups nested up to `levels`, and without
+    control characters.
 
     With them llguidance would also accept a lone backslash.
     """
@@ -164,7 +165,7 @@ def _regular_expression(levels: int) -> str:
     count = r"(?:[*+?]\??|\{[0-9]+(?:,[0-9]*)?\}\??)?"
     assertion = r"(?:\^|\$|\\[bB])"
     if levels:
-        inner = _regular_expression(levels - 1)
+        inner = _make_regular_expression(levels - 1)
         atom = rf"(?:{atom}|\((?:\?(?::|<{_GROUP_NAME}>))?{inner}\))"
         assertion = rf"(?:{assertion}|\(\?<?[=!]{inner}\))"
     term = rf"(?:{assertion}|{atom}{count})"
@@ -182,16 +183,16 @@ PATTERNS: Mapping[str, str] = {
     "idn-hostname": _WIDE_HOSTNAME,
     "ipv4": _IPV4,
     "ipv6": _IPV6,
-    "uri": _uri("", relative=False),
-    "uri-reference": _uri("", relative=True),
-    "iri": _uri(_WIDE_RANGE, _PRIVATE_RANGE, relative=False),
-    "iri-reference": _uri(_WIDE_RANGE, _PRIVATE_RANGE, relative=True),
+    "uri": _make_uri("", relative=False),
+    "uri-reference": _make_uri("", relative=True),
+    "iri": _make_uri(_WIDE_RANGE, _PRIVATE_RANGE, relative=False),
+    "iri-reference": _make_uri(_WIDE_RANGE, _PRIVATE_RANGE, relative=True),
     # RFC 4122, 3.
     "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "uri-template": _URI_TEMPLATE,
     "json-pointer": _POINTER,
     "relative-json-pointer": _RELATIVE_POINTER,
-    "regex": _regular_expression(2),
+    "regex": _make_regular_expression(2),
 }
 
 
@@ -199,22 +200,22 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def pattern_of(name: Any) -> str:
+def get_pattern(name: Any) -> str:
     """A pattern of the texts of a format; empty if the format is unknown."""
-    found = PATTERNS.get(name, "") if isinstance(name, str) else ""
-    return f"^(?:{found})$" if found else ""
+    pattern = PATTERNS.get(name, "") if isinstance(name, str) else ""
+    return f"^(?:{pattern})$" if pattern else ""
 
 
-def written(node: dict[str, Any]) -> dict[str, Any] | None:
+def write_format(node: dict[str, Any]) -> dict[str, Any] | None:
     """A schema with a pattern in place of a format that llguidance lacks; None if it has none."""
     name = node.get("format")
-    if name in NATIVE or not (pattern := pattern_of(name)):
+    if name in NATIVE or not (pattern := get_pattern(name)):
         return None
     change = {key: value for key, value in node.items() if key != "format"}
     # Not for idn-hostname: a length beside its large classes takes llguidance beyond its limit of
     # states within some 40 % of random texts, which end there.
-    if name == "hostname" and _is_count(length := change.get("maxLength", MOST_OF_A_HOSTNAME)):
-        change["maxLength"] = min(length, MOST_OF_A_HOSTNAME)
+    if name == "hostname" and _is_count(length := change.get("maxLength", MAX_HOSTNAME)):
+        change["maxLength"] = min(length, MAX_HOSTNAME)
     if "pattern" in change:
         text = {"type": "string", "pattern": pattern}
         texts = text if node.get("type") == "string" else {"anyOf": [text, {"type": _OTHERS}]}

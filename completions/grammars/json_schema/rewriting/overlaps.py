@@ -1,7 +1,6 @@
-"""Patterns of `patternProperties` that share names, split into patterns that do not.
-
-llguidance takes patterns only where no name has two of them. It also gives a declared name to the
-patterns that match it.
+"""Splits patterns of `patternProperties` that share names into patterns that share none. llguidance
+requires this: no name may match two of them. It also gives a declared name to the patterns that
+match it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +8,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from completions.grammars.json_schema.rewriting import automata, pattern_writer
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, both
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine
 from completions.grammars.patterns.network import PatternError
 
 MAX_PATTERNS = 5
@@ -19,12 +18,12 @@ MAX_COMPARED = 16
 """Patterns of one object that are compared; llguidance refuses more if two share names."""
 
 
-def share_names(patterns: Mapping[str, Node]) -> bool:
+def have_common_names(patterns: Mapping[str, Node]) -> bool:
     """Whether a name may have two of the patterns. False if that cannot be decided cheaply."""
     if len(patterns) > MAX_COMPARED:
         return False
     try:
-        return any(_share(one, other) for one, other in combinations(patterns, 2))
+        return any(_have_common_names(one, other) for one, other in combinations(patterns, 2))
     except PatternError:
         return False
 
@@ -32,12 +31,12 @@ def share_names(patterns: Mapping[str, Node]) -> bool:
 def split(patterns: Mapping[str, Node]) -> dict[str, Node]:
     """The same constraints by patterns that share no names. Raises PatternError."""
     return {
-        pattern: _all(patterns[each] for each in chosen)
-        for chosen, pattern in _regions(tuple(patterns))
+        pattern: _combine(patterns[each] for each in chosen)
+        for chosen, pattern in _split_regions(tuple(patterns))
     }
 
 
-def met(
+def intersect(
     mine: Mapping[str, Node], rest: Node, theirs: Mapping[str, Node], their_rest: Node
 ) -> dict[str, Node]:
     """The patterns of two schemas together. A name with no pattern of one schema has its rest.
@@ -55,58 +54,60 @@ def met(
             f"{len(mine)} and {len(theirs)} patterns of two schemas that hold together are too "
             f"many to compare; give each at most {MAX_COMPARED}"
         )
-    if any(_share(one, other) for one, other in pairs):
-        return _met_by_region(mine, rest, theirs, their_rest)
+    if any(_have_common_names(one, other) for one, other in pairs):
+        return _intersect_by_region(mine, rest, theirs, their_rest)
     return {
-        pattern: both(mine.get(pattern, rest), theirs.get(pattern, their_rest))
+        pattern: combine(mine.get(pattern, rest), theirs.get(pattern, their_rest))
         for pattern in (*mine, *(each for each in theirs if each not in mine))
     }
 
 
-def _met_by_region(
+def _intersect_by_region(
     mine: Mapping[str, Node], rest: Node, theirs: Mapping[str, Node], their_rest: Node
 ) -> dict[str, Node]:
-    found = {}
-    for chosen, pattern in _regions(tuple(dict.fromkeys((*mine, *theirs)))):
+    result = {}
+    for chosen, pattern in _split_regions(tuple(dict.fromkeys((*mine, *theirs)))):
         one = [mine[each] for each in chosen if each in mine]
         other = [theirs[each] for each in chosen if each in theirs]
-        found[pattern] = both(_all(one or [rest]), _all(other or [their_rest]))
-    return found
+        result[pattern] = combine(_combine(one or [rest]), _combine(other or [their_rest]))
+    return result
 
 
-def without(pattern: str, names: Iterable[str]) -> str:
+def exclude_names(pattern: str, names: Iterable[str]) -> str:
     """The pattern, except that it does not match these names. Raises PatternError."""
-    left = automata.matching(pattern) & automata.literals(names).complement()
-    return pattern_writer.written(left)
+    left = automata.compile_pattern(pattern) & automata.from_literals(names).complement()
+    return pattern_writer.write_pattern(left)
 
 
-def _all(nodes: Iterable[Node]) -> Node:
-    found: Node = True
+def _combine(nodes: Iterable[Node]) -> Node:
+    combined: Node = True
     for node in nodes:
-        found = both(found, node)
-    return found
+        combined = combine(combined, node)
+    return combined
 
 
 @lru_cache(maxsize=1024)
-def _share(one: str, other: str) -> bool:
-    return not (automata.matching(one) & automata.matching(other)).is_empty
+def _have_common_names(one: str, other: str) -> bool:
+    return not (automata.compile_pattern(one) & automata.compile_pattern(other)).is_empty
 
 
-def _regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+def _split_regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
     """The patterns that some name has together, each time with a pattern of all such names.
 
     Raises PatternError.
     """
     groups: list[tuple[str, ...]] = []
     for pattern in patterns:
-        touched = [group for group in groups if any(_share(pattern, each) for each in group)]
+        touched = [
+            group for group in groups if any(_have_common_names(pattern, each) for each in group)
+        ]
         joined = (*(each for group in touched for each in group), pattern)
         groups = [*(group for group in groups if group not in touched), joined]
-    return [region for group in groups for region in _regions_of(group)]
+    return [region for group in groups for region in _compute_regions(group)]
 
 
 @lru_cache(maxsize=64)
-def _regions_of(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+def _compute_regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
     """The regions of patterns each of which shares names with another."""
     if len(patterns) == 1:
         return [(patterns, patterns[0])]
@@ -115,13 +116,13 @@ def _regions_of(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
             f"{len(patterns)} patterns share names; give at most {MAX_PATTERNS}, or ones that "
             "match different names"
         )
-    found = []
+    regions = []
     for size in range(1, len(patterns) + 1):
         for chosen in combinations(patterns, size):
             language = automata.ANY
             for pattern in patterns:
-                machine = automata.matching(pattern)
+                machine = automata.compile_pattern(pattern)
                 language &= machine if pattern in chosen else machine.complement()
             if not language.is_empty:
-                found.append((chosen, pattern_writer.written(language)))
-    return found
+                regions.append((chosen, pattern_writer.write_pattern(language)))
+    return regions

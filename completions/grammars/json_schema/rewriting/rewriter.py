@@ -9,17 +9,17 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote
 
-from completions.grammars.json_schema.pointers import at, resolve
+from completions.grammars.json_schema.pointers import get, resolve
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
 from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, written
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, serialize
 from completions.grammars.json_schema.rewriting.schema_writer import Writer
 from completions.grammars.json_schema.rewriting.shapes import TooLargeError
 from completions.grammars.patterns.network import PatternError
 
-MAX_MADE_BYTES = 256 * 1024
+MAX_REWRITTEN_BYTES = 256 * 1024
 """JSON of the schemas that are made by combining others, before they are rewritten themselves."""
 _WRITTEN_ANEW = frozenset(
     (
@@ -49,22 +49,22 @@ class Rewritten:
     """The last parts of pointers, by the whole pointer, that are other than the client wrote."""
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Whether schemas no longer stand where the client wrote them."""
         return bool(self.pointers or self.renamed)
 
-    def original(self, pointer: str) -> str:
+    def to_original(self, pointer: str) -> str:
         """Where the client wrote what stands at a pointer of the rewritten schema."""
-        pointer = self.with_names(pointer)
-        for place in self.pointers:
-            if f"{pointer}/".startswith(f"{place}/"):
-                return place
-        for place in self.renamed:
-            if f"{pointer}/".startswith(f"{place}/anyOf/"):
-                pointer = f"{place}/oneOf{pointer.removeprefix(f'{place}/anyOf')}"
+        pointer = self.replace_names(pointer)
+        for prefix in self.pointers:
+            if f"{pointer}/".startswith(f"{prefix}/"):
+                return prefix
+        for prefix in self.renamed:
+            if f"{pointer}/".startswith(f"{prefix}/anyOf/"):
+                pointer = f"{prefix}/oneOf{pointer.removeprefix(f'{prefix}/anyOf')}"
         return pointer
 
-    def with_names(self, pointer: str) -> str:
+    def replace_names(self, pointer: str) -> str:
         """The pointer with the patterns that the client wrote as names."""
         if not self.names:
             return pointer
@@ -77,19 +77,19 @@ class Rewritten:
 
 def rewrite(
     root: dict[str, Any],
-    places: Mapping[str, Any],
+    pointers_by_id: Mapping[str, Any],
     targets: Mapping[str, tuple[str, Any]],
 ) -> Rewritten:
     """Rewrite a schema in place.
 
-    `places` maps the pointer of each schema in it to the schema, `targets` each reference to the
-    pointer and the schema that it leads to.
+    `pointers_by_id` maps the pointer of each schema in it to the schema, `targets` each reference
+    to the pointer and the schema that it leads to.
     """
-    pointers = {id(node): pointer for pointer, node in places.items()}
+    pointers = {id(node): pointer for pointer, node in pointers_by_id.items()}
     reached = dict(targets)
     walk = _Walk(root, pointers, reached)
     walk.run()
-    if walk.rewritten.changed and not walk.rewritten.refusals:
+    if walk.rewritten.is_changed and not walk.rewritten.refusals:
         reach(root, reached)
     return walk.rewritten
 
@@ -110,7 +110,7 @@ class _Walk:
         self._writer = Writer(
             lambda node: self._reader.read(node, self._pointer),
             self._reader.is_possible,
-            self._child,
+            self._wrap_child,
         )
         self._pointer = ""
         self._visited: set[int] = set()
@@ -123,7 +123,7 @@ class _Walk:
         self._open: dict[str, str] = {}
         """Schemas made here that are being written, and the definition of each, if it has one."""
         self._definitions: dict[str, Node] = {}
-        self._free_names = _free_names(root, "rewritten")
+        self._free_names = _iter_free_names(root, "rewritten")
 
     def run(self) -> None:
         while self._waiting:
@@ -132,7 +132,7 @@ class _Walk:
                 continue
             self._visited.add(id(node))
             self._pointer = self._pointers.get(id(node), self._pointer)
-            if self._needs(node):
+            if self._needs_rewriting(node):
                 self._write_anew(node)
             else:
                 self._keep(node)
@@ -144,7 +144,7 @@ class _Walk:
             self._root.setdefault("$defs", {}).update(self._definitions)
 
     def _keep(self, node: dict[str, Any]) -> None:
-        change = formats.written(node)
+        change = formats.write_format(node)
         if "oneOf" in node:
             self.rewritten.renamed.append(self._pointer)
             change = dict(change or node)
@@ -155,60 +155,60 @@ class _Walk:
                 change["anyOf"] = options
         if change is not None:
             self._changes.append((node, change))
-        self._waiting += list(_inside(node))
-        found = self._resolve(node["$ref"]) if "$ref" in node else None
-        self._waiting += [found[1]] if found else []
+        self._waiting += list(_iter_inside(node))
+        target = self._resolve(node["$ref"]) if "$ref" in node else None
+        self._waiting += [target[1]] if target else []
 
     def _write_anew(self, node: dict[str, Any]) -> None:
         pointer = self._pointer
         try:
             new = self._writer.write(self._reader.read(node, pointer))
         except (CannotWriteError, *_FAILURES) as error:
-            self.rewritten.refusals.append(self._refusal(error, node))
+            self.rewritten.refusals.append(self._make_refusal(error, node))
             return
         self.rewritten.pointers.append(pointer)
-        kept = {key: value for key, value in node.items() if key in _KEPT}
+        annotations = {key: value for key, value in node.items() if key in _KEPT}
         if new is True:
             new = {}
         change = {"allOf": [False]} if new is False else new
         assert isinstance(change, dict)
-        self._changes.append((node, {**kept, **change}))
+        self._changes.append((node, {**annotations, **change}))
 
-    def _refusal(self, error: Exception, node: dict[str, Any]) -> CannotWriteError:
+    def _make_refusal(self, error: Exception, node: dict[str, Any]) -> CannotWriteError:
         """The refusal at the keyword because of which a schema is written anew."""
-        place, keyword = self._culprit(node, self._pointer)
+        path, keyword = self._find_culprit(node, self._pointer)
         if not isinstance(error, CannotWriteError):
-            return CannotWriteError(place, keyword, _advice(error, keyword))
+            return CannotWriteError(path, keyword, _give_advice(error, keyword))
         if error.pointer.endswith(f"/{error.keyword}"):
             return error
-        inside = f", at {error.pointer}" if error.pointer.startswith(f"{place}/") else ""
-        return CannotWriteError(place, keyword, error.advice + inside)
+        inside = f", at {error.pointer}" if error.pointer.startswith(f"{path}/") else ""
+        return CannotWriteError(path, keyword, error.advice + inside)
 
-    def _culprit(self, node: dict[str, Any], pointer: str) -> tuple[str, str]:
+    def _find_culprit(self, node: dict[str, Any], pointer: str) -> tuple[str, str]:
         """The pointer and the name of the first keyword because of which a schema needs writing."""
         for keyword in node:
             if keyword in _WRITTEN_ANEW or (keyword == "uniqueItems" and node[keyword] is True):
                 return f"{pointer}/{keyword}", keyword
         for keyword in _IN_PLACE:
             for index, inner in enumerate(node.get(keyword, ())):
-                if isinstance(inner, dict) and self._needs(inner):
-                    return self._culprit(inner, f"{pointer}/{keyword}/{index}")
+                if isinstance(inner, dict) and self._needs_rewriting(inner):
+                    return self._find_culprit(inner, f"{pointer}/{keyword}/{index}")
         counted = ("oneOf", "minProperties", "maxProperties", "patternProperties")
         keyword = next((each for each in counted if each in node), "")
         return f"{pointer}/{keyword}", keyword
 
-    def _child(self, node: Node) -> Node:
+    def _wrap_child(self, node: Node) -> Node:
         """A schema inside a value. One of the client's is visited later; one made here, now."""
         if isinstance(node, bool):
             return node
         if id(node) in self._pointers:
             self._waiting.append(node)
-            return self._clients(node)
-        if not self._needs(node):
-            return self._made(node)
-        name = written(node)
+            return self._copy_clients(node)
+        if not self._needs_rewriting(node):
+            return self._make(node)
+        name = serialize(node)
         self._made_bytes += len(name)
-        if self._made_bytes > MAX_MADE_BYTES:
+        if self._made_bytes > MAX_REWRITTEN_BYTES:
             raise TooLargeError
         if name in self._open:
             self._open[name] = self._open[name] or next(self._free_names)
@@ -223,42 +223,46 @@ class _Walk:
         self._definitions[definition] = result
         return {"$ref": f"#/$defs/{definition}"}
 
-    def _clients(self, node: dict[str, Any]) -> Node:
+    def _copy_clients(self, node: dict[str, Any]) -> Node:
         """A schema of the client; a reference to it if it may contain the schema being written."""
-        place = self._pointers[id(node)]
-        has_others = self._needs(node) or any(isinstance(each, dict) for each in _inside(node))
-        if place.startswith(f"{self._pointer}/") or not has_others:
+        pointer = self._pointers[id(node)]
+        has_others = self._needs_rewriting(node) or any(
+            isinstance(each, dict) for each in _iter_inside(node)
+        )
+        if pointer.startswith(f"{self._pointer}/") or not has_others:
             return node
-        reference = f"#{quote(place)}"
-        self._targets[reference] = place, node
+        reference = f"#{quote(pointer)}"
+        self._targets[reference] = pointer, node
         return {"$ref": reference}
 
-    def _made(self, node: dict[str, Any]) -> Node:
+    def _make(self, node: dict[str, Any]) -> Node:
         """A combination made here that llguidance can intersect itself."""
         if node.keys() == {"allOf"}:
-            return {"allOf": [self._child(inner) for inner in node["allOf"]]}
+            return {"allOf": [self._wrap_child(inner) for inner in node["allOf"]]}
         self._waiting += [node]
         return node
 
-    def _needs(self, node: Any) -> bool:
+    def _needs_rewriting(self, node: Any) -> bool:
         if not isinstance(node, dict):
             return False
-        known = self._needing.get(id(node))
-        if known is None:
-            self._needing[id(node)] = known = self._computed_needs(node)
+        cached = self._needing.get(id(node))
+        if cached is None:
+            self._needing[id(node)] = cached = self._compute_needs(node)
             self._alive.append(node)
-        return known
+        return cached
 
-    def _computed_needs(self, node: dict[str, Any]) -> bool:
+    def _compute_needs(self, node: dict[str, Any]) -> bool:
         if node.keys() & _WRITTEN_ANEW or node.get("uniqueItems") is True:
             return True
-        if any(self._needs(inner) for keyword in _IN_PLACE for inner in node.get(keyword, ())):
+        if any(
+            self._needs_rewriting(inner) for keyword in _IN_PLACE for inner in node.get(keyword, ())
+        ):
             return True
         if node.keys() & _COUNTS and not _is_counted(node):
             return True
-        if _counts_inside(node):
+        if _has_counts_inside(node):
             return True
-        if len(patterns := node.get("patternProperties", {})) > 1 and overlaps.share_names(
+        if len(patterns := node.get("patternProperties", {})) > 1 and overlaps.have_common_names(
             patterns
         ):
             return True
@@ -271,7 +275,7 @@ class _Walk:
 _FAILURES = (TooLargeError, CircularError, PatternError)
 
 
-def _advice(error: Exception, keyword: str) -> str:
+def _give_advice(error: Exception, keyword: str) -> str:
     if isinstance(error, TooLargeError):
         nearest = "leave parts of it out, or split the schema"
         if keyword == "oneOf":
@@ -295,24 +299,24 @@ def _is_counted(node: Mapping[str, Any]) -> bool:
     return closed and node.get("minProperties", 0) <= 1 and node.get("maxProperties", 1) == 1
 
 
-def _in_place(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _iter_in_place(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The schemas that apply to the same value, without references."""
     for keyword in _IN_PLACE:
         for inner in node.get(keyword, ()):
             if isinstance(inner, dict):
                 yield inner
-                yield from _in_place(inner)
+                yield from _iter_in_place(inner)
 
 
-def _counts_inside(node: Mapping[str, Any]) -> bool:
+def _has_counts_inside(node: Mapping[str, Any]) -> bool:
     """Whether a schema counts properties that another one declares."""
     combined = node.keys() & {"$ref", *_IN_PLACE}
     return bool(combined and node.keys() & _COUNTS) or any(
-        each.keys() & _COUNTS for each in _in_place(node)
+        each.keys() & _COUNTS for each in _iter_in_place(node)
     )
 
 
-def _inside(node: Mapping[str, Any]) -> Iterator[Any]:
+def _iter_inside(node: Mapping[str, Any]) -> Iterator[Any]:
     for keyword in _MAPS:
         yield from node.get(keyword, {}).values()
     for keyword in _LISTS:
@@ -322,7 +326,7 @@ def _inside(node: Mapping[str, Any]) -> Iterator[Any]:
         yield from inner if isinstance(inner, list) else (inner,)
 
 
-def _free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
+def _iter_free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
     """Names that no definition of a schema has."""
     taken = frozenset(root.get("$defs", ()))
     return (name for number in count() if (name := f"{stem}-{number}") not in taken)
@@ -334,9 +338,9 @@ def reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
     Only schemas refer: `$ref` in a `const` or an `enum` is data.
     """
     moved: dict[str, str] = {}
-    free_names = _free_names(root, "moved")
+    free_names = _iter_free_names(root, "moved")
     for reference, (pointer, node) in targets.items():
-        if at(root, pointer) is node:
+        if get(root, pointer) is node:
             continue
         name = next(free_names)
         root.setdefault("$defs", {})[name] = node
@@ -348,8 +352,8 @@ def reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
         if not isinstance(node, dict) or id(node) in seen:
             continue
         seen.add(id(node))
-        waiting += _inside(node)
-        if isinstance(given := node.get("$ref"), str):
-            found = targets.get(given) or resolve(root, given)
-            waiting += [found[1]] if found else []
-            node["$ref"] = moved.get(given, given)
+        waiting += _iter_inside(node)
+        if isinstance(ref := node.get("$ref"), str):
+            target = targets.get(ref) or resolve(root, ref)
+            waiting += [target[1]] if target else []
+            node["$ref"] = moved.get(ref, ref)

@@ -8,23 +8,23 @@ Node = dict[str, Any] | bool
 """A JSON Schema."""
 
 
-def key(value: Any) -> str:
+def make_key(value: Any) -> str:
     """Equal for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
-    return json.dumps(_plain(value), separators=(",", ":"))
+    return json.dumps(_to_plain(value), separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, dict):
         # Sorted, since objects are equal in any order of their names.
-        return {name: _plain(value[name]) for name in sorted(value)}
+        return {name: _to_plain(value[name]) for name in sorted(value)}
     return value
 
 
-def values_of(node: Node) -> list[Any] | None:
+def list_values(node: Node) -> list[Any] | None:
     """The values of a schema that only lists values; None for any other schema."""
     if node is False:
         return []
@@ -36,28 +36,28 @@ def values_of(node: Node) -> list[Any] | None:
     return None
 
 
-def both(one: Node, other: Node) -> Node:
+def combine(one: Node, other: Node) -> Node:
     """What both schemas accept."""
     if one is False or other is False:
         return False
     parts: dict[str, Node] = {}
-    for part in (*_conjuncts(one), *_conjuncts(other)):
-        parts.setdefault(written(part), part)
-    found = list(parts.values())
-    listed = [values for part in found if (values := values_of(part)) is not None]
-    if len(listed) > 1:
-        keys = set.intersection(*({key(value) for value in values} for values in listed))
-        kept = [value for value in listed[0] if key(value) in keys]
-        rest = [part for part in found if values_of(part) is None]
-        found = [*([{"enum": kept}] if kept else [False]), *rest]
-    if any(part is False for part in found):
+    for part in (*_iter_conjuncts(one), *_iter_conjuncts(other)):
+        parts.setdefault(serialize(part), part)
+    nodes = list(parts.values())
+    value_lists = [values for part in nodes if (values := list_values(part)) is not None]
+    if len(value_lists) > 1:
+        keys = set.intersection(*({make_key(value) for value in values} for values in value_lists))
+        common = [value for value in value_lists[0] if make_key(value) in keys]
+        rest = [part for part in nodes if list_values(part) is None]
+        nodes = [*([{"enum": common}] if common else [False]), *rest]
+    if any(part is False for part in nodes):
         return False
-    if not found:
+    if not nodes:
         return True
-    return found[0] if len(found) == 1 else {"allOf": found}
+    return nodes[0] if len(nodes) == 1 else {"allOf": nodes}
 
 
-def _conjuncts(node: Node) -> Iterable[Node]:
+def _iter_conjuncts(node: Node) -> Iterable[Node]:
     if node is True or node == {}:
         return ()
     if isinstance(node, dict) and node.keys() == {"allOf"}:
@@ -65,7 +65,7 @@ def _conjuncts(node: Node) -> Iterable[Node]:
     return (node,)
 
 
-def negated(node: Node) -> Node:
+def negate(node: Node) -> Node:
     """What the schema does not accept."""
     if isinstance(node, bool):
         return not node
@@ -77,6 +77,6 @@ def negated(node: Node) -> Node:
     return {"not": node}
 
 
-def written(node: Node) -> str:
+def serialize(node: Node) -> str:
     """A key of a schema. Its order counts: it is the order in which properties are generated."""
     return json.dumps(node, separators=(",", ":"))

@@ -10,7 +10,7 @@ from typing import Any
 from completions.grammars.json_schema.rewriting import counting, overlaps, pattern_writer
 from completions.grammars.json_schema.rewriting.automata import ANY
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, both, key
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine, make_key
 from completions.grammars.json_schema.rewriting.shapes import (
     ALL,
     Array,
@@ -21,15 +21,19 @@ from completions.grammars.json_schema.rewriting.shapes import (
     Shape,
     String,
     Union,
-    matches,
+    is_match,
 )
 
-MAX_LISTED = 200
+MAX_ENUM = 200
 """Integers that are written one by one."""
 _NAMES: dict[type, str] = {
-    Object: "object", Array: "array", String: "string", Number: "number", Boolean: "boolean",
+    Object: "object",
+    Array: "array",
+    String: "string",
+    Number: "number",
+    Boolean: "boolean",
     Null: "null",
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)
@@ -46,83 +50,85 @@ class Writer:
         plain = [_NAMES[type(shape)] for shape in union if shape in ALL]
         if len(plain) == len(ALL):
             return True
-        found: list[Node] = []
+        options: list[Node] = []
         if plain:
-            found.append({"type": plain[0] if len(plain) == 1 else plain})
+            options.append({"type": plain[0] if len(plain) == 1 else plain})
         for shape in union:
             if shape not in ALL:
-                found += self._shape(shape)
-        found = [node for node in found if node is not False]
-        if not found:
+                options += self._write_shape(shape)
+        options = [node for node in options if node is not False]
+        if not options:
             return False
-        return found[0] if len(found) == 1 else {"anyOf": found}
+        return options[0] if len(options) == 1 else {"anyOf": options}
 
-    def _shape(self, shape: Shape) -> list[Node]:
+    def _write_shape(self, shape: Shape) -> list[Node]:
         if isinstance(shape, Null):
             return [{"type": "null"}]
         if isinstance(shape, Boolean):
             return [{"enum": list(shape.values)}]
         if isinstance(shape, Number):
-            return _number(shape)
+            return _write_number(shape)
         if isinstance(shape, String):
-            return [_string(shape)]
+            return [_write_string(shape)]
         if isinstance(shape, Array):
-            expanded: Iterable[Any] = counting.arrays(shape, self.read, self.is_possible)
-            return [self._array(each) for each in expanded]
+            expanded: Iterable[Any] = counting.expand_arrays(shape, self.read, self.is_possible)
+            return [self._write_array(each) for each in expanded]
         if shape.names:
-            shape = self._with_names(shape)
-        expanded = counting.objects(shape, self.is_possible)
-        return [self._object(each) for each in expanded]
+            shape = self._apply_names(shape)
+        expanded = counting.expand_objects(shape, self.is_possible)
+        return [self._write_object(each) for each in expanded]
 
-    def _array(self, shape: Array | list[Any]) -> Node:
+    def _write_array(self, shape: Array | list[Any]) -> Node:
         if isinstance(shape, list):
             return {"enum": shape} if shape else False
-        written: dict[str, Any] = {"type": "array"}
+        schema: dict[str, Any] = {"type": "array"}
         rest = self.child(shape.rest)
         if shape.prefix:
             # This form of tuples is read in all drafts.
-            written["items"] = [self.child(node) for node in shape.prefix]
-            written["additionalItems"] = rest
+            schema["items"] = [self.child(node) for node in shape.prefix]
+            schema["additionalItems"] = rest
         elif rest is not True:
-            written["items"] = rest
+            schema["items"] = rest
         if shape.low:
-            written["minItems"] = shape.low
+            schema["minItems"] = shape.low
         if shape.high is not None:
-            written["maxItems"] = shape.high
-        return written
+            schema["maxItems"] = shape.high
+        return schema
 
-    def _object(self, shape: Object) -> Node:
-        written: dict[str, Any] = {"type": "object"}
+    def _write_object(self, shape: Object) -> Node:
+        schema: dict[str, Any] = {"type": "object"}
         if shape.properties:
-            written["properties"] = {
+            schema["properties"] = {
                 name: self.child(node) for name, node in shape.properties.items()
             }
         if patterns := shape.patterns:
-            if overlaps.share_names(patterns):
+            if overlaps.have_common_names(patterns):
                 patterns = overlaps.split(patterns)
-            written["patternProperties"] = {
-                _of_others(pattern, node, shape.properties): self.child(node)
+            schema["patternProperties"] = {
+                _exclude_properties(pattern, node, shape.properties): self.child(node)
                 for pattern, node in patterns.items()
             }
         if (rest := self.child(shape.rest)) is not True:
-            written["additionalProperties"] = rest
+            schema["additionalProperties"] = rest
         if shape.required:
-            written["required"] = list(shape.required)
+            schema["required"] = list(shape.required)
         if shape.low > len(shape.required):
-            written["minProperties"] = shape.low
+            schema["minProperties"] = shape.low
         if shape.high is not None:
-            written["maxProperties"] = shape.high
-        return written
+            schema["maxProperties"] = shape.high
+        return schema
 
-    def _with_names(self, shape: Object) -> Object:
+    def _apply_names(self, shape: Object) -> Object:
         """The object without `propertyNames`: what it allows is declared, or has a pattern."""
         pointer = shape.names_at
         union: Union = [String()]
         for node in shape.names:
             union = [
-                one & other for one in union for other in self.read(node)
+                one & other
+                for one in union
+                for other in self.read(node)
                 if isinstance(one, String) and isinstance(other, String)
-            ]  # fmt: skip
+            ]
         allowed = [each for each in union if isinstance(each, String)]
         bare = replace(shape, names=())
         properties = {
@@ -130,8 +136,10 @@ class Writer:
             for name, node in shape.properties.items()
         }
         if all(each.values is not None for each in allowed):
-            listed = [text for each in allowed for text in each.texts()]
-            properties |= {name: bare.named(name) for name in listed if name not in properties}
+            names = [text for each in allowed for text in each.list_texts()]
+            properties |= {
+                name: bare.get_property(name) for name in names if name not in properties
+            }
             return replace(bare, properties=properties, patterns={}, rest=False)
         if shape.rest is False and not shape.patterns:
             return replace(bare, properties=properties)
@@ -142,75 +150,79 @@ class Writer:
                 "give it without patternProperties, or with names listed by an enum",
             )
         if len(allowed) == 1:
-            patterns = {_name_pattern(allowed[0]): shape.rest}
+            patterns = {_make_name_pattern(allowed[0]): shape.rest}
         else:
             patterns, left = {}, ANY
             for each in allowed:
-                patterns[pattern_writer.written(each.language & left)] = shape.rest
+                patterns[pattern_writer.write_pattern(each.language & left)] = shape.rest
                 left &= each.language.complement()
         return replace(bare, properties=properties, patterns=patterns, rest=False)
 
 
-def _of_others(pattern: str, node: Node, properties: Mapping[str, Node]) -> str:
+def _exclude_properties(pattern: str, node: Node, properties: Mapping[str, Node]) -> str:
     """The pattern without the declared names whose own schema does not include the pattern's."""
     others = [
-        name for name, own in properties.items()
-        if own is not False and matches(pattern, name) and key(both(own, node)) != key(own)
-    ]  # fmt: skip
-    return overlaps.without(pattern, others) if others else pattern
+        name
+        for name, own in properties.items()
+        if own is not False
+        and is_match(pattern, name)
+        and make_key(combine(own, node)) != make_key(own)
+    ]
+    return overlaps.exclude_names(pattern, others) if others else pattern
 
 
-def _name_pattern(shape: String) -> str:
+def _make_name_pattern(shape: String) -> str:
     if shape.patterns and len(shape.patterns) == 1 and shape == String(patterns=shape.patterns):
         return shape.patterns[0]
     if not shape.patterns and not shape.lacking and not shape.excluded:
         high = "" if shape.high is None else shape.high
         return f"^[\\s\\S]{{{shape.low},{high}}}$"
-    return pattern_writer.written(shape.language)
+    return pattern_writer.write_pattern(shape.language)
 
 
-def _string(shape: String) -> Node:
+def _write_string(shape: String) -> Node:
     if shape.values is not None:
-        texts = shape.texts()
+        texts = shape.list_texts()
         return {"enum": texts} if texts else False
-    written: dict[str, Any] = {"type": "string"}
+    schema: dict[str, Any] = {"type": "string"}
     if shape.low:
-        written["minLength"] = shape.low
+        schema["minLength"] = shape.low
     if shape.high is not None:
-        written["maxLength"] = shape.high
+        schema["maxLength"] = shape.high
     patterns = list(shape.patterns)
     if shape.lacking or shape.excluded:
         negative = replace(shape, low=0, high=None, patterns=())
-        patterns.append(pattern_writer.written(negative.language))
+        patterns.append(pattern_writer.write_pattern(negative.language))
     if patterns:
-        written["pattern"] = patterns[0]
+        schema["pattern"] = patterns[0]
     if len(patterns) > 1:
-        written["allOf"] = [{"type": "string", "pattern": each} for each in patterns[1:]]
-    return written
+        schema["allOf"] = [{"type": "string", "pattern": each} for each in patterns[1:]]
+    return schema
 
 
-def _number(shape: Number) -> list[Node]:
+def _write_number(shape: Number) -> list[Node]:
     is_one = shape.low is not None and shape.low == shape.high
     if shape.others or (shape.integer is False and is_one):
-        return _listed(shape)
+        return _list_values(shape)
     if shape.integer is False:
         advice = (
             "no grammar can exclude integers from numbers; allow both, or use type integer alone"
         )
         raise CannotWriteError("", "type", advice)
     inside = sorted(
-        each for each in set(shape.excluded)
+        each
+        for each in set(shape.excluded)
         if (shape.low is None or shape.low <= each) and (shape.high is None or each <= shape.high)
-    )  # fmt: skip
-    found = []
-    for low, above, high, below in _gaps(shape, inside):
+    )
+    options = []
+    for low, above, high, below in _iter_gaps(shape, inside):
         part = replace(shape, low=low, above=above, high=high, below=below, excluded=())
         if not part.is_empty():
-            found.append(_range(part))
-    return found
+            options.append(_write_range(part))
+    return options
 
 
-def _gaps(
+def _iter_gaps(
     shape: Number, points: list[float]
 ) -> Iterator[tuple[float | None, bool, float | None, bool]]:
     low, above = shape.low, shape.above
@@ -220,31 +232,31 @@ def _gaps(
     yield low, above, shape.high, shape.below
 
 
-def _range(shape: Number) -> Node:
+def _write_range(shape: Number) -> Node:
     if shape.low is not None and shape.low == shape.high:
         return {"const": shape.low}
-    written: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
+    schema: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
     if shape.low is not None:
-        written["exclusiveMinimum" if shape.above else "minimum"] = shape.low
+        schema["exclusiveMinimum" if shape.above else "minimum"] = shape.low
     if shape.high is not None:
-        written["exclusiveMaximum" if shape.below else "maximum"] = shape.high
+        schema["exclusiveMaximum" if shape.below else "maximum"] = shape.high
     if shape.multiples:
-        written["multipleOf"] = shape.multiples[0]
+        schema["multipleOf"] = shape.multiples[0]
     if len(shape.multiples) > 1:
-        written["allOf"] = [{"multipleOf": each} for each in shape.multiples[1:]]
-    return written
+        schema["allOf"] = [{"multipleOf": each} for each in shape.multiples[1:]]
+    return schema
 
 
-def _listed(shape: Number) -> list[Node]:
-    """Integers one by one, where they are few."""
+def _list_values(shape: Number) -> list[Node]:
+    """Return the integers one by one, where they are few."""
     low, high = shape.low, shape.high
     if low is None or high is None or (not shape.integer and low != high):
         advice = "to exclude multiples, give integers between a minimum and a maximum"
         raise CannotWriteError("", "multipleOf", advice)
-    if high - low > MAX_LISTED:
-        advice = f"to exclude multiples, give a range of at most {MAX_LISTED} integers"
+    if high - low > MAX_ENUM:
+        advice = f"to exclude multiples, give a range of at most {MAX_ENUM} integers"
         raise CannotWriteError("", "multipleOf", f"{advice}, not from {low} to {high}")
     numbers: list[float] = [low] if low == high else list(range(int(low) - 1, int(high) + 2))
     alone = [shape & Number(low=number, high=number) for number in numbers]
-    kept = [each.low for each in alone if each.low == each.high and not each.is_empty()]
-    return [{"enum": kept}] if kept else []
+    values = [each.low for each in alone if each.low == each.high and not each.is_empty()]
+    return [{"enum": values}] if values else []

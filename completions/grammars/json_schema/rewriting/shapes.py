@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from completions.grammars.json_schema.rewriting import automata, overlaps
 from completions.grammars.json_schema.rewriting.automata import Automaton
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, both
-from completions.grammars.patterns.network import PatternError, network
+from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine
+from completions.grammars.patterns.network import PatternError, build_network
 
 MAX_UNION = 400
 
@@ -51,15 +51,15 @@ class Number:
     """The number is a multiple of none of these."""
 
     def __and__(self, other: "Number") -> "Number":
-        low, above = max((self.low, self.above), (other.low, other.above), key=_lowest)
-        high, below = min((self.high, self.below), (other.high, other.below), key=_highest)
+        low, above = max((self.low, self.above), (other.low, other.above), key=_find_lowest)
+        high, below = min((self.high, self.below), (other.high, other.below), key=_find_highest)
         kinds = {self.integer, other.integer} - {None}
         if len(kinds) == 2:
             return Number(low=1, high=0)
         return Number(
             low, high, above, below, kinds.pop() if kinds else None,
-            _joined(self.multiples, other.multiples), _joined(self.excluded, other.excluded),
-            _joined(self.others, other.others),
+            _join(self.multiples, other.multiples), _join(self.excluded, other.excluded),
+            _join(self.others, other.others),
         )  # fmt: skip
 
     def is_empty(self) -> bool:
@@ -76,11 +76,11 @@ class Number:
         return self.low > self.high
 
 
-def _lowest(bound: tuple[float | None, bool]) -> tuple[float, bool]:
+def _find_lowest(bound: tuple[float | None, bool]) -> tuple[float, bool]:
     return (-float("inf") if bound[0] is None else bound[0], bound[1])
 
 
-def _highest(bound: tuple[float | None, bool]) -> tuple[float, bool]:
+def _find_highest(bound: tuple[float | None, bool]) -> tuple[float, bool]:
     return (float("inf") if bound[0] is None else bound[0], not bound[1])
 
 
@@ -88,7 +88,7 @@ def _is_multiple(value: float, of: float) -> bool:
     return not Decimal(str(value)) % Decimal(str(of))
 
 
-def _joined(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+def _join(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*one, *(each for each in other if each not in one))
 
 
@@ -110,9 +110,9 @@ class String:
         elif other.values is not None:
             values = tuple(value for value in values if value in other.values)
         return String(
-            max(self.low, other.low), _least(self.high, other.high), values,
-            _joined(self.excluded, other.excluded), _joined(self.patterns, other.patterns),
-            _joined(self.lacking, other.lacking),
+            max(self.low, other.low), _find_min(self.high, other.high), values,
+            _join(self.excluded, other.excluded), _join(self.patterns, other.patterns),
+            _join(self.lacking, other.lacking),
         )  # fmt: skip
 
     def is_empty(self) -> bool:
@@ -122,44 +122,44 @@ class String:
             return True
         try:
             if self.values is not None:
-                return not self.texts()
+                return not self.list_texts()
             several = len(self.patterns) + len(self.lacking) > 1
             return several and self.language.is_empty
         except PatternError:
             return False
 
-    def texts(self) -> list[str]:
+    def list_texts(self) -> list[str]:
         """The texts of a shape that lists them. Raises PatternError."""
         assert self.values is not None
-        checks = [(network(each), True) for each in self.patterns]
-        checks += [(network(each), False) for each in self.lacking]
+        checks = [(build_network(each), True) for each in self.patterns]
+        checks += [(build_network(each), False) for each in self.lacking]
         return [
             text
             for text in self.values
             if self.low <= len(text)
             and (self.high is None or len(text) <= self.high)
             and text not in self.excluded
-            and all(machine.accepts(text) is wanted for machine, wanted in checks)
+            and all(machine.accepts(text) is is_member for machine, is_member in checks)
         ]
 
     def accepts(self, text: str) -> bool:
-        return bool((self & String(values=(text,))).texts())
+        return bool((self & String(values=(text,))).list_texts())
 
     @cached_property
     def language(self) -> Automaton:
         """Raises PatternError."""
         if self.values is not None:
-            return automata.literals(self.texts())
-        found = automata.ANY
+            return automata.from_literals(self.list_texts())
+        automaton = automata.ANY
         for pattern in self.patterns:
-            found &= automata.matching(pattern)
+            automaton &= automata.compile_pattern(pattern)
         for pattern in self.lacking:
-            found &= automata.matching(pattern).complement()
+            automaton &= automata.compile_pattern(pattern).complement()
         if self.low or self.high is not None:
-            found &= automata.of_length(self.low, self.high)
+            automaton &= automata.from_lengths(self.low, self.high)
         if self.excluded:
-            found &= automata.literals(self.excluded).complement()
-        return found
+            automaton &= automata.from_literals(self.excluded).complement()
+        return automaton
 
 
 @dataclass(frozen=True)
@@ -186,21 +186,23 @@ class Array:
 
     def __and__(self, other: "Array") -> "Array":
         length = max(len(self.prefix), len(other.prefix))
-        prefix = tuple(both(self.at(index), other.at(index)) for index in range(length))
+        prefix = tuple(
+            combine(self.get_item(index), other.get_item(index)) for index in range(length)
+        )
         return Array(
-            prefix, both(self.rest, other.rest), max(self.low, other.low),
-            _least(self.high, other.high), (*self.contains, *other.contains),
+            prefix, combine(self.rest, other.rest), max(self.low, other.low),
+            _find_min(self.high, other.high), (*self.contains, *other.contains),
             self.unique or other.unique, self.repeating or other.repeating,
         )  # fmt: skip
 
-    def at(self, index: int) -> Node:
+    def get_item(self, index: int) -> Node:
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
-    def trimmed(self) -> "Array":
+    def trim(self) -> "Array":
         """The same array, shortened before the first item that can have no value."""
         high = self.high
         for index in range(len(self.prefix) + 1):
-            if self.at(index) is False and (high is None or high > index):
+            if self.get_item(index) is False and (high is None or high > index):
                 high = index
         return self if high == self.high else replace(self, high=high)
 
@@ -237,27 +239,29 @@ class Object:
 
     def __and__(self, other: "Object") -> "Object":
         """Raises PatternError."""
-        properties = {name: both(node, other.named(name)) for name, node in self.properties.items()}
+        properties = {
+            name: combine(node, other.get_property(name)) for name, node in self.properties.items()
+        }
         for name, node in other.properties.items():
             if name not in properties:
-                properties[name] = both(self.named(name), node)
+                properties[name] = combine(self.get_property(name), node)
         return Object(
-            properties, overlaps.met(self.patterns, self.rest, other.patterns, other.rest),
-            both(self.rest, other.rest),
-            _joined(self.required, other.required), max(self.low, other.low),
-            _least(self.high, other.high), (*self.names, *other.names),
+            properties, overlaps.intersect(self.patterns, self.rest, other.patterns, other.rest),
+            combine(self.rest, other.rest),
+            _join(self.required, other.required), max(self.low, other.low),
+            _find_min(self.high, other.high), (*self.names, *other.names),
             (*self.some, *other.some), self.counted or other.counted,
             self.names_at or other.names_at,
         )  # fmt: skip
 
-    def named(self, name: str) -> Node:
+    def get_property(self, name: str) -> Node:
         """The schema of the property with this name."""
         if name in self.properties:
             return self.properties[name]
-        found = [node for pattern, node in self.patterns.items() if matches(pattern, name)]
-        result = found[0] if found else self.rest
-        for node in found[1:]:
-            result = both(result, node)
+        nodes = [node for pattern, node in self.patterns.items() if is_match(pattern, name)]
+        result = nodes[0] if nodes else self.rest
+        for node in nodes[1:]:
+            result = combine(result, node)
         return result
 
     @property
@@ -265,12 +269,12 @@ class Object:
         return self.rest is False and all(node is False for node in self.patterns.values())
 
 
-def matches(pattern: str, name: str) -> bool:
+def is_match(pattern: str, name: str) -> bool:
     """Raises PatternError."""
-    return network(pattern).accepts(name)
+    return build_network(pattern).accepts(name)
 
 
-def _least(one: int | None, other: int | None) -> int | None:
+def _find_min(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
@@ -281,11 +285,11 @@ Union = list[Shape]
 ALL: tuple[Shape, ...] = (Object(), Array(), String(), Number(), Boolean(), Null())
 
 
-def everything() -> Union:
+def make_everything() -> Union:
     return list(ALL)
 
 
-def only(*shapes: Shape) -> Union:
+def make_only(*shapes: Shape) -> Union:
     """These shapes, and all values of the other types."""
     kinds = {type(shape) for shape in shapes}
     return [*shapes, *(shape for shape in ALL if type(shape) not in kinds)]
@@ -293,11 +297,11 @@ def only(*shapes: Shape) -> Union:
 
 def meet(one: Union, other: Union, possible: Callable[[Shape], bool]) -> Union:
     """The intersection, without the shapes that are not possible. Raises TooLargeError."""
-    found = [shape for shape in _products(one, other) if possible(shape)]
-    return simplified(found)
+    shapes = [shape for shape in _iter_products(one, other) if possible(shape)]
+    return simplify(shapes)
 
 
-def _products(one: Union, other: Union) -> Iterator[Shape]:
+def _iter_products(one: Union, other: Union) -> Iterator[Shape]:
     for left in one:
         for right in other:
             if type(left) is not type(right):
@@ -311,11 +315,11 @@ def _products(one: Union, other: Union) -> Iterator[Shape]:
                 yield cast(Any, left) & right
 
 
-def simplified(union: Union) -> Union:
+def simplify(union: Union) -> Union:
     """The union without repetitions, and without shapes beside all values of their type."""
     whole = {type(shape) for shape in union if shape in ALL}
     # Not by equality, under which the schemas {"const": 1} and {"const": true} are the same.
-    found = {repr(shape): shape for shape in union if shape in ALL or type(shape) not in whole}
-    if len(found) > MAX_UNION:
+    shapes = {repr(shape): shape for shape in union if shape in ALL or type(shape) not in whole}
+    if len(shapes) > MAX_UNION:
         raise TooLargeError
-    return list(found.values())
+    return list(shapes.values())

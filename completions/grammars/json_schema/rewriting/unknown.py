@@ -13,25 +13,25 @@ _SHORTEST = 4
 """Letters of a keyword for which one other letter is a typing error."""
 
 
-def meant(keyword: str, constraints: Iterable[str]) -> str:
+def suggest(keyword: str, constraints: Iterable[str]) -> str:
     """The constraint that a keyword misspells; empty if it misspells none."""
     if _PRIVATE.match(keyword):
         return ""
-    letters = _letters(keyword)
-    for known in constraints:
-        if letters == _letters(known):
-            return known
-    for known in constraints:
+    letters = _normalize(keyword)
+    for constraint in constraints:
+        if letters == _normalize(constraint):
+            return constraint
+    for constraint in constraints:
         if (
-            len(known) >= _SHORTEST
+            len(constraint) >= _SHORTEST
             and len(keyword) >= _SHORTEST
-            and _is_one_edit(letters, _letters(known))
+            and _is_one_edit(letters, _normalize(constraint))
         ):
-            return known
+            return constraint
     return ""
 
 
-def _letters(keyword: str) -> str:
+def _normalize(keyword: str) -> str:
     return re.sub(r"[-_]", "", keyword).lower()
 
 

@@ -28,7 +28,7 @@ def test_acting_while_redis_is_down_says_so(
     def client() -> None:
         raise state.UnreachableError(state.UNREACHABLE)
 
-    monkeypatch.setattr(state, "store", client)
+    monkeypatch.setattr(state, "open_store", client)
     for path in ("jobs/cmpl-1/cancel/", "jobs/cmpl-1/requeue/", "workers/w/drain/"):
         page = admin.post(f"/admin/{path}", follow=True).content.decode()
         assert "Nothing was done. Redis does not answer" in page
@@ -66,7 +66,7 @@ def test_quantiles_of_a_histogram(counts: dict[str, int], q: float, expected: fl
     ],
 )
 def test_periods_are_cut_into_buckets(period: Period, first: str, last: str) -> None:
-    buckets = [f"{bucket:%Y-%m-%dT%H:%M}" for bucket in period.buckets(NOW)]
+    buckets = [f"{bucket:%Y-%m-%dT%H:%M}" for bucket in period.list_buckets(NOW)]
     assert (buckets[0], buckets[-1]) == (first, last)
     assert len(buckets) == period.count
 
@@ -77,7 +77,7 @@ def test_an_hour_from_records_has_what_its_sums_have(db: None) -> None:
     UsageRecord.objects.filter(finished_at__lt=HOUR.start(now)).delete()
     UsageHour.objects.all().delete()
     counts = UsageRecord.objects.count()
-    total = figures.total(figures.series(HOUR, now))
+    total = figures.add_up(figures.load_series(HOUR, now))
     assert total["requests"] == counts
     waited = UsageRecord.objects.filter(status="completed").exclude(kind="batch").count()
     assert sum(total[column] for column in LATENCY) == waited
@@ -89,7 +89,7 @@ def test_records_fall_into_the_buckets_of_the_hours(owner: Tenant) -> None:
     record(owner, 1, queued_ms=1, run_ms=10, first_token_ms=None, finished_at=NOW)
     record(owner, 2, kind="batch", finished_at=NOW)
     record(owner, 3, status="failed", finished_at=NOW)
-    total = figures.total(figures.series(HOUR, NOW))
+    total = figures.add_up(figures.load_series(HOUR, NOW))
     assert [total[column] for column in LATENCY[:3]] == [1, 1, 0]
     assert [total[column] for column in FIRST_TOKEN[:2]] == [1, 0]
 
@@ -97,12 +97,12 @@ def test_records_fall_into_the_buckets_of_the_hours(owner: Tenant) -> None:
 def test_periods_compare_with_the_time_before(owner: Tenant) -> None:
     common = {"organization": owner.organization, "api_key": owner.key, "model": "tiny"}
     for hours_ago, requests in ((2, 5), (30, 7), (80, 11)):
-        hour = DAY.floor(NOW - timedelta(hours=hours_ago))
+        hour = DAY.round_down(NOW - timedelta(hours=hours_ago))
         UsageHour.objects.create(hour=hour, requests=requests, **common)
-    assert figures.total(figures.series(DAY, NOW))["requests"] == 5
-    assert figures.before(DAY, NOW)["requests"] == 7
-    assert figures.total(figures.series(MONTH, NOW))["requests"] == 23
-    (row,) = figures.ranked(MONTH, NOW, "api_key_id")
+    assert figures.add_up(figures.load_series(DAY, NOW))["requests"] == 5
+    assert figures.sum_before(DAY, NOW)["requests"] == 7
+    assert figures.add_up(figures.load_series(MONTH, NOW))["requests"] == 23
+    (row,) = figures.rank(MONTH, NOW, "api_key_id")
     assert (row["api_key_id"], row["requests"]) == (owner.key.pk, 23)
 
 
@@ -111,10 +111,10 @@ def test_load_is_a_mean_over_time_and_a_sum_over_models(db: None) -> None:
     for minutes, model, running in ((0, "a", 4), (0, "b", 2), (1, "a", 2)):
         moment = at - timedelta(minutes=minutes)
         LoadSample.objects.create(at=moment, model=model, running=running, slots=8)
-    last = figures.load(HOUR, NOW)[-1]
+    last = figures.load_samples(HOUR, NOW)[-1]
     assert last is not None
     assert (last["running"], last["slots"]) == (5.0, 16.0)
-    assert figures.load(HOUR, NOW)[0] is None
+    assert figures.load_samples(HOUR, NOW)[0] is None
 
 
 @pytest.mark.parametrize("period", ["1h", "24h", "30d", "junk"])
@@ -134,7 +134,7 @@ def test_the_charts_hold_what_was_used(admin: Client, unreachable: None) -> None
     requests = charts[0]
     assert len(requests["labels"]) == 24
     shown = sum(sum(series["data"]) for series in requests["datasets"])
-    assert shown == figures.total(figures.series(DAY, timezone.now()))["requests"] > 0
+    assert shown == figures.add_up(figures.load_series(DAY, timezone.now()))["requests"] > 0
     assert "nightly extraction" in page
     assert "example-large" in page
 
@@ -147,7 +147,7 @@ def test_a_models_link_finds_its_requests(admin: Client, unreachable: None, owne
 
 
 def test_nothing_is_the_neutral_element() -> None:
-    assert figures.total([]) == dict(NOTHING)
+    assert figures.add_up([]) == dict(NOTHING)
 
 
 def test_the_dashboard_warns_of_budgets(admin: Client, unreachable: None, owner: Tenant) -> None:

@@ -85,7 +85,7 @@ def forecast_of(owner, found: Simulated, chance: random.Random, pilot: int):
 @pytest.fixture
 def prices(monkeypatch):
     entry = type("Entry", (), {"token_prices": PRICES})()
-    monkeypatch.setattr("completions.catalog.model_files.served_models", lambda: {"tiny": entry})
+    monkeypatch.setattr("completions.catalog.model_files.load_catalog", lambda: {"tiny": entry})
 
 
 @pytest.mark.parametrize("pilot", [0, PILOT])

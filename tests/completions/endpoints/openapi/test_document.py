@@ -10,7 +10,7 @@ import schemathesis
 from django.test import Client
 
 from completions.endpoints.openapi import shapes
-from completions.endpoints.openapi.document import document
+from completions.endpoints.openapi.document import make_document
 from completions.endpoints.openapi.operations import OPERATIONS
 from completions.urls import urlpatterns
 from tests.completions.conftest import FakeRuntime, Tenant
@@ -20,7 +20,7 @@ NOT_JSON = {"docs", "metrics"}
 
 def test_it_is_public_and_valid_openapi(client: Client) -> None:
     served = client.get("/v1/openapi.json").json()
-    assert served == document()
+    assert served == make_document()
     assert served["openapi"].startswith("3.1")
     schemathesis.openapi.from_dict(served).validate()
 
@@ -32,7 +32,7 @@ def test_every_route_and_method_is_described() -> None:
             continue
         view = pattern.callback.cls  # type: ignore[union-attr]
         for method in ("get", "post", "put", "patch", "delete"):
-            described = method in document()["paths"].get(path, {})
+            described = method in make_document()["paths"].get(path, {})
             assert described == hasattr(view, method), f"{method} {path}: see operations.py"
 
 
@@ -41,7 +41,7 @@ ALL = {key: each for group in OPERATIONS.values() for key, each in group.items()
 
 def schema_of(example: Any) -> dict[str, Any]:
     """The schema of a response, whose references can be followed."""
-    return {**shapes.schema_of(example), "components": document()["components"]}
+    return {**shapes.make_schema(example), "components": make_document()["components"]}
 
 
 @pytest.mark.parametrize("key", ALL)
@@ -50,16 +50,20 @@ def test_the_examples_are_what_the_schemas_say(key: str) -> None:
     operation = ALL[key]
     if isinstance(operation.request, type):
         jsonschema.validate(operation.example, operation.request().to_schema())
-    jsonschema.validate(shapes.value_of(operation.response), schema_of(operation.response))
-    written = document()["paths"][path][method.lower()]
+    jsonschema.validate(shapes.make_value(operation.response), schema_of(operation.response))
+    written = make_document()["paths"][path][method.lower()]
     assert written["summary"]
     assert bool(written["security"]) != operation.is_public
 
 
 LISTS = (
-    "/v1/files", "/v1/batches", "/v1/completions", "/v1/chat/completions", "/v1/usage",
+    "/v1/files",
+    "/v1/batches",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/usage",
     "/v1/models",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -76,21 +80,28 @@ def test_a_list_refuses_every_parameter_but_those_that_are_described(
 
 def test_an_example_says_what_may_be_null_or_absent() -> None:
     example = {
-        "kind": shapes.const("a"), "name": shapes.or_null("x"), "rest": shapes.optional([1]),
-        "part": {"of": shapes.null_or(0.5)},
-    }  # fmt: skip
-    assert shapes.value_of(example) == {"kind": "a", "name": "x", "rest": [1], "part": {"of": None}}
-    schema = shapes.schema_of(example)
+        "kind": shapes.make_const("a"),
+        "name": shapes.make_or_null("x"),
+        "rest": shapes.make_optional([1]),
+        "part": {"of": shapes.make_null_or(0.5)},
+    }
+    assert shapes.make_value(example) == {
+        "kind": "a",
+        "name": "x",
+        "rest": [1],
+        "part": {"of": None},
+    }
+    schema = shapes.make_schema(example)
     assert schema["required"] == ["kind", "name", "part"]
     for accepted in ({"kind": "a", "name": None, "part": {"of": 1.5}},):
         jsonschema.validate(accepted, schema)
     for change in ({"kind": "b"}, {"name": 1}, {"rest": ["1"]}, {"part": {}}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**shapes.value_of(example), **change}, schema)
+            jsonschema.validate({**shapes.make_value(example), **change}, schema)
 
 
 def test_statuses_and_references() -> None:
-    paths = document()["paths"]
+    paths = make_document()["paths"]
     polled = paths["/v1/completions/{job_id}"]["get"]["responses"]
     assert polled.keys() == {"200", "304", "400", "401", "403", "404", "500", "503"}
     assert "content" not in polled["304"]
@@ -103,7 +114,7 @@ def test_statuses_and_references() -> None:
 
 def test_a_stream_is_described_event_by_event() -> None:
     for path in ("/v1/completions", "/v1/chat/completions"):
-        answers = document()["paths"][path]["post"]["responses"]
+        answers = make_document()["paths"][path]["post"]["responses"]
         content = answers["200"]["content"]
         assert content["text/event-stream"]["schema"] == {"$ref": "#/components/schemas/Event"}
         assert content["application/json"]["schema"]["$ref"].endswith("Completion")
@@ -111,7 +122,7 @@ def test_a_stream_is_described_event_by_event() -> None:
 
 
 def test_requests_are_closed_and_documented_field_by_field() -> None:
-    schemas = document()["components"]["schemas"]
+    schemas = make_document()["components"]["schemas"]
     requests = {name: schemas[name] for name in schemas.keys() - shapes.SCHEMAS.keys()}
     assert len(requests) == 8
     for name, schema in requests.items():
@@ -126,12 +137,16 @@ def test_real_answers_match(api: Client, owner: Tenant, fake_runtime: FakeRuntim
         ("GET", "/v1/models/{model_id}", "/v1/models/tiny", None),
         ("POST", "/v1/tokenize", "/v1/tokenize", {"model": "tiny", "prompt": "a"}),
         ("POST", "/v1/detokenize", "/v1/detokenize", {"model": "tiny", "tokens": [64]}),
-        ("POST", "/v1/grammars/validate", "/v1/grammars/validate",
-         {"model": "tiny", "regex": "a", "text": "a"}),
+        (
+            "POST",
+            "/v1/grammars/validate",
+            "/v1/grammars/validate",
+            {"model": "tiny", "regex": "a", "text": "a"},
+        ),
         ("GET", "/v1/files", "/v1/files", None),
         ("GET", "/v1/batches", "/v1/batches", None),
         ("GET", "/healthz", "/healthz", None),
-    ):  # fmt: skip
+    ):
         answer = api.generic(
             method, url, orjson.dumps(body) if body else b"", content_type="application/json"
         )

@@ -23,8 +23,8 @@ from pathlib import Path
 from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
-from completions.contract.llguidance_limits import JUDGE_LIMITS
-from completions.contract.token_bytes import TokenBytes, num_ids
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
+from completions.contract.token_bytes import TokenBytes, count_ids
 from completions.grammars import TokenSource, ebnf
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
@@ -88,7 +88,7 @@ def _grammars(rng: random.Random) -> Iterator[tuple[str, list[str]]]:
 def _taken(checkout: Path) -> list[str]:
     """The grammars of XGrammar's tests that it compiles and that we take."""
     read = TokenBytes(Tokenizer.from_file(str(TOKENIZER)))
-    tokens = read.table(num_ids(read.tokenizer))
+    tokens = read.make_table(count_ids(read.tokenizer))
     last = len(tokens) - 1  # a token that no grammar names
     compiler = Compiler(TokenSource(str(TOKENIZER), len(tokens), (last,)))
     theirs = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(tokens, stop_token_ids=[last]))
@@ -138,7 +138,7 @@ def _strings(rng: random.Random, lark: str, known: list[str], count: int) -> Ite
 
 def _generated(rng: random.Random, lark: str) -> str:
     """A random walk along what our matcher allows; it may end before the grammar does."""
-    matcher = LLMatcher(BYTES, lark, log_level=0, limits=JUDGE_LIMITS)
+    matcher = LLMatcher(BYTES, lark, log_level=0, limits=VALIDATION_LIMITS)
     written = bytearray()
     while len(written) < MOST_BYTES and not matcher.is_stopped():
         mask = int.from_bytes(matcher.compute_bitmask(), "little")

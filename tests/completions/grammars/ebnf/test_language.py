@@ -94,7 +94,9 @@ def test_a_repeated_look_ahead_repeats_nothing(
 def test_what_is_put_around_the_root_is_safe_beside_it() -> None:
     grammar = ebnf.parse('root ::= [a-z]+ | "(" root ")"', DEFAULT_COMPILER)
     make = grammar.make
-    grammar.start = make.concatenation([make.literal("x"), grammar.start, make.literal("end")])
+    grammar.start = make.make_concatenation(
+        [make.make_literal("x"), grammar.start, make.make_literal("end")]
+    )
     lark = ebnf.write(grammar)
     assert accepts(lark, "xendend")
     assert accepts(lark, "x(a)end")

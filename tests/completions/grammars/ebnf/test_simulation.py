@@ -6,9 +6,9 @@ from completions.grammars.ebnf.expressions import Expressions
 
 def test_crossings_of_a_word_and_letters() -> None:
     make = Expressions()
-    letters = make.repeat(make.characters(((0x61, 0x7A),)), 1, None)
-    automata = {0: Automaton(make.literal("if"), {}), 1: Automaton(letters, {})}
-    found = list(Simulation(automata).crossings())
+    letters = make.make_repeat(make.make_characters(((0x61, 0x7A),)), 1, None)
+    automata = {0: Automaton(make.make_literal("if"), {}), 1: Automaton(letters, {})}
+    found = list(Simulation(automata).iter_crossings())
     assert Crossing(0b11, 0, 0) in found  # both match "if"
     lower = sum(1 << byte for byte in b"abcdefghijklmnopqrstuvwxyz")
     assert Crossing(0b11, 0b10, lower) in found  # only the letters go on from there
@@ -16,7 +16,7 @@ def test_crossings_of_a_word_and_letters() -> None:
 
 def test_an_explosion_is_given_up() -> None:
     make = Expressions()
-    maybe = make.repeat(make.literal("a"), 0, 1)
-    automaton = Automaton(make.concatenation([maybe] * 1000), {})
+    maybe = make.make_repeat(make.make_literal("a"), 0, 1)
+    automaton = Automaton(make.make_concatenation([maybe] * 1000), {})
     with pytest.raises(TooAmbiguousError):
-        list(Simulation({0: automaton}).crossings())
+        list(Simulation({0: automaton}).iter_crossings())

@@ -6,7 +6,7 @@ import pytest
 from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
@@ -34,7 +34,7 @@ def ids(text: str) -> list[int]:
 
 
 def accepts(grammar: str, compiler: Compiler, text: str) -> bool:
-    matcher = LLMatcher(load(compiler.tokens), grammar, log_level=0, limits=JUDGE_LIMITS)
+    matcher = LLMatcher(load(compiler.tokens), grammar, log_level=0, limits=VALIDATION_LIMITS)
     taken = matcher.try_consume_tokens(ids(text))
     assert not matcher.is_error(), matcher.get_error()
     return taken == len(text) and bool(matcher.is_accepting())

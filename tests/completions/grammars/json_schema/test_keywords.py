@@ -37,7 +37,7 @@ def findings(schema: dict[str, Any]) -> set[tuple[str, str]]:
     try:
         found = json_schema.translate(schema).warnings
     except GrammarError as error:
-        found = error.findings
+        found = error.diagnostics
     return {(finding.keyword, finding.pointer) for finding in found}
 
 

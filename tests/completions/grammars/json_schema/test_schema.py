@@ -48,7 +48,7 @@ def test_too_many_items_of_one_value_are_refused_at_their_place(items: dict[str,
     with pytest.raises(GrammarError, match="minItems is 5000; where items has one value") as caught:
         json_schema.translate(schema)
     assert caught.value.pointer == "/properties/a/minItems"
-    assert caught.value.findings[0].keyword == "minItems"
+    assert caught.value.diagnostics[0].keyword == "minItems"
     json_schema.translate(schema, whitespace="flexible")  # where spaces may follow each item
     for changed in (
         {"minItems": 2100}, {"items": {"enum": [1, 2]}}, {"type": "string"}, {"items": {}},
@@ -206,7 +206,7 @@ def test_a_part_keeps_what_looks_like_a_reference_in_a_value() -> None:
     properties = {"x": {"$ref": "#/$defs/d"}, "enum": {"enum": [value]}}
     inner = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
     schema = {"properties": {"a": inner}, "$defs": {"d": {"type": "boolean"}}}
-    part = prepare(schema).part("/properties/a", ["object"])
+    part = prepare(schema).make_part("/properties/a", ["object"])
     grammar = json.dumps({"grammars": [{"json_schema": part}]})
     assert accepts(grammar, '{"x":true,"enum":{"$ref":"#/$defs/d"}}')
     assert not accepts(grammar, '{"x":1}')

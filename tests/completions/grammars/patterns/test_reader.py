@@ -2,7 +2,7 @@
 
 import pytest
 
-from completions.grammars.patterns.network import network
+from completions.grammars.patterns.network import build_network
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ from completions.grammars.patterns.network import network
 def test_a_pattern_is_found_in_its_good_texts_only(
     pattern: str, good: list[str], bad: list[str]
 ) -> None:
-    machine = network(pattern)
+    machine = build_network(pattern)
     assert [text for text in good if not machine.accepts(text)] == []
     assert [text for text in bad if machine.accepts(text)] == []

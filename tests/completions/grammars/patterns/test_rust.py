@@ -3,7 +3,7 @@
 import pytest
 
 from completions.grammars.patterns.reader import read
-from completions.grammars.patterns.rust import Escapes, HasConditionError, left_out, write
+from completions.grammars.patterns.rust import Escapes, HasConditionError, find_left_out, write
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_condition_is_not_written(pattern: str) -> None:
 def test_a_control_character_is_left_out_of_sets_that_llguidance_would_widen(
     pattern: str, point: int | None
 ) -> None:
-    assert left_out(read(pattern)) == point
+    assert find_left_out(read(pattern)) == point
 
 
 def test_no_set_holds_what_cannot_be_written() -> None:
@@ -60,4 +60,4 @@ def test_no_set_holds_what_cannot_be_written() -> None:
     assert write(read(r"^\x01a|[\x00-\x20]$"), escapes) == (
         r"^(?:[^\s\S]a(?s:.*)|(?s:.*)[\x08-\n\f-\r ])$"
     )
-    assert left_out(read('[^"]'), frozenset({1})) == 2
+    assert find_left_out(read('[^"]'), frozenset({1})) == 2

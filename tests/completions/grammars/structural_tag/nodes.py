@@ -5,7 +5,7 @@ from typing import Any
 
 from completions.grammars import structural_tag
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
-from completions.grammars.judging.matching import match
+from completions.grammars.validation.matching import match
 
 ANY_JSON = {"type": "json_schema", "json_schema": {"type": "object"}}
 

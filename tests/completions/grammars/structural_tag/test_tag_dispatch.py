@@ -8,9 +8,9 @@ import pytest
 from completions.grammars import Constraint, ebnf
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.judging.cost import check_cost
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
+from completions.grammars.validation.cost import check_cost
 from tests.completions.grammars.byte_matcher import accepts
 
 NESTED = 'body ::= "(" (body | [a-z]*) ")"'
@@ -64,7 +64,7 @@ def test_faults_in_its_rules_keep_their_place() -> None:
 
 def test_elsewhere_than_at_the_root_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a whole vocabulary; bytes alone are few enough."""
-    monkeypatch.setattr(Compiler, "complaint", lambda *_: "Parser Error: too many items (limit)")
+    monkeypatch.setattr(Compiler, "find_error", lambda *_: "Parser Error: too many items (limit)")
     text = f'root ::= "x" call\n{dispatch(["<a>"]).replace("root", "call")}\n{NESTED}'
     with pytest.raises(GrammarError, match=r"TagDispatch that leads to .* whole of root"):
         translate(Constraint("ebnf", text))

@@ -24,7 +24,7 @@ def read_all(messages: Any) -> Any:
 
 
 def ignored(*messages: Any) -> list[str]:
-    return ConversationFields.messages.ignored_paths(list(messages))
+    return ConversationFields.messages.list_ignored_paths(list(messages))
 
 
 def refusal(message: Any) -> tuple[str, str]:
@@ -255,7 +255,7 @@ def test_few_ignored_fields_are_named() -> None:
     named = ignored(*[{**SAID, "parsed": 1}] * 2 * MAX_NAMED)
     assert (len(named), named[-1]) == (MAX_NAMED + 1, "...")
     assert ignored({**SAID, "x" * 1000: 1}) == [f"messages[0].{'x' * 64}"]
-    assert ConversationFields.messages.ignored_paths("a text") == []
+    assert ConversationFields.messages.list_ignored_paths("a text") == []
 
 
 def test_more_messages_than_tokens() -> None:

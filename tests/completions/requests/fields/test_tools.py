@@ -4,7 +4,12 @@ import pytest
 
 from completions.chat.tools import Tool, ToolChoice
 from completions.exceptions import FieldError
-from completions.requests.fields.tools import ToolChoiceField, ToolObject, choice_of, placed
+from completions.requests.fields.tools import (
+    ToolChoiceField,
+    ToolObject,
+    assign_paths,
+    parse_choice,
+)
 
 F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 TOOLS = (Tool("f"), Tool("g"))
@@ -17,12 +22,12 @@ def test_tools_keep_their_place():
     given = [ToolObject().read(each) for each in (
         F, {"type": "function", "function": {"name": "g", "description": "d", "strict": True}},
     )]  # fmt: skip
-    assert placed(given) == (
+    assert assign_paths(given) == (
         Tool("f", None, {"type": "object"}, False, "tools[0]"),
         Tool("g", "d", None, True, "tools[1]"),
     )
     with pytest.raises(FieldError) as caught:
-        placed([given[0], given[0]])
+        assign_paths([given[0], given[0]])
     assert caught.value.path == "tools[1].function.name"
 
 
@@ -77,13 +82,13 @@ NAMED_G = {"type": "function", "function": {"name": "g"}}
 )
 def test_a_tool_choice_says_which_tools_may_be_called(given, parallel, expected):
     choice = None if given is None else ToolChoiceField().read(given)
-    assert choice_of(choice, parallel, TOOLS) == expected
+    assert parse_choice(choice, parallel, TOOLS) == expected
 
 
 def test_allowed_tools():
-    assert ToolChoice("auto").allowed(TOOLS) == TOOLS
-    assert ToolChoice("auto", ("g",)).allowed(TOOLS) == TOOLS[1:]
-    assert ToolChoice("none").allowed(TOOLS) == ()
+    assert ToolChoice("auto").filter_tools(TOOLS) == TOOLS
+    assert ToolChoice("auto", ("g",)).filter_tools(TOOLS) == TOOLS[1:]
+    assert ToolChoice("none").filter_tools(TOOLS) == ()
 
 
 @pytest.mark.parametrize(
@@ -101,8 +106,8 @@ def test_bad_choices(given):
 
 
 def test_choices_that_need_tools():
-    assert choice_of(None, None, ()) == ToolChoice("none")
+    assert parse_choice(None, None, ()) == ToolChoice("none")
     for choice, tools in [(ToolChoice("required"), ()), (ToolChoice("auto", ("h",)), TOOLS)]:
         with pytest.raises(FieldError) as caught:
-            choice_of(choice, None, tools)
+            parse_choice(choice, None, tools)
         assert caught.value.path == "tool_choice"

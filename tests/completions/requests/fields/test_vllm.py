@@ -11,8 +11,8 @@ from completions.grammars import Constraint, tokens, translate
 from completions.grammars.exceptions import GrammarError
 from completions.requests.fields.constraint import (
     ConstraintFields,
-    constraint_of,
-    without_effect,
+    list_without_effect,
+    parse_constraint,
 )
 from completions.requests.fields.objects import Values
 
@@ -26,7 +26,7 @@ class Body(ConstraintFields):
 
 
 def read(body: dict[str, Any]) -> Constraint | None:
-    return constraint_of(Body().validate(body), MODEL)
+    return parse_constraint(Body().validate(body), MODEL)
 
 
 def accepts(constraint: Constraint | None, text: str) -> bool:
@@ -61,7 +61,7 @@ def test_the_output_matches(kind: str, value: Any, good: str, bad: str, older: b
     else:
         found, place = read({"structured_outputs": {kind: value}}), f"structured_outputs.{kind}"
     assert found is not None
-    assert found.named == place
+    assert found.error_path == place
     assert accepts(found, good)
     assert not accepts(found, bad)
 
@@ -137,13 +137,13 @@ def test_options_without_effect_are_named() -> None:
          ["structured_outputs.disable_any_whitespace"]),
         ({"json": {}, "disable_any_whitespace": True}, []),
     ):  # fmt: skip
-        assert without_effect(Body().validate({"structured_outputs": outputs})) == names
+        assert list_without_effect(Body().validate({"structured_outputs": outputs})) == names
 
 
 def test_whitespace_can_be_disabled_where_the_model_allows_it() -> None:
     flexible: Any = SimpleNamespace(entry=SimpleNamespace(json_whitespace="flexible"))
     for disable, whitespace in ((True, "compact"), (False, "flexible")):
         outputs = {"json": {}, "disable_any_whitespace": disable}
-        found = constraint_of(Body().validate({"structured_outputs": outputs}), flexible)
+        found = parse_constraint(Body().validate({"structured_outputs": outputs}), flexible)
         assert found is not None
         assert found.whitespace == whitespace

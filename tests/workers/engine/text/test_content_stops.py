@@ -8,24 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.chat.parser import Delta, OutputParser
-from completions.chat.thinking import Marks, ThinkingParser
+from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Call, Tool
+from completions.chat.tools import Tool, ToolCall
 from workers.engine.request import FinishReason
 from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.stop_checker import Finish, StopChecker
 
-MARKS = Marks("<think>", "</think>")
+MARKS = ThinkTags("<think>", "</think>")
 ARGUMENTS = {"q": 'a </tool_call> \n "b" } {', "n": [1, {}]}
 TOOL = Tool("f", None, {"properties": {"q": {"type": "string"}}})
 SPANNED = {
-    name: form.write(Call("f", {"q": "a\nb", "n": 1})) for name, form in TOOL_FORMATS.items()
+    name: form.write(ToolCall("f", {"q": "a\nb", "n": 1})) for name, form in TOOL_FORMATS.items()
 }
 
 
 def checker(form: str | None, *, is_open: bool = False, **params: Any) -> StopChecker:
-    spans = [MARKS.span(is_open=is_open)]
-    spans += [TOOL_FORMATS[form].span] if form else []
+    spans = [MARKS.make_span(is_open=is_open)]
+    spans += [TOOL_FORMATS[form].make_span] if form else []
     sampling = SamplingParams(max_tokens=9, stop_spans=tuple(spans), **params)
     return StopChecker(sampling, frozenset(), 9)
 
@@ -46,8 +46,8 @@ def shown(stops: StopChecker, pieces: Sequence[str]) -> tuple[str, Finish | None
 
 def message(form: str, text: str) -> tuple[Delta, bool]:
     """The message in a text, and whether its calls are complete."""
-    thinking = ThinkingParser(MARKS, is_open=False)
-    parser = OutputParser(thinking, TOOL_FORMATS[form].parser([TOOL]))
+    thinking = ReasoningParser(MARKS, is_open=False)
+    parser = OutputParser(thinking, TOOL_FORMATS[form].make_parser([TOOL]))
     delta = parser.push(text)
     rest = parser.finish()
     delta.content += rest.content
@@ -71,7 +71,7 @@ def test_a_stop_does_not_cut_a_call(form: str, stop: str) -> None:
 
 @pytest.mark.parametrize("form", ["hermes", "llama3"])
 def test_a_call_ends_outside_of_its_strings(form: str) -> None:
-    written = TOOL_FORMATS[form].write(Call("f", ARGUMENTS))
+    written = TOOL_FORMATS[form].write(ToolCall("f", ARGUMENTS))
     stops = checker(form, stop=("b", "}"))
     assert shown(stops, [f"{written} so. b!"]) == (
         f"{written} so. ",

@@ -9,7 +9,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from completions.contract.llguidance_limits import ENGINE_LIMITS
 from completions.grammars import json_schema
-from completions.grammars.json_schema.rewriting.formats import NATIVE, PATTERNS, pattern_of
+from completions.grammars.json_schema.rewriting.formats import NATIVE, PATTERNS, get_pattern
 from tests.completions.grammars.byte_matcher import accepts
 from tests.completions.grammars.test_tokens import DEMO
 
@@ -85,7 +85,7 @@ def test_every_format_of_2020_12_has_examples() -> None:
 @pytest.mark.parametrize("as_pattern", [False, True])
 def test_a_format_accepts_its_right_examples_and_no_wrong_one(name: str, as_pattern: bool) -> None:
     """As `format`, and as the pattern in rewritten schemas."""
-    wanted = {"pattern": pattern_of(name)} if as_pattern else {"format": name}
+    wanted = {"pattern": get_pattern(name)} if as_pattern else {"format": name}
     grammar = json_schema.translate({"type": "string", **wanted}).grammar
     right, wrong = EXAMPLES[name]
     assert [

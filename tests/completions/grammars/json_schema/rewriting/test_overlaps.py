@@ -8,7 +8,7 @@ import pytest
 from completions.grammars import json_schema
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema.rewriting import overlaps
-from completions.grammars.json_schema.rewriting.shapes import matches
+from completions.grammars.json_schema.rewriting.shapes import is_match
 from completions.grammars.patterns.network import PatternError
 from tests.completions.grammars.byte_matcher import accepts
 
@@ -24,9 +24,9 @@ def closed(pattern: str, rest: Any = False) -> dict[str, Any]:
 
 
 def test_patterns_of_two_schemas_are_met_name_by_name() -> None:
-    met = overlaps.met({"^a": INTEGER}, NULL, {"b$": {"minimum": 1}}, True)
+    met = overlaps.intersect({"^a": INTEGER}, NULL, {"b$": {"minimum": 1}}, True)
     by_name = {
-        name: [node for pattern, node in met.items() if matches(pattern, name)]
+        name: [node for pattern, node in met.items() if is_match(pattern, name)]
         for name in ("ab", "ax", "xb")
     }
     assert by_name == {
@@ -37,21 +37,27 @@ def test_patterns_of_two_schemas_are_met_name_by_name() -> None:
 
 
 def test_patterns_that_share_no_names_stay() -> None:
-    assert overlaps.met({"^a": INTEGER}, False, {"^b": NULL}, True) == {"^a": INTEGER, "^b": False}
-    assert overlaps.met({"^a": INTEGER}, True, {"a$": NULL}, True) == {"^a": INTEGER, "a$": NULL}
+    assert overlaps.intersect({"^a": INTEGER}, False, {"^b": NULL}, True) == {
+        "^a": INTEGER,
+        "^b": False,
+    }
+    assert overlaps.intersect({"^a": INTEGER}, True, {"a$": NULL}, True) == {
+        "^a": INTEGER,
+        "a$": NULL,
+    }
 
 
 def test_many_patterns_that_share_names_are_not_met() -> None:
     many: dict[str, Any] = {f"{letter}$": INTEGER for letter in "abcde"}
     with pytest.raises(PatternError, match="6 patterns share names"):
-        overlaps.met({"^a": INTEGER}, False, many, True)
+        overlaps.intersect({"^a": INTEGER}, False, many, True)
 
 
 def test_only_patterns_that_share_names_count_together() -> None:
     mine = {"^a$": INTEGER, "^b$": INTEGER, "^c$": INTEGER}
-    met = overlaps.met(mine, False, {"^[ax]$": NULL, "^y$": NULL, "^z$": NULL}, True)
+    met = overlaps.intersect(mine, False, {"^[ax]$": NULL, "^y$": NULL, "^z$": NULL}, True)
     by_name = {
-        name: [node for pattern, node in met.items() if matches(pattern, name)] for name in "abxy"
+        name: [node for pattern, node in met.items() if is_match(pattern, name)] for name in "abxy"
     }
     assert by_name == {
         "a": [{"allOf": [INTEGER, NULL]}],
@@ -64,7 +70,7 @@ def test_only_patterns_that_share_names_count_together() -> None:
 def test_hundreds_of_patterns_are_not_compared() -> None:
     mine = {f"^a{i}.*x": INTEGER for i in range(200)}
     with pytest.raises(PatternError, match=r"200 and 200 patterns .* too many to compare"):
-        overlaps.met(mine, False, {f"^b{i}.*y": NULL for i in range(200)}, False)
+        overlaps.intersect(mine, False, {f"^b{i}.*y": NULL for i in range(200)}, False)
 
 
 @pytest.mark.parametrize("rest", [False, NULL])

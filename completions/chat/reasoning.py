@@ -1,4 +1,4 @@
-"""The thoughts in an answer: their marks, a parser that splits them off, and a counter."""
+"""The reasoning in an answer: its think tags, a parser that splits it off, and a counter."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,53 +8,54 @@ from completions.contract.stop_spans import StopSpan
 
 ENABLED, DISABLED, AUTO = "enabled", "disabled", "auto"
 _NEWLINES = 2
-"""Line breaks between the end of the thoughts and the answer that belong to neither."""
+"""Line breaks between the end of the reasoning and the answer that belong to neither."""
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """The marks around a model's thoughts."""
+class ThinkTags:
+    """The tags around a model's reasoning."""
 
     begin: str
     end: str
 
-    def span(self, *, is_open: bool) -> StopSpan:
-        """The thoughts in an answer's text, with the line breaks behind them."""
+    def make_span(self, *, is_open: bool) -> StopSpan:
+        """The reasoning in an answer's text, with the line breaks behind them."""
         return StopSpan("" if is_open else self.begin, self.end, dropped="\n")
 
-    def open_in(self, prompt: str) -> bool:
-        """Whether a prompt ends inside thoughts: some templates write the first mark."""
+    def is_open_in(self, prompt: str) -> bool:
+        """Whether a prompt ends inside reasoning: some templates write the first tag."""
         return prompt.rstrip().endswith(self.begin)
 
-    def closed_in(self, prompt: str) -> bool:
-        """Whether a prompt ends after thoughts, as in templates that switch thinking off."""
+    def is_closed_in(self, prompt: str) -> bool:
+        """Whether a prompt ends after reasoning, as in templates that switch it off."""
         return prompt.rstrip().endswith(self.end)
 
 
-class ThinkingParser:
-    """Splits text into thoughts and answer as it arrives, whatever its pieces are."""
+class ReasoningParser:
+    """Splitter of text into reasoning and answer as it arrives, whatever its pieces are."""
 
-    def __init__(self, marks: Marks, *, is_open: bool) -> None:
-        self._marks = marks
+    def __init__(self, tags: ThinkTags, *, is_open: bool) -> None:
+        self._tags = tags
         self._state = "thinking" if is_open else "undecided"
         self._buffer = ""
         self._newlines = _NEWLINES
         self._begun = False
 
     @property
-    def thinking(self) -> bool:
+    def is_reasoning(self) -> bool:
         return self._state == "thinking"
 
     def push(self, text: str) -> tuple[str, str]:
-        """Return what this text adds to the thoughts and to the answer."""
+        """Return what this text adds to the reasoning and to the answer."""
         self._buffer += text
         if self._state == "undecided":
             self._decide()
-        thoughts = self._think() if self._state == "thinking" else ""
-        return thoughts, self._answer() if self._state == "answering" else ""
+        reasoning = self._take_reasoning() if self._state == "thinking" else ""
+        return reasoning, self._take_answer() if self._state == "answering" else ""
 
     def finish(self) -> tuple[str, str]:
-        """The same for the text that was held back. Trailing white space of thoughts is dropped."""
+        """The same for the text that was held back. Trailing white space of reasoning is
+        dropped."""
         left, self._buffer = self._buffer, ""
         if self._state == "thinking":
             return left.rstrip(), ""
@@ -62,27 +63,27 @@ class ThinkingParser:
 
     def _decide(self) -> None:
         begun = self._buffer.lstrip()
-        if begun.startswith(self._marks.begin):
+        if begun.startswith(self._tags.begin):
             self._state = "thinking"
-            self._buffer = begun[len(self._marks.begin) :]
-        elif not self._marks.begin.startswith(begun):
+            self._buffer = begun[len(self._tags.begin) :]
+        elif not self._tags.begin.startswith(begun):
             self._state = "answering"
             self._newlines = 0
 
-    def _think(self) -> str:
-        thoughts, mark, rest = split_at(self._buffer, (self._marks.end,))
-        if mark is None:  # trailing white space may precede the mark
-            rest = thoughts[len(thoughts.rstrip()) :] + rest
+    def _take_reasoning(self) -> str:
+        reasoning, tag, rest = split_at(self._buffer, (self._tags.end,))
+        if tag is None:  # trailing white space may precede the tag
+            rest = reasoning[len(reasoning.rstrip()) :] + rest
         else:
             self._state = "answering"
         self._buffer = rest
-        shown = thoughts.rstrip()
+        visible = reasoning.rstrip()
         if not self._begun:
-            shown = shown.lstrip()
-            self._begun = bool(shown)
-        return shown
+            visible = visible.lstrip()
+            self._begun = bool(visible)
+        return visible
 
-    def _answer(self) -> str:
+    def _take_answer(self) -> str:
         while self._newlines and self._buffer.startswith("\n"):
             self._buffer = self._buffer[1:]
             self._newlines -= 1
@@ -92,13 +93,13 @@ class ThinkingParser:
         return answer
 
 
-class ThoughtCounter:
-    """Counts the tokens of the thoughts, including the last token of each mark."""
+class ReasoningCounter:
+    """Counter of reasoning tokens, including the last token of each tag."""
 
-    def __init__(self, marks: Marks, *, is_open: bool, hidden: Sequence[str] = ()) -> None:
-        """`hidden` are special tokens that may precede the begin mark."""
-        self._begin, self._end = marks.begin.encode(), marks.end.encode()
-        self._hidden = {mark.encode() for mark in hidden}
+    def __init__(self, tags: ThinkTags, *, is_open: bool, hidden: Sequence[str] = ()) -> None:
+        """Count for one choice. The special tokens `hidden` may precede the begin tag."""
+        self._begin, self._end = tags.begin.encode(), tags.end.encode()
+        self._hidden = {token.encode() for token in hidden}
         self._state = "thinking" if is_open else "undecided"
         self._seen = b""
         self.count = 0
@@ -111,19 +112,19 @@ class ThoughtCounter:
             if self._state == "undecided" and token not in self._hidden:
                 self._decide(token)
             elif self._state == "thinking":
-                self._think(token)
+                self._count_token(token)
 
     def _decide(self, token: bytes) -> None:
         begun = (self._seen + token).lstrip()
         if begun.startswith(self._begin):
             self._state, self._seen = "thinking", b""
-            self._think(begun[len(self._begin) :])
+            self._count_token(begun[len(self._begin) :])
         elif self._begin.startswith(begun):
             self._seen = begun
         else:
             self._state = "answering"
 
-    def _think(self, token: bytes) -> None:
+    def _count_token(self, token: bytes) -> None:
         self.count += 1
         seen = self._seen + token
         if self._end in seen:

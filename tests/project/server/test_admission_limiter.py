@@ -2,15 +2,15 @@
 
 import asyncio
 
-from project.server.turnstile import Turnstile
+from project.server.admission_limiter import AdmissionLimiter
 
 
-async def burst(turnstile, count):
+async def burst(limiter, count):
     """The requests that began in each iteration."""
     turn, began = 0, {}
 
     async def request(number):
-        await turnstile.enter()
+        await limiter.wait()
         began[number] = turn
 
     tasks = [asyncio.create_task(request(number)) for number in range(count)]
@@ -21,7 +21,7 @@ async def burst(turnstile, count):
 
 
 async def test_a_burst_is_admitted_in_portions_and_in_order():
-    began = await burst(Turnstile(3), 10)
+    began = await burst(AdmissionLimiter(3), 10)
     turns = list(began.values())
     assert list(began) == list(range(10))
     assert turns == sorted(turns)
@@ -29,20 +29,20 @@ async def test_a_burst_is_admitted_in_portions_and_in_order():
 
 
 async def test_a_few_requests_do_not_wait():
-    turnstile = Turnstile(3)
+    limiter = AdmissionLimiter(3)
     for _ in range(5):
-        began = await burst(turnstile, 2)
+        began = await burst(limiter, 2)
         assert set(began.values()) == {0}
         for _ in range(3):
             await asyncio.sleep(0)
 
 
 async def test_a_cancelled_waiter_takes_no_slot():
-    turnstile = Turnstile(1)
+    limiter = AdmissionLimiter(1)
     entered = []
 
     async def request(name):
-        await turnstile.enter()
+        await limiter.wait()
         entered.append(name)
 
     first, leaving, last = (asyncio.create_task(request(n)) for n in ("first", "leaving", "last"))

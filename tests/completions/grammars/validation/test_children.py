@@ -13,16 +13,16 @@ import pytest
 
 from completions import child_process
 from completions.contract.llguidance_threads import NICENESS
-from completions.grammars import Constraint, Limits, Question, TokenSource
+from completions.grammars import Constraint, Limits, TokenSource, ValidationRequest
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
     GrammarTimeoutError,
 )
-from completions.grammars.judging import children as module
-from completions.grammars.judging.children import Child, Children
-from completions.grammars.judging.examination import examine
-from completions.grammars.judging.matching import Match
+from completions.grammars.validation import children as module
+from completions.grammars.validation.children import Child, Children
+from completions.grammars.validation.examination import validate
+from completions.grammars.validation.matching import Match
 
 
 @pytest.fixture
@@ -32,22 +32,22 @@ def children() -> Iterator[Children]:
     children.close()
 
 
-def question(value: str, text: str | None = None) -> Question:
-    return Question(Constraint("regex", value), None, text)
+def request(value: str, text: str | None = None) -> ValidationRequest:
+    return ValidationRequest(Constraint("regex", value), None, text)
 
 
 def test_verdicts_are_the_same_as_in_the_own_process(children: Children, tiny_model: Path) -> None:
     words = TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,))
     schema = {"items": {"not": {}}, "x": 1}
     for asked in (
-        question("a+", "aab"),
-        question("a("),
-        Question(Constraint("json_schema", schema), words),
-        Question(Constraint("json_schema", {"type": "null"}, "flexible"), words, "null"),
+        request("a+", "aab"),
+        request("a("),
+        ValidationRequest(Constraint("json_schema", schema), words),
+        ValidationRequest(Constraint("json_schema", {"type": "null"}, "flexible"), words, "null"),
     ):
-        verdict, own = children.ask(asked)[0], examine(asked, Limits())
+        verdict, own = children.ask(asked)[0], validate(asked, Limits())
         assert verdict.to_json() == own.to_json()
-    assert children.ask(question("a+", "aab"))[0].match == Match(False, 2)
+    assert children.ask(request("a+", "aab"))[0].match == Match(False, 2)
 
 
 def test_one_child_serves_until_it_is_worn(
@@ -58,25 +58,25 @@ def test_one_child_serves_until_it_is_worn(
     for _ in range(3):
         with children.borrowed() as child:
             seen.append(child.pid)
-            assert child.ask(question("a"))[0].error is None
+            assert child.ask(request("a"))[0].error is None
     assert seen[0] == seen[1] != seen[2]
 
 
 def test_a_dying_child_is_a_refusal_and_is_replaced(children: Children) -> None:
     with children.borrowed() as child:
         os.kill(child.pid, signal.SIGKILL)
-        composed = Constraint("regex", "a", place="tools")
-        verdict, _ = child.ask(Question(composed))
+        composed = Constraint("regex", "a", path="tools")
+        verdict, _ = child.ask(ValidationRequest(composed))
     with pytest.raises(GrammarError, match=r"^tools: too complex to check"):
-        verdict.result()
-    assert children.ask(question("a"))[0].error is None
+        verdict.get_grammar()
+    assert children.ask(request("a"))[0].error is None
 
 
 def test_a_child_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "START_SECONDS", 0.2)
     child = Child(Limits(seconds=0.1))
     os.kill(child.pid, signal.SIGSTOP)
-    assert isinstance(child.ask(question("a"))[0].error, GrammarOverloadError)
+    assert isinstance(child.ask(request("a"))[0].error, GrammarOverloadError)
     assert child.is_worn
     child.close()
 
@@ -85,7 +85,7 @@ def test_a_child_that_computes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "START_SECONDS", 300.0)
     child = Child(Limits(seconds=0.5))
     multiples = {"anyOf": [{"type": "integer", "multipleOf": 9_901 + i} for i in range(50)]}
-    endless = Question(Constraint("json_schema", multiples))
+    endless = ValidationRequest(Constraint("json_schema", multiples))
     verdict, seconds = child.ask(endless)
     assert isinstance(verdict.error, GrammarTimeoutError)
     assert seconds == 0.5
@@ -110,7 +110,7 @@ def test_a_child_ends_with_its_parent() -> None:
 def test_a_child_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_SECRET_KEY", "secret")
     child = Child(Limits())
-    assert child.ask(question("a"))[0].error is None
+    assert child.ask(request("a"))[0].error is None
     environment = Path(f"/proc/{child.pid}/environ").read_bytes()
     assert b"QUIRE_SECRET_KEY" not in environment
     child.close()

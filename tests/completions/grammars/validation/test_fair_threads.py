@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from completions.grammars.judging.fair_threads import FairThreads
+from completions.grammars.validation.fair_threads import FairThreads
 
 WAIT = 60.0
 
@@ -49,7 +49,7 @@ def make() -> Iterator[Callable[[int], Bench]]:
 
     yield bench
     for each in made:
-        each.threads.shutdown()
+        each.threads.shut_down()
         for end in each.ends.values():
             end.set()
 
@@ -112,5 +112,5 @@ def test_waiting_work_is_cancelled_at_the_end(make: Callable[[int], Bench]) -> N
     bench = make(1)
     bench.submit(1, "a")
     waiting = bench.submit(1, "b")
-    bench.threads.shutdown()
+    bench.threads.shut_down()
     assert waiting.cancelled()

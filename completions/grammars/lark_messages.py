@@ -3,14 +3,14 @@
 import json
 import re
 
-from completions.grammars.complaints import brief, shortened
+from completions.grammars.messages import explain_error, truncate
 
 _UNEXPECTED = re.compile(
     r"(?:at EOF: )?(?:Expected token (?P<wanted>.+?), found .*?|(?P<value>Expected value)"
     r"|expecting rule, token or statement) \(at (?P<found>\".*?\") \(.*"
 )
 """A part of the text that cannot stand in its place."""
-_WANTED = {
+_EXPECTED = {
     "a number": "a number",
     "'rule_name'": "the name of a rule, in lower case",
     "'TOKEN_NAME'": "the name of a terminal, in upper case",
@@ -110,7 +110,7 @@ _MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )  # fmt: skip
 """The first pattern that matches llguidance's whole message decides."""
-_FOUND = re.compile(r' \(at ".*')
+_TOKEN_NAMES = re.compile(r' \(at ".*')
 """What llguidance read at the place of the fault."""
 _SPECIAL = re.compile(
     r'unknown special token: "(.*?)"; following special tokens are available: (.*)'
@@ -118,105 +118,105 @@ _SPECIAL = re.compile(
 _UNDEFINED = re.compile(r'unknown name: "(.*)"')
 
 
-def explained(message: str, text: str = "", line: int | None = None, column: int | None = 1) -> str:
+def explain(message: str, text: str = "", line: int | None = None, column: int | None = 1) -> str:
     """What is wrong, and what to write instead. `text` is the Lark text, with the place of the
     fault, where they are known."""
-    first = brief(message)
-    if found := _UNEXPECTED.fullmatch(first):
-        return _unexpected(found, _line(text, line), (column or 1) - 1)
+    first = explain_error(message)
+    if match := _UNEXPECTED.fullmatch(first):
+        return _explain_unexpected(match, _get_line(text, line), (column or 1) - 1)
     if first == "lexer error":
         if line is None or column is None:
             return f"a part of it cannot be read; {_QUOTES}"
-        return _unreadable(_line(text, line), (column or 1) - 1)
-    if found := _SPECIAL.fullmatch(first):
-        return _no_special_token(found[1], found[2])
-    if found := _UNDEFINED.fullmatch(first):
-        return _undefined(found[1], text)
-    first = _FOUND.sub("", first)
+        return _explain_unreadable(_get_line(text, line), (column or 1) - 1)
+    if match := _SPECIAL.fullmatch(first):
+        return _explain_special_token(match[1], match[2])
+    if match := _UNDEFINED.fullmatch(first):
+        return _explain_undefined(match[1], text)
+    first = _TOKEN_NAMES.sub("", first)
     for pattern, advice in _MESSAGES:
-        if found := pattern.fullmatch(first):
-            return _filled(advice, found)
-    return shortened(first, 500)
+        if match := pattern.fullmatch(first):
+            return _fill(advice, match)
+    return truncate(first, 500)
 
 
-def _filled(advice: str, found: re.Match[str]) -> str:
+def _fill(advice: str, match: re.Match[str]) -> str:
     """The advice with what llguidance quotes; the first part may be a name of the client's."""
-    parts = {"1": shortened(found[1])} if found.re.groups else {}
-    if found.re.groups > 1:
-        parts["2"] = found[2]
+    parts = {"1": truncate(match[1])} if match.re.groups else {}
+    if match.re.groups > 1:
+        parts["2"] = match[2]
     return re.sub(r"\\([12])", lambda group: parts[group[1]], advice)
 
 
-def _line(text: str, line: int | None) -> str:
+def _get_line(text: str, line: int | None) -> str:
     lines = text.split("\n")
     return lines[line - 1] if line is not None and 1 <= line <= len(lines) else ""
 
 
-def _unexpected(found: re.Match[str], line: str, offset: int) -> str:
-    given = shortened(_unquoted(found["found"]))
-    shown = "the end of the line" if given == "\n" else given
-    wanted = found["wanted"]
-    if wanted == "':'" and given == "[":
+def _explain_unexpected(match: re.Match[str], line: str, offset: int) -> str:
+    text = truncate(_unquote(match["found"]))
+    quoted = "the end of the line" if text == "\n" else text
+    expected = match["wanted"]
+    if expected == "':'" and text == "[":
         return "only rules, whose names are in lower case, can have attributes in [...]"
-    if wanted == "'='":
+    if expected == "'='":
         return "only lazy and capture are attributes without a value; write others as name=value"
-    if wanted in ("':'", "'_'"):
-        if given == "=" and "::=" in line[max(0, offset - 2) : offset + 3]:
+    if expected in ("':'", "'_'"):
+        if text == "=" and "::=" in line[max(0, offset - 2) : offset + 3]:
             return "write : instead of ::="
-        if given[:1].isalnum() and (before := re.search(r"\w+\Z", line[:offset][-100:])):
-            shown = before[0] + shown  # llguidance reads Start as S and tart
-        return f"{shown} cannot stand here: {_NAMES}"
-    if wanted is not None:
-        return f"{shown} cannot stand here; write {_WANTED.get(wanted, wanted)}"
-    if given in ("+", "*", "?"):
-        return f"{given} has nothing to repeat; write a string, a name or a group (...) before it"
-    if given in _OPENED:
-        return f"this {given} has no matching {_OPENED[given]}; remove it"
-    if found["value"]:
-        return f"{shown} cannot stand here; write a string, a pattern, a name or a group (...)"
-    return f"{shown} cannot begin a definition: {_NAMES}"
+        if text[:1].isalnum() and (before := re.search(r"\w+\Z", line[:offset][-100:])):
+            quoted = before[0] + quoted  # llguidance reads Start as S and tart
+        return f"{quoted} cannot stand here: {_NAMES}"
+    if expected is not None:
+        return f"{quoted} cannot stand here; write {_EXPECTED.get(expected, expected)}"
+    if text in ("+", "*", "?"):
+        return f"{text} has nothing to repeat; write a string, a name or a group (...) before it"
+    if text in _OPENED:
+        return f"this {text} has no matching {_OPENED[text]}; remove it"
+    if match["value"]:
+        return f"{quoted} cannot stand here; write a string, a pattern, a name or a group (...)"
+    return f"{quoted} cannot begin a definition: {_NAMES}"
 
 
-def _unquoted(text: str) -> str:
-    """A text that Rust quotes, which may hold escapes that JSON lacks."""
+def _unquote(text: str) -> str:
+    """Return a text that Rust quotes. It may hold escapes that JSON lacks."""
     try:
         return str(json.loads(text))
     except ValueError:
         return text[1:-1]
 
 
-def _unreadable(line: str, offset: int) -> str:
+def _explain_unreadable(line: str, offset: int) -> str:
     """The refusal of a line at a place where nothing can be read."""
     escapes = (piece["escape"] for piece in _PIECE.finditer(line[: offset + 1]))
     if escape := next(filter(None, escapes), None):
         return f"the escape {escape} is unknown in a string; write \\\\ for a backslash"
     if line[offset - 1 : offset] == "%":
         name = re.match(r"\w*", line[offset:])
-        return f"there is no directive %{shortened(name[0]) if name else ''}; {_DIRECTIVES}"
+        return f"there is no directive %{truncate(name[0]) if name else ''}; {_DIRECTIVES}"
     if not (character := line[offset : offset + 1]):
         return (
             'a string or a pattern before this does not end; close it with " or /, and write a '
             "newline in it as \\n"
         )
     advice = _UNREADABLE.get(character, _QUOTES)
-    shown = "a space" if character == " " else character
-    return f"{shown} cannot stand here; {advice}"
+    quoted = "a space" if character == " " else character
+    return f"{quoted} cannot stand here; {advice}"
 
 
-def _no_special_token(name: str, listed: str) -> str:
-    known = [each for each in listed.strip("⟦⟧").split("‧") if each.startswith("<")]
-    name = shortened(name)
+def _explain_special_token(name: str, names: str) -> str:
+    tokens = [each for each in names.strip("⟦⟧").split("‧") if each.startswith("<")]
+    name = truncate(name)
     by_id = "write a token by its id as in <[5]>, and text in quotes"
-    if not known:
+    if not tokens:
         return f"the model has no special token {name}; {by_id}"
-    return f"the model has no special token {name}; some that it has: {', '.join(known)}; {by_id}"
+    return f"the model has no special token {name}; some that it has: {', '.join(tokens)}; {by_id}"
 
 
-def _undefined(name: str, text: str) -> str:
+def _explain_undefined(name: str, text: str) -> str:
     if re.search(rf"^[ \t]*[?!]?{re.escape(name)}\b[^:\n\"/]*:", text, re.MULTILINE):
         return (
-            f"the rule {shortened(name)} cannot stand in a terminal; make it a terminal, with a "
+            f"the rule {truncate(name)} cannot stand in a terminal; make it a terminal, with a "
             "name in upper case"
         )
-    name = shortened(name)
+    name = truncate(name)
     return f"{name} is not defined; define it as {name}: ..., or write a string in double quotes"

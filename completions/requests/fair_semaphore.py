@@ -1,4 +1,4 @@
-"""Runs long checks in threads, with organizations taking turns, and bounds the number of large
+"""Runs long checks in threads, shared fairly among organizations, and bounds the number of large
 bodies in memory. A template and a tokenizer take seconds and much memory for megabytes of text,
 before any limit of the API key applies."""
 
@@ -16,53 +16,53 @@ Stop = Callable[[], None]
 """Makes work in a thread end sooner."""
 
 THREADS = max(2, min(8, os.cpu_count() or 1))
-LARGE_AT_ONCE = 3
+MAX_LARGE = 3
 """Large bodies that may be parsed at the same time, at most one of each organization."""
-FILES_AT_ONCE = 2
+MAX_FILES = 2
 """Whole files that may be checked at the same time, which takes minutes; at most one of each
 organization."""
-UPLOADS_AT_ONCE = 4
+MAX_UPLOADS = 4
 """Uploads whose parts may be joined at the same time, which takes twice the file's size on disk; at
 most one of each organization."""
 NOBODY = 0
 """The owner of requests without an API key."""
 
 
-class Turns:
-    """At most `at_once` turns at a time, and at most `per_owner` for one owner; owners
+class FairSemaphore:
+    """Fair semaphore: at most `limit` holders, and at most `per_owner` of one owner; owners
     alternate."""
 
-    def __init__(self, at_once: int, per_owner: int) -> None:
-        self._free = at_once
+    def __init__(self, limit: int, per_owner: int) -> None:
+        self._free = limit
         self._per_owner = per_owner
         self._running: Counter[int] = Counter()
         self._waiting: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def take(self, owner: int) -> None:
-        """Wait for a turn. :meth:`give` gives it back."""
+    async def acquire(self, owner: int) -> None:
+        """Wait for a turn. :meth:`release` gives it back."""
         mine = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(mine)
-        self._go_on()
+        self._start_waiting()
         try:
             await mine
         except asyncio.CancelledError:
             if mine.done() and not mine.cancelled():  # the turn came too late
-                self.give(owner)
+                self.release(owner)
             raise
 
-    def give(self, owner: int) -> None:
+    def release(self, owner: int) -> None:
         self._free += 1
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
-        self._go_on()
+        self._start_waiting()
 
     def count(self, owner: int) -> int:
         """The number of the owner's turns, running and waiting."""
         waiting = self._waiting.get(owner, ())
         return self._running[owner] + sum(not each.done() for each in waiting)
 
-    def _go_on(self) -> None:
+    def _start_waiting(self) -> None:
         while self._free and self._start_one():
             pass
 
@@ -84,13 +84,13 @@ class Turns:
 
 
 class Checks:
-    """The turns and threads of one event loop."""
+    """The semaphores and threads of one event loop."""
 
     def __init__(self) -> None:
-        self.large = Turns(LARGE_AT_ONCE, 1)
-        self.files = Turns(FILES_AT_ONCE, 1)
-        self.uploads = Turns(UPLOADS_AT_ONCE, 1)
-        self._threads = Turns(THREADS, THREADS - 1)
+        self.large = FairSemaphore(MAX_LARGE, 1)
+        self.files = FairSemaphore(MAX_FILES, 1)
+        self.uploads = FairSemaphore(MAX_UPLOADS, 1)
+        self._threads = FairSemaphore(THREADS, THREADS - 1)
         self._pool = ThreadPoolExecutor(THREADS, "checks")
 
     async def run(
@@ -99,14 +99,14 @@ class Checks:
         """Run the function in a thread, which counts as the owner's until it returns. `stop` is
         called if the caller is cancelled meanwhile."""
         loop = asyncio.get_running_loop()
-        await self._threads.take(owner)
+        await self._threads.acquire(owner)
         job = self._pool.submit(copy_context().run, function, *args)
 
-        def give_back(_job: Any) -> None:
+        def release(_job: Any) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._threads.give, owner)
+                loop.call_soon_threadsafe(self._threads.release, owner)
 
-        job.add_done_callback(give_back)
+        job.add_done_callback(release)
         return await to_its_end(asyncio.wrap_future(job), stop)
 
 
@@ -123,15 +123,15 @@ async def to_its_end(work: Awaitable[_T], stop: Stop = lambda: None) -> _T:
         raise
 
 
-_of_loops: dict[asyncio.AbstractEventLoop, Checks] = {}
+_checks_by_loop: dict[asyncio.AbstractEventLoop, Checks] = {}
 
 
-def current() -> Checks:
+def get_checks() -> Checks:
     """This event loop's checks."""
     loop = asyncio.get_running_loop()
-    checks = _of_loops.get(loop)
+    checks = _checks_by_loop.get(loop)
     if checks is None:
-        for closed in [each for each in _of_loops if each.is_closed()]:
-            del _of_loops[closed]
-        checks = _of_loops[loop] = Checks()
+        for closed in [each for each in _checks_by_loop if each.is_closed()]:
+            del _checks_by_loop[closed]
+        checks = _checks_by_loop[loop] = Checks()
     return checks

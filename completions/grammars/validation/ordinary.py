@@ -1,4 +1,4 @@
-"""Which constraints a thread may judge; others need a process that can be stopped."""
+"""Which constraints a thread may validate; others need a process that can be stopped."""
 
 import re
 from bisect import bisect_left
@@ -9,34 +9,34 @@ from typing import Any
 from completions.contract import strict_json
 from completions.contract.strict_json import StrictJSONError
 from completions.grammars.constraint import Constraint
-from completions.grammars.judging.examination import Question
-from completions.grammars.limits import children, depth
+from completions.grammars.limits import get_children, measure_depth
 from completions.grammars.structural_tag import ANSWER
+from completions.grammars.validation.examination import ValidationRequest
 
-# A constraint above one of these is costly, and judged in a child process.
-ORDINARY_BYTES = 16 * 1024
-ORDINARY_DEPTH = 24
-ORDINARY_COUNT = 500
+# A constraint above one of these is costly, and validated in a child process.
+MAX_BYTES = 16 * 1024
+MAX_DEPTH = 24
+MAX_COUNT = 500
 """A count in braces, as in `x{500}`."""
-ORDINARY_FORCED = 200_000
-"""Characters that repetitions may write out. llguidance follows a text that it forces to the end of
-that text, and 1 MB takes it some 3 s."""
-ORDINARY_OCCURRENCES = {
+MAX_FORCED = 200_000
+"""Characters that repetitions may write out. llguidance follows a forced text to its end, which
+takes some 3 s for 1 MB."""
+MAX_OCCURRENCES = {
     "$ref": 50, "(": 200, "multipleOf": 1, '"not': 20, '"oneOf': 20, '"if': 20,
     "(?=": 3, "(?!": 3, "(?<=": 3, "(?<!": 3, "\\b": 6, "\\B": 6,
 }  # fmt: skip
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory. Schemas are
 rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds, and so
 would ten look-aheads that need too many states."""
-ORDINARY_PAIRS = 2_500
+MAX_PAIRS = 2_500
 """Pairs of values of two enums. Where both hold, llguidance compares all of them: 40,000 take it
 two seconds."""
-ORDINARY_STATES = 50_000
+MAX_STATES = 50_000
 """A bound on the states of all patterns together. Where several must hold, llguidance may visit
 all of them before it refuses: 200,000 take a second, and three million more than ten."""
 _COMBINING = ('"$ref', '"allOf', '"anyOf', '"oneOf')
 _JOINING = (*_COMBINING, '"if', '"not', '"dependent', '"contains', '"patternProperties')
-ORDINARY_PATTERNS_BYTES = 1_000
+MAX_PATTERNS_BYTES = 1_000
 """Bytes of a schema with `patternProperties`, all of which llguidance compares with one
 another."""
 _HIDDEN = ("%json", "\\\\u")
@@ -61,100 +61,102 @@ _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 """The flag with which white space may stand between a group and its count."""
 
 
-def is_ordinary(question: Question, written: str) -> bool:
-    """Whether a constraint is small and plain enough for a thread to judge it."""
-    if len(written) > ORDINARY_BYTES:
+def is_ordinary(request: ValidationRequest, source: str) -> bool:
+    """Whether a constraint is small and plain enough for a thread to validate it."""
+    if len(source) > MAX_BYTES:
         return False
-    kinds = set(_kinds(question.constraint))
+    kinds = set(_iter_kinds(request.constraint))
     # llguidance computes a mask of `start: /a+/ "a"` forever, and only a process can be stopped.
     if "llguidance" in kinds:
         return False
-    if any(written.count(text) > most for text, most in ORDINARY_OCCURRENCES.items()):
+    if any(source.count(text) > maximum for text, maximum in MAX_OCCURRENCES.items()):
         return False
-    if "patternProperties" in written and len(written) > ORDINARY_PATTERNS_BYTES:
+    if "patternProperties" in source and len(source) > MAX_PATTERNS_BYTES:
         return False
-    is_pattern = question.constraint.field in ("ebnf", "regex")
-    if not is_pattern and any(sign in written for sign in _HIDDEN):
+    is_pattern = request.constraint.field in ("ebnf", "regex")
+    if not is_pattern and any(sign in source for sign in _HIDDEN):
         return False
-    if depth(question.constraint.value, ORDINARY_DEPTH) > ORDINARY_DEPTH:
+    if measure_depth(request.constraint.value, MAX_DEPTH) > MAX_DEPTH:
         return False
-    if not (_is_repeated_little(kinds, written) and _has_short_minima(written)):
+    if not (_has_few_repetitions(kinds, source) and _has_short_minima(source)):
         return False
-    value = question.constraint.plain()[1]
-    if any(keyword in written for keyword in _COMBINING) and _pairs(value) > ORDINARY_PAIRS:
+    value = request.constraint.as_plain()[1]
+    if any(keyword in source for keyword in _COMBINING) and _count_pairs(value) > MAX_PAIRS:
         return False
-    joins = any(keyword in written for keyword in _JOINING)
-    return not joins or _states(value) <= ORDINARY_STATES
+    joins = any(keyword in source for keyword in _JOINING)
+    return not joins or _count_states(value) <= MAX_STATES
 
 
-def _kinds(constraint: Constraint) -> Iterator[str]:
+def _iter_kinds(constraint: Constraint) -> Iterator[str]:
     """The kind of a constraint, and in a chat's answer also that of the client's own."""
-    kind, value = constraint.plain()
+    kind, value = constraint.as_plain()
     yield kind
     if kind == ANSWER and value["constraint"]:
-        yield Constraint(*value["constraint"]).plain()[0]
+        yield Constraint(*value["constraint"]).as_plain()[0]
 
 
-def _is_repeated_little(kinds: set[str], written: str) -> bool:
+def _has_few_repetitions(kinds: set[str], source: str) -> bool:
     """Whether an upper bound on the product of nested counts is small, and so is what they write
     out. llguidance computes the first mask of `(((ab){40,46}){40,46}){40,46}` forever."""
-    nests_anywhere = bool(kinds & {"ebnf", "structural_tag"}) or bool(_SPACED.search(written))
-    quotes = [found.start() for found in _QUOTE.finditer(written)]
-    most, product = 1, 1
-    longest = len(written) if nests_anywhere else 1
+    nests_anywhere = bool(kinds & {"ebnf", "structural_tag"}) or bool(_SPACED.search(source))
+    quotes = [match.start() for match in _QUOTE.finditer(source)]
+    maximum, product = 1, 1
+    longest = len(source) if nests_anywhere else 1
     """Of the texts that are repeated. What is repeated is in the same string."""
-    for found in _BRACES.finditer(written):
-        inside = found["inside"]
+    for match in _BRACES.finditer(source):
+        inside = match["inside"]
         if _COMMENT in inside:
             return False
-        count = max(map(_capped, _NUMBER.findall(inside)), default=1)
-        if nests_anywhere or found["before"]:
-            product = min(product * count, ORDINARY_COUNT + 1)
-            before = bisect_left(quotes, found.start())
-            longest = max(longest, found.start() - (quotes[before - 1] if before else 0))
+        count = max(map(_parse_capped, _NUMBER.findall(inside)), default=1)
+        if nests_anywhere or match["before"]:
+            product = min(product * count, MAX_COUNT + 1)
+            before = bisect_left(quotes, match.start())
+            longest = max(longest, match.start() - (quotes[before - 1] if before else 0))
         else:
-            most = max(most, count)
+            maximum = max(maximum, count)
     if "structural_tag" in kinds:
-        for digits in _COUNTS_OF_TAGS.findall(written):
-            product = min(product * _capped(digits), ORDINARY_COUNT + 1)
-    return most * product <= ORDINARY_COUNT and product * longest <= ORDINARY_FORCED
+        for digits in _COUNTS_OF_TAGS.findall(source):
+            product = min(product * _parse_capped(digits), MAX_COUNT + 1)
+    return maximum * product <= MAX_COUNT and product * longest <= MAX_FORCED
 
 
-def _has_short_minima(written: str) -> bool:
+def _has_short_minima(source: str) -> bool:
     """Whether the least items and characters of a schema's texts are few. llguidance takes a minute
     for the first mask of `{"pattern": "^a*$", "minLength": 1000000}`."""
     items = 1
-    for number in _MIN_ITEMS.findall(written):
-        items = min(items * _capped(number), ORDINARY_FORCED)
-    if items > 1 and items * len(written) > ORDINARY_FORCED:
+    for number in _MIN_ITEMS.findall(source):
+        items = min(items * _parse_capped(number), MAX_FORCED)
+    if items > 1 and items * len(source) > MAX_FORCED:
         return False
-    if "pattern" not in written and "format" not in written:
+    if "pattern" not in source and "format" not in source:
         return True
-    return all(_capped(number) <= ORDINARY_COUNT for number in _MIN_LENGTH.findall(written))
+    return all(_parse_capped(number) <= MAX_COUNT for number in _MIN_LENGTH.findall(source))
 
 
-def _pairs(value: Any) -> int:
+def _count_pairs(value: Any) -> int:
     """How many pairs the values of the two largest enums make; a set of `const` is one, too."""
     sizes, constants = [1, 1], 0
-    for item in _objects(value):
+    for item in _iter_objects(value):
         constants += "const" in item
         sizes += [len(item["enum"])] if isinstance(item.get("enum"), list) else []
     largest, second = sorted((*sizes, constants), reverse=True)[:2]
     return largest * second
 
 
-def _states(value: Any) -> int:
-    """The product of the sizes of all patterns, up to one more than ORDINARY_STATES."""
-    patterns = {item["pattern"] for item in _objects(value) if isinstance(item.get("pattern"), str)}
+def _count_states(value: Any) -> int:
+    """The product of the sizes of all patterns, up to one more than MAX_STATES."""
+    patterns = {
+        item["pattern"] for item in _iter_objects(value) if isinstance(item.get("pattern"), str)
+    }
     product = 1
     for pattern in patterns:
         counts = _NUMBER.findall(" ".join(each["inside"] for each in _BRACES.finditer(pattern)))
-        count = max(map(_capped, counts), default=1)
-        product = min(product * max(len(pattern), 2) * count, ORDINARY_STATES + 1)
+        count = max(map(_parse_capped, counts), default=1)
+        product = min(product * max(len(pattern), 2) * count, MAX_STATES + 1)
     return product
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
+def _iter_objects(value: Any) -> Iterator[dict[str, Any]]:
     """All objects in a constraint, also in one that is JSON in a string."""
     waiting = [value]
     while waiting:
@@ -164,13 +166,13 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
                 item = strict_json.loads(item)
         if isinstance(item, dict):
             yield item
-        waiting += children(item)
+        waiting += get_children(item)
 
 
-def _capped(digits: str) -> int:
+def _parse_capped(digits: str) -> int:
     """The number, but at least 1 and at most one more than an ordinary count. One that is not
     written as plain digits, such as 1e6, counts as too large."""
     whole = digits.removesuffix(".0")
     if not whole.isdecimal():
-        return ORDINARY_COUNT + 1
-    return min(int(whole.lstrip("0")[:9] or 1), ORDINARY_COUNT + 1)
+        return MAX_COUNT + 1
+    return min(int(whole.lstrip("0")[:9] or 1), MAX_COUNT + 1)

@@ -11,11 +11,11 @@ import time
 
 from llguidance import LLInterpreter, LLMatcher, LLTokenizer
 
-from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.grammars import tokens
 from completions.grammars.compiler import Compiler
-from completions.grammars.complaints import brief
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.messages import explain_error
 
 STEPS = 32
 UNCOUNTED_SECONDS = 0.0003
@@ -48,13 +48,13 @@ def check_cost(grammar: str, compiler: Compiler) -> None:
     tokenizer = tokens.load(compiler.tokens)
     path = _follow(matcher, tokenizer)
     if matcher.is_error():
-        raise GrammarError(brief(matcher.get_error()))
+        raise GrammarError(explain_error(matcher.get_error()))
     mean = (compiled.mask_seconds + time.thread_time() - began) / max(len(path), 1)
     if mean > limits.step_seconds:
         cost = f"{mean * 1000:.0f} ms for each token"
         raise GrammarError(f"too complex: it takes {cost}; make it less ambiguous")
     if mean > UNCOUNTED_SECONDS:
-        work = _work(grammar, tokenizer, path)
+        work = _measure_work(grammar, tokenizer, path)
         if work > limits.step_work:
             message = f"{work:,} steps for each token, more than {limits.step_work:,}"
             raise GrammarError(f"too complex: it takes {message}; make it less ambiguous")
@@ -69,7 +69,7 @@ def _follow(matcher: LLMatcher, tokenizer: LLTokenizer) -> list[int | None]:
         mask = matcher.compute_bitmask()
         if matcher.is_error():
             break
-        token = _some_token(mask, choices)
+        token = _choose_token(mask, choices)
         if matcher.is_stopped() or token in ends:
             matcher.reset()
             path.append(None)
@@ -80,11 +80,11 @@ def _follow(matcher: LLMatcher, tokenizer: LLTokenizer) -> list[int | None]:
     return path
 
 
-def _work(grammar: str, tokenizer: LLTokenizer, path: list[int | None]) -> int:
+def _measure_work(grammar: str, tokenizer: LLTokenizer, path: list[int | None]) -> int:
     """What llguidance counts along a path, per token, in nodes of the trie of tokens."""
     start = LLInterpreter(
         tokenizer, grammar, enable_backtrack=False, enable_ff_tokens=False, log_level=0,
-        limits=JUDGE_LIMITS,
+        limits=VALIDATION_LIMITS,
     )  # fmt: skip
     start.start_without_prompt()
     following, work, steps = start.deep_copy(), 0, 0
@@ -104,9 +104,9 @@ def _work(grammar: str, tokenizer: LLTokenizer, path: list[int | None]) -> int:
     return work // max(steps, 1)
 
 
-def _some_token(mask: bytes, choices: random.Random) -> int:
+def _choose_token(mask: bytes, choices: random.Random) -> int:
     """An allowed token near a random place of the mask."""
-    found = _SOMETHING.search(mask, choices.randrange(len(mask))) or _SOMETHING.search(mask)
-    assert found is not None, "a matcher that is not in error allows something"
-    byte = found[0][0]
-    return 8 * found.start() + choices.choice([bit for bit in range(8) if byte >> bit & 1])
+    match = _SOMETHING.search(mask, choices.randrange(len(mask))) or _SOMETHING.search(mask)
+    assert match is not None, "a matcher that is not in error allows something"
+    byte = match[0][0]
+    return 8 * match.start() + choices.choice([bit for bit in range(8) if byte >> bit & 1])

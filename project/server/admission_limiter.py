@@ -1,5 +1,6 @@
-"""Admits a burst of requests a few at a time, so that running streams continue: the event loop runs
-everything that is ready before it polls its sockets, and a thousand requests take seconds."""
+"""Admission control for bursts. asyncio runs every ready callback before it polls sockets again, so
+1,000 simultaneous requests would stall running streams for seconds; PER_TURN are admitted per
+iteration of the loop."""
 
 import asyncio
 from collections import deque
@@ -8,15 +9,15 @@ PER_TURN = 32
 """Requests admitted per iteration of the event loop, which takes some tens of milliseconds."""
 
 
-class Turnstile:
-    """A queue of requests, bound to one event loop."""
+class AdmissionLimiter:
+    """Admission limiter of one event loop."""
 
     def __init__(self, per_turn: int = PER_TURN) -> None:
         self._per_turn = self._free = per_turn
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turning = False
 
-    async def enter(self) -> None:
+    async def wait(self) -> None:
         """Return at once while there is room in this iteration, else in the order of arrival."""
         if self._free and not self._waiting:
             self._free -= 1
@@ -29,9 +30,9 @@ class Turnstile:
     def _schedule(self) -> None:
         if not self._turning:
             self._turning = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._admit)
 
-    def _turn(self) -> None:
+    def _admit(self) -> None:
         self._turning = False
         self._free = self._per_turn
         while self._waiting and self._free:

@@ -1,4 +1,4 @@
-"""The child process that judges costly constraints: a question per line in, a verdict per line out.
+"""The child process that judges costly constraints: a request per line in, a result per line out.
 
 `children` starts it. It may run out of stack, memory or time without harm to the service.
 """
@@ -12,9 +12,9 @@ import time
 from typing import Any
 
 from completions.contract.llguidance_threads import STACK_BYTES
-from completions.grammars.judging.examination import Question, examine
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import load
+from completions.grammars.validation.examination import ValidationRequest, validate
 
 MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 """Address space, most of which is never touched."""
@@ -34,12 +34,12 @@ def main() -> None:
 
 def _serve(limits: Limits) -> None:
     for line in sys.stdin.buffer:
-        question = Question.from_json(json.loads(line))
-        load(question.tokens)
+        request = ValidationRequest.from_json(json.loads(line))
+        load(request.tokens)
         # The kernel ends the process even in native code, and if the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, limits.seconds)
         began = time.process_time()
-        answer: dict[str, Any] = examine(question, limits).to_json()
+        answer: dict[str, Any] = validate(request, limits).to_json()
         answer["seconds"] = time.process_time() - began
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")

@@ -1,14 +1,18 @@
-"""What the responses of a job are built from, besides its events."""
+"""What the responses of a job are built from, in addition to its events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+_FORMER_NAMES = {"thinking_marks": "think_tags", "thinking_open": "is_reasoning_open"}
+"""Fields of stored contexts that had another name in version 0.1; until version 0.3."""
 
 
 @dataclass(frozen=True, slots=True)
-class ViewFields:
-    """The fields of a view, stored with the job so that any process can build its responses."""
+class ResponseFields:
+    """The fields of a response context, stored with the job so that any process can build its
+    responses."""
 
     id_prefix: ClassVar[str]
     object: ClassVar[str]
@@ -59,9 +63,14 @@ class ViewFields:
     ignored_params: Sequence[str] = ()
     """Paths of the fields in the request that had no effect."""
 
-    def as_dict(self) -> dict[str, Any]:
+    @classmethod
+    def load(cls, fields: Mapping[str, Any]) -> Self:
+        """Make the context from what :meth:`to_dict` returned, perhaps in the previous version."""
+        return cls(**{_FORMER_NAMES.get(name, name): value for name, value in fields.items()})
+
+    def to_dict(self) -> dict[str, Any]:
         """The fields that differ from their defaults."""
-        defaults = _defaults(type(self)).items()  # type: ignore[arg-type] # a class is hashable
+        defaults = _list_defaults(type(self)).items()  # type: ignore[arg-type] # a class is hashable
         return {name: v for name, default in defaults if (v := getattr(self, name)) != default}
 
     @property
@@ -77,7 +86,7 @@ class ViewFields:
         """The URL path of this completion."""
         return f"{self.path}/{self.id}"
 
-    def envelope(self) -> dict[str, Any]:
+    def make_envelope(self) -> dict[str, Any]:
         """The keys that every object of this completion begins with."""
         envelope: dict[str, Any] = {
             "id": self.id,
@@ -90,7 +99,7 @@ class ViewFields:
             envelope["rid"] = self.rid
         return envelope
 
-    def rid_of(self, choice: int) -> str | None:
+    def get_rid(self, choice: int) -> str | None:
         """The client's id of one choice, numbered if several choices share one."""
         if self.rid is None:
             return None
@@ -101,5 +110,5 @@ class ViewFields:
 
 
 @lru_cache
-def _defaults(view_type: type[ViewFields]) -> dict[str, Any]:
-    return {each.name: each.default for each in fields(view_type)}
+def _list_defaults(context_type: type[ResponseFields]) -> dict[str, Any]:
+    return {each.name: each.default for each in fields(context_type)}

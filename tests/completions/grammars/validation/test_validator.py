@@ -8,23 +8,30 @@ from typing import Any
 
 import pytest
 
-from completions.grammars import Asker, Constraint, Judge, Limits, Question, Verdict
+from completions.grammars import (
+    Caller,
+    Constraint,
+    Limits,
+    ValidationRequest,
+    ValidationResult,
+    Validator,
+)
 from completions.grammars.exceptions import (
     GrammarError,
     GrammarOverloadError,
     GrammarTimeoutError,
 )
-from completions.grammars.judging import judge as module
-from completions.grammars.judging.children import Children
-from completions.grammars.judging.judge import THREADS, VerdictCache
+from completions.grammars.validation import validator as module
+from completions.grammars.validation.children import Children
+from completions.grammars.validation.validator import THREADS, ResultCache
 from tests.completions.grammars.hostile import rules
 from tests.completions.grammars.json_schema.test_schema import chain
 from tests.running import until_other_threads_sleep
 
 
 @pytest.fixture
-def judge() -> Iterator[Judge]:
-    judge = Judge()
+def judge() -> Iterator[Validator]:
+    judge = Validator()
     yield judge
     judge.close()
 
@@ -34,11 +41,11 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Examining waits until the event is set."""
     release = threading.Event()
 
-    def hang(question: Question, limits: Limits) -> Verdict:
+    def hang(request: ValidationRequest, limits: Limits) -> ValidationResult:
         release.wait(30)
-        return Verdict("never used")
+        return ValidationResult("never used")
 
-    monkeypatch.setattr(module, "examine", hang)
+    monkeypatch.setattr(module, "validate", hang)
     yield release
     release.set()
 
@@ -48,48 +55,48 @@ def spinning(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Examining uses a processor until the event is set."""
     release = threading.Event()
 
-    def spin(question: Question, limits: Limits) -> Verdict:
+    def spin(request: ValidationRequest, limits: Limits) -> ValidationResult:
         while not release.is_set():
             pass
-        return Verdict("never used")
+        return ValidationResult("never used")
 
-    monkeypatch.setattr(module, "examine", spin)
+    monkeypatch.setattr(module, "validate", spin)
     monkeypatch.setattr(Limits, "patience", 60.0)
     yield release
     release.set()
 
 
 @pytest.fixture
-def hasty() -> Iterator[Judge]:
-    judge = Judge(Limits(seconds=0.05))
+def hasty() -> Iterator[Validator]:
+    judge = Validator(Limits(seconds=0.05))
     yield judge
     judge.close()
 
 
-async def test_grammars_and_refusals(judge: Judge) -> None:
-    assert "start:" in await judge.judge(Constraint("ebnf", 'root ::= "A" | "B"'))
+async def test_grammars_and_refusals(judge: Validator) -> None:
+    assert "start:" in await judge.validate_grammar(Constraint("ebnf", 'root ::= "A" | "B"'))
     with pytest.raises(
         GrammarError, match=r"^regex: line 1, column 2: this . is not closed; write a"
     ):
-        await judge.judge(Constraint("regex", "a("))
+        await judge.validate_grammar(Constraint("regex", "a("))
     with pytest.raises(GrammarError, match=r"^ebnf: longer than 262144 bytes: it has \d+; send"):
-        await judge.judge(Constraint("ebnf", "#" * 2_000_000))
+        await judge.validate_grammar(Constraint("ebnf", "#" * 2_000_000))
 
 
 async def test_each_question_is_examined_once_even_when_asked_at_once(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    judge: Validator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
 
-    def count(question: Question, limits: Limits) -> Verdict:
-        calls.append(question.constraint.value)
-        return Verdict(error=GrammarError("bad", 1, 2, pointer="/a"))
+    def count(request: ValidationRequest, limits: Limits) -> ValidationResult:
+        calls.append(request.constraint.value)
+        return ValidationResult(error=GrammarError("bad", 1, 2, pointer="/a"))
 
-    monkeypatch.setattr(module, "examine", count)
+    monkeypatch.setattr(module, "validate", count)
     constraint = Constraint("json_schema", {"b": 1, "a": 2})
     for _ in range(2):
         errors = await asyncio.gather(
-            *(judge.judge(constraint) for _ in range(3)), return_exceptions=True
+            *(judge.validate_grammar(constraint) for _ in range(3)), return_exceptions=True
         )
         assert [(e.line, e.column, e.pointer) for e in errors] == [(1, 2, "/a")] * 3
         assert len(set(map(id, errors))) == 3  # each request gets its own to raise
@@ -97,88 +104,96 @@ async def test_each_question_is_examined_once_even_when_asked_at_once(
 
 
 async def test_one_organization_does_not_hold_up_another(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    judge: Validator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
 
-    def hang(question: Question, limits: Limits) -> Verdict:
-        if question.constraint.value != "theirs":
+    def hang(request: ValidationRequest, limits: Limits) -> ValidationResult:
+        if request.constraint.value != "theirs":
             release.wait(30)
-        return Verdict("start: X")
+        return ValidationResult("start: X")
 
-    monkeypatch.setattr(module, "examine", hang)
+    monkeypatch.setattr(module, "validate", hang)
     own = [
-        asyncio.create_task(judge.ask(Question(Constraint("regex", f"a{number}")), Asker(1)))
+        asyncio.create_task(
+            judge.validate(ValidationRequest(Constraint("regex", f"a{number}")), Caller(1))
+        )
         for number in range(2 * THREADS)
     ]
     await asyncio.sleep(0)
-    assert (await judge.ask(Question(Constraint("regex", "theirs")), Asker(2))).error is None
+    assert (
+        await judge.validate(ValidationRequest(Constraint("regex", "theirs")), Caller(2))
+    ).error is None
     assert not any(task.done() for task in own)
     release.set()
     await asyncio.gather(*own)
 
 
-async def test_examining_costs_the_asker_and_a_cached_verdict_does_not(judge: Judge) -> None:
+async def test_examining_costs_the_asker_and_a_cached_verdict_does_not(judge: Validator) -> None:
     costly = Constraint("json_schema", {"enum": [f"x{number}" for number in range(3000)]})
     for constraint in (Constraint("regex", "[ab]{1,50}"), costly):
-        asker = Asker(1)
-        await judge.ask(Question(constraint), asker)
-        assert asker.spent > 0
-        again = Asker(1)
-        await judge.ask(Question(constraint), again)
+        caller = Caller(1)
+        await judge.validate(ValidationRequest(constraint), caller)
+        assert caller.spent > 0
+        again = Caller(1)
+        await judge.validate(ValidationRequest(constraint), again)
         assert again.spent == 0
 
 
 @pytest.mark.usefixtures("spinning")
-async def test_time_limit(hasty: Judge) -> None:
+async def test_time_limit(hasty: Validator) -> None:
     with pytest.raises(GrammarTimeoutError, match="ebnf: checking it took longer"):
-        await hasty.judge(Constraint("ebnf", "x"))
+        await hasty.validate_grammar(Constraint("ebnf", "x"))
 
 
 async def test_children_judge_while_all_threads_are_stuck(
     spinning: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-    judge = Judge(Limits(seconds=0.5))
+    judge = Validator(Limits(seconds=0.5))
     try:
-        slow = [judge.ask(Question(Constraint("ebnf", str(i)))) for i in range(THREADS)]
+        slow = [
+            judge.validate(ValidationRequest(Constraint("ebnf", str(i)))) for i in range(THREADS)
+        ]
         for verdict in await asyncio.gather(*slow):
             assert isinstance(verdict.error, GrammarTimeoutError)
         assert "child processes judge instead" in caplog.text
-        assert "[ab]+" in await judge.judge(Constraint("regex", "[ab]+"))
+        assert "[ab]+" in await judge.validate_grammar(Constraint("regex", "[ab]+"))
         with pytest.raises(GrammarError, match="nested deeper"):
-            await judge.judge(Constraint("regex", "(" * 300))
+            await judge.validate_grammar(Constraint("regex", "(" * 300))
         spinning.set()
         await asyncio.sleep(0.1)
-        assert await judge.judge(Constraint("regex", "[cd]+")) == "never used"
+        assert await judge.validate_grammar(Constraint("regex", "[cd]+")) == "never used"
     finally:
         judge.close()
 
 
 def test_a_thread_that_outlives_its_event_loop_is_used_again(spinning: threading.Event) -> None:
     """The background worker has an event loop for each task."""
-    judge = Judge(Limits(seconds=0.3))
+    judge = Validator(Limits(seconds=0.3))
     try:
         for number in range(THREADS):
-            verdict = asyncio.run(judge.ask(Question(Constraint("ebnf", str(number)))))
+            verdict = asyncio.run(
+                judge.validate(ValidationRequest(Constraint("ebnf", str(number))))
+            )
             assert isinstance(verdict.error, GrammarTimeoutError)
         spinning.set()
         time.sleep(0.2)
-        assert asyncio.run(judge.judge(Constraint("regex", "[cd]+"))) == "never used"
+        assert asyncio.run(judge.validate_grammar(Constraint("regex", "[cd]+"))) == "never used"
     finally:
         judge.close()
 
 
 @pytest.mark.usefixtures("stuck")
-async def test_waiting_for_a_processor_is_overload_not_the_clients_fault(hasty: Judge) -> None:
+async def test_waiting_for_a_processor_is_overload_not_the_clients_fault(hasty: Validator) -> None:
     errors = await asyncio.gather(
-        *(hasty.judge(Constraint("ebnf", str(i))) for i in range(THREADS + 1)),
+        *(hasty.validate_grammar(Constraint("ebnf", str(i))) for i in range(THREADS + 1)),
         return_exceptions=True,
     )
     assert [type(error) for error in errors] == [GrammarOverloadError] * (THREADS + 1)
 
 
 async def test_what_the_caps_refuse_takes_no_child(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
+    judge: Validator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Children, "ask", None)
     for field, value, message in (
@@ -190,24 +205,26 @@ async def test_what_the_caps_refuse_takes_no_child(
         ("structural_tag", {"format": {"type": "or", "elements": ["x"] * 9000}}, "/elements/0"),
     ):
         with pytest.raises(GrammarError, match=rf"^{field}: .*{message}"):
-            await judge.judge(Constraint(field, value))
+            await judge.validate_grammar(Constraint(field, value))
 
 
 async def test_a_verdict_for_lack_of_time_is_not_remembered(
-    hasty: Judge, spinning: threading.Event, monkeypatch: pytest.MonkeyPatch
+    hasty: Validator, spinning: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     constraint = Constraint("ebnf", "x")
-    assert isinstance((await hasty.ask(Question(constraint))).error, GrammarTimeoutError)
-    monkeypatch.setattr(module, "examine", lambda question, limits: Verdict("start: X"))
-    assert await hasty.judge(constraint) == "start: X"
+    assert isinstance(
+        (await hasty.validate(ValidationRequest(constraint))).error, GrammarTimeoutError
+    )
+    monkeypatch.setattr(module, "validate", lambda request, limits: ValidationResult("start: X"))
+    assert await hasty.validate_grammar(constraint) == "start: X"
 
 
 async def test_a_hang_up_does_not_take_the_answer_from_others(
-    judge: Judge, stuck: threading.Event
+    judge: Validator, stuck: threading.Event
 ) -> None:
     constraint = Constraint("ebnf", "x")
-    first = asyncio.create_task(judge.judge(constraint))
-    second = asyncio.create_task(judge.judge(constraint))
+    first = asyncio.create_task(judge.validate_grammar(constraint))
+    second = asyncio.create_task(judge.validate_grammar(constraint))
     await asyncio.sleep(0.05)
     first.cancel()
     stuck.set()
@@ -216,9 +233,9 @@ async def test_a_hang_up_does_not_take_the_answer_from_others(
 
 async def test_deep_native_recursion_does_not_crash() -> None:
     """A chain that overflows an ordinary stack of 8 MiB, past our own cap."""
-    judge = Judge(Limits(max_chain=5000))
+    judge = Validator(Limits(max_chain=5000))
     try:
-        assert await judge.judge(Constraint("json_schema", chain(1500)))
+        assert await judge.validate_grammar(Constraint("json_schema", chain(1500)))
     finally:
         judge.close()
 
@@ -232,9 +249,9 @@ async def test_deep_native_recursion_does_not_crash() -> None:
     ids=["repeated ends", "nested counts"],
 )
 async def test_a_mask_without_end_leaves_nothing_running(endless: Constraint) -> None:
-    judge = Judge(Limits(seconds=0.5))
+    judge = Validator(Limits(seconds=0.5))
     try:
-        verdict = await judge.ask(Question(endless))
+        verdict = await judge.validate(ValidationRequest(endless))
         assert isinstance(verdict.error, GrammarTimeoutError)
         await asyncio.to_thread(until_other_threads_sleep)
     finally:
@@ -243,17 +260,17 @@ async def test_a_mask_without_end_leaves_nothing_running(endless: Constraint) ->
 
 def test_cache_forgets_refusals_after_a_while_and_the_least_used_when_full() -> None:
     now = 0.0
-    cache = VerdictCache(1_520, clock=lambda: now)
-    cache.put("bad", Verdict(error=GrammarError("no")))
-    cache.put("a", Verdict("A" * 5))
-    cache.put("b", Verdict("B" * 5))
+    cache = ResultCache(1_520, clock=lambda: now)
+    cache.put("bad", ValidationResult(error=GrammarError("no")))
+    cache.put("a", ValidationResult("A" * 5))
+    cache.put("b", ValidationResult("B" * 5))
     now = 59.0
     assert cache.get("bad") is not None
     now = 61.0
     assert cache.get("bad") is None
-    assert cache.get("a") == Verdict("A" * 5)
-    cache.put("c", Verdict("C" * 600))
+    assert cache.get("a") == ValidationResult("A" * 5)
+    cache.put("c", ValidationResult("C" * 600))
     assert cache.get("b") is None
     assert cache.get("c") is not None
-    cache.put("x", Verdict("x" * 1_100))
+    cache.put("x", ValidationResult("x" * 1_100))
     assert cache.get("x") is None  # too large to keep

@@ -6,16 +6,16 @@ from typing import Any
 
 from completions.grammars.compiler import Compiler
 from completions.grammars.constraint import Constraint
-from completions.grammars.exceptions import ERRORS, Finding, GrammarError
-from completions.grammars.judging.cost import check_cost
-from completions.grammars.judging.matching import Match, match
+from completions.grammars.exceptions import ERRORS, Diagnostic, GrammarError
 from completions.grammars.limits import Limits
 from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import screen, translate
+from completions.grammars.validation.cost import check_cost
+from completions.grammars.validation.matching import Match, match
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ValidationRequest:
     """A constraint, the model's tokens, and a text to try if there is one."""
 
     constraint: Constraint
@@ -28,7 +28,7 @@ class Question:
         return {"constraint": list(self.constraint), "tokens": tokens, "text": self.text}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Question":
+    def from_json(cls, value: Mapping[str, Any]) -> "ValidationRequest":
         tokens = value["tokens"]
         if tokens is not None:
             tokens = TokenSource(**tokens | {"eos_token_ids": tuple(tokens["eos_token_ids"])})
@@ -36,97 +36,101 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """A translated grammar or the error, the findings, how the text fits, and the places in the
+class ValidationResult:
+    """A translated grammar or the error, the diagnostics, how the text fits, and the paths in the
     request whose schemas are not enforced."""
 
     grammar: str = ""
     error: GrammarError | None = None
-    findings: tuple[Finding, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     match: Match | None = None
-    loosened: tuple[str, ...] = ()
+    relaxed: tuple[str, ...] = ()
 
-    def result(self) -> str:
+    def get_grammar(self) -> str:
         """The grammar. Raises the error of a refused constraint."""
         if self.error is None:
             return self.grammar
-        raise _copied(self.error)
+        raise _copy_error(self.error)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "grammar": self.grammar,
-            "error": self.error and _error_fields(self.error),
-            "findings": [asdict(finding) for finding in self.findings],
+            "error": self.error and _dump_error(self.error),
+            "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
             "match": self.match and asdict(self.match),
-            "loosened": list(self.loosened),
+            "relaxed": list(self.relaxed),
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Verdict":
+    def from_json(cls, value: Mapping[str, Any]) -> "ValidationResult":
         return cls(
             value["grammar"],
-            _error(value["error"]) if value["error"] else None,
-            tuple(Finding(**finding) for finding in value["findings"]),
+            _load_error(value["error"]) if value["error"] else None,
+            tuple(Diagnostic(**diagnostic) for diagnostic in value["diagnostics"]),
             Match(**value["match"]) if value["match"] else None,
-            tuple(value["loosened"]),
+            tuple(value["relaxed"]),
         )
 
-    def size(self) -> int:
+    def measure_size(self) -> int:
         """The bytes that it occupies, roughly."""
-        return 500 + len(self.grammar) + 300 * len(self.findings)
+        return 500 + len(self.grammar) + 300 * len(self.diagnostics)
 
 
-def examine(question: Question, limits: Limits) -> Verdict:
-    """The verdict on a constraint; errors are in it."""
-    compiler = Compiler(question.tokens, limits, compiled={})
-    findings: tuple[Finding, ...] = ()
+def validate(request: ValidationRequest, limits: Limits) -> ValidationResult:
+    """Validate a constraint; errors are in it."""
+    compiler = Compiler(request.tokens, limits, recent={})
+    diagnostics: tuple[Diagnostic, ...] = ()
     try:
-        translated = translate(question.constraint, compiler)
+        translated = translate(request.constraint, compiler)
         try:
             check_cost(translated.grammar, compiler)
         except GrammarError as error:
             error.message = translated.explain(error.message)
             raise
-        findings = tuple(translated.warnings)
-        found = None
-        if question.text is not None:
-            found = match(translated.grammar, question.text, compiler)
+        diagnostics = tuple(translated.warnings)
+        match_result = None
+        if request.text is not None:
+            match_result = match(translated.grammar, request.text, compiler)
     except GrammarError as error:
-        return _refused(question, error, findings)
-    loosened = tuple(translated.loosened)
-    return Verdict(translated.grammar, findings=findings, match=found, loosened=loosened)
+        return _make_refusal(request, error, diagnostics)
+    relaxed = tuple(translated.relaxed)
+    return ValidationResult(
+        translated.grammar, diagnostics=diagnostics, match=match_result, relaxed=relaxed
+    )
 
 
-def screened(question: Question, limits: Limits) -> Verdict | None:
+def find_refusal(request: ValidationRequest, limits: Limits) -> ValidationResult | None:
     """The refusal of a constraint beyond the static caps, or None. Compiles nothing."""
     try:
-        screen(question.constraint, limits)
+        screen(request.constraint, limits)
     except GrammarError as error:
-        return _refused(question, error)
+        return _make_refusal(request, error)
     return None
 
 
-def _refused(
-    question: Question, error: GrammarError, findings: tuple[Finding, ...] = ()
-) -> Verdict:
-    error.field = error.field or question.constraint.named
-    return Verdict(error=_copied(error), findings=(*findings, *error.findings))
+def _make_refusal(
+    request: ValidationRequest, error: GrammarError, diagnostics: tuple[Diagnostic, ...] = ()
+) -> ValidationResult:
+    error.field = error.field or request.constraint.error_path
+    return ValidationResult(
+        error=_copy_error(error), diagnostics=(*diagnostics, *error.diagnostics)
+    )
 
 
-def _error_fields(error: GrammarError) -> dict[str, Any]:
+def _dump_error(error: GrammarError) -> dict[str, Any]:
     return {
         "code": error.code, "field": error.field, "message": error.message,
         "line": error.line, "column": error.column, "pointer": error.pointer,
     }  # fmt: skip
 
 
-def _error(fields: Mapping[str, Any]) -> GrammarError:
+def _load_error(fields: Mapping[str, Any]) -> GrammarError:
     kind = ERRORS[fields["code"]]
     error = kind(fields["message"], fields["line"], fields["column"], pointer=fields["pointer"])
     error.field = fields["field"]
     return error
 
 
-def _copied(error: GrammarError) -> GrammarError:
+def _copy_error(error: GrammarError) -> GrammarError:
     """A copy without traceback: a cached error would keep all that its frames hold."""
-    return _error(_error_fields(error))
+    return _load_error(_dump_error(error))

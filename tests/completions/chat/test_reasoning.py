@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.thinking import Marks, ThoughtCounter
+from completions.chat.reasoning import ReasoningCounter, ThinkTags
 
-MARKS = Marks("<think>", "</think>")
+MARKS = ThinkTags("<think>", "</think>")
 
 
 def count(*tokens: bytes, **options: bool | list[str]) -> int:
-    counter = ThoughtCounter(MARKS, **{"is_open": False, **options})
+    counter = ReasoningCounter(MARKS, **{"is_open": False, **options})
     counter.push(tokens)
     return counter.count
 
@@ -41,7 +41,7 @@ def test_special_tokens_before_them_do_not_count():
 
 @given(st.lists(st.sampled_from([b"a", b"<", b"/", b"think", b">", b"</think>"])))
 def test_the_result_does_not_depend_on_the_grouping(tokens):
-    apart = ThoughtCounter(MARKS, is_open=True)
+    apart = ReasoningCounter(MARKS, is_open=True)
     for token in tokens:
         apart.push([token])
     assert apart.count == count(*tokens, is_open=True)

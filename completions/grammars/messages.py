@@ -10,10 +10,10 @@ from completions.contract.llguidance_limits import TOO_MANY_ITEMS, TOO_MANY_STAT
 _LOCATION = re.compile(r"^(at )?\d+\(\d+\): ")
 
 _PATTERN_ERROR = re.compile(r"regex parse error:\n(.*)\nerror: ([^\n]*)", re.DOTALL)
-_SHOWN_PATTERN = re.compile(r" {4}(.*)\n {4}[ ^]*\^")
+_QUOTED_PATTERN = re.compile(r" {4}(.*)\n {4}[ ^]*\^")
 """A pattern and the line that underlines the fault; a pattern of several lines is shown
 otherwise."""
-_MAX_SHOWN = 100
+_MAX_QUOTED = 100
 _ESCAPE = "this escape is unknown; write the character without a backslash, or \\\\ for a backslash"
 _SHORT_ESCAPE = "this escape ends too early; write it as in \\n, \\x41, \\u0041 or \\p{Lu}"
 _CODE_POINT = "this is not a code point; write one as in \\x41, \\u0041 or \\u{1F600}"
@@ -98,22 +98,22 @@ _STOP_REASONS = {
 }
 
 
-def pattern_problem(message: str) -> str:
+def explain_pattern_error(message: str) -> str:
     """What is wrong with a pattern, from the message of Rust's parser."""
     return PATTERN_ADVICE.get(message, message)
 
 
-def brief(message: str, own: str | None = None) -> str:
+def explain_error(message: str, own: str | None = None) -> str:
     """llguidance's message in one line, without the location in the generated text.
 
     `own` is the pattern at fault as the client wrote it, if known: llguidance escapes slashes.
     """
-    if found := _PATTERN_ERROR.search(message):
-        pattern = _SHOWN_PATTERN.fullmatch(found[1])
-        named = f' "{shortened(own or pattern[1])}"' if pattern else ""
-        return f"invalid pattern{named}: {pattern_problem(found[2])}"
-    if found := _LOOK_AROUND.search(message):
-        return f"invalid pattern: {_ANCHORS[found[1]]}"
+    if match := _PATTERN_ERROR.search(message):
+        pattern = _QUOTED_PATTERN.fullmatch(match[1])
+        quoted = f' "{truncate(own or pattern[1])}"' if pattern else ""
+        return f"invalid pattern{quoted}: {explain_pattern_error(match[2])}"
+    if match := _LOOK_AROUND.search(message):
+        return f"invalid pattern: {_ANCHORS[match[1]]}"
     first = _LOCATION.sub("", message).partition("\n")[0].strip()
     if TOO_MANY_ITEMS.search(first):
         return TOO_MANY_ALTERNATIVES
@@ -122,12 +122,12 @@ def brief(message: str, own: str | None = None) -> str:
     return _STOP_REASONS.get(first, _INTERNALS.sub("", first))
 
 
-def shortened(text: str, most: int = _MAX_SHOWN) -> str:
+def truncate(text: str, max_length: int = _MAX_QUOTED) -> str:
     """What a client wrote, for a message: a constraint may be one name of 256 kB."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A JSON value that a client sent, as it appears in a message: at most 64 characters."""
     text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= 64 else f"{text[:61]}..."

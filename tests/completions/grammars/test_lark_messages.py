@@ -4,7 +4,7 @@ import pytest
 
 from completions.grammars import Constraint, translate
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.lark_complaints import explained
+from completions.grammars.lark_messages import explain
 
 
 @pytest.mark.parametrize(
@@ -122,4 +122,4 @@ def test_a_quoted_value_is_no_attribute(value: str) -> None:
 def test_a_long_line_is_read_once(opening: str) -> None:
     """A scan to the end of the line from each of these would take minutes."""
     line = opening * 100_000
-    assert "does not end" in explained("1(1): lexer error", line, 1, len(line) + 1)
+    assert "does not end" in explain("1(1): lexer error", line, 1, len(line) + 1)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from completions.grammars import Constraint, Limits, Question, TokenSource, json_schema
+from completions.grammars import Constraint, Limits, TokenSource, ValidationRequest, json_schema
 from completions.grammars.compiler import Compiler
-from completions.grammars.complaints import TOO_MANY_ALTERNATIVES
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.judging import cost, examination
-from completions.grammars.judging.cost import check_cost
+from completions.grammars.messages import TOO_MANY_ALTERNATIVES
+from completions.grammars.validation import cost, examination
+from completions.grammars.validation.cost import check_cost
 
 ALTERNATIVES = {
     "type": "object",
@@ -110,5 +110,5 @@ def test_what_is_too_complex_names_its_hidden_left_recursion(
         raise GrammarError(TOO_MANY_ALTERNATIVES)
 
     monkeypatch.setattr(examination, "check_cost", refuse)
-    verdict = examination.examine(Question(Constraint("ebnf", grammar)), Limits())
+    verdict = examination.validate(ValidationRequest(Constraint("ebnf", grammar)), Limits())
     assert re.search(cause or "make it less ambiguous", str(verdict.error))

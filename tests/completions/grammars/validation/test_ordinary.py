@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from completions.chat.grammar import Calls, answer_constraint
+from completions.chat.grammar import ToolCalls, make_answer_constraint
 from completions.chat.json_calls import HERMES
 from completions.chat.tools import Tool, ToolChoice
-from completions.grammars import Constraint, Question
-from completions.grammars.judging.judge import canonical
-from completions.grammars.judging.ordinary import is_ordinary
+from completions.grammars import Constraint, ValidationRequest
+from completions.grammars.validation.ordinary import is_ordinary
+from completions.grammars.validation.validator import canonicalize
 from tests.completions.grammars.hostile import repeated
 from tests.completions.grammars.json_schema.test_schema import chain
 
-CALLS = Calls(HERMES, [Tool("f")], ToolChoice())
+CALLS = ToolCalls(HERMES, [Tool("f")], ToolChoice())
 AB = {"type": "const_string", "value": "ab"}
 
 
@@ -87,8 +87,8 @@ AB = {"type": "const_string", "value": "ab"}
     ],
 )
 def test_what_is_ordinary(field: str, value: Any, expected: bool) -> None:
-    question = Question(Constraint(field, value))
-    assert is_ordinary(question, canonical(question)) is expected
+    request = ValidationRequest(Constraint(field, value))
+    assert is_ordinary(request, canonicalize(request)) is expected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_is_ordinary(field: str, value: Any, expected: bool) -> None:
 def test_a_constraint_beside_tools_is_judged_as_it_is_alone(
     field: str, value: Any, expected: bool
 ) -> None:
-    constraint = answer_constraint(None, CALLS, Constraint(field, value))
+    constraint = make_answer_constraint(None, CALLS, Constraint(field, value))
     assert constraint is not None
-    question = Question(constraint)
-    assert is_ordinary(question, canonical(question)) is expected
+    request = ValidationRequest(constraint)
+    assert is_ordinary(request, canonicalize(request)) is expected

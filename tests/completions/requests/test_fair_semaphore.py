@@ -3,8 +3,8 @@
 import asyncio
 import threading
 
-from completions.requests import turns
-from completions.requests.turns import Checks, Turns
+from completions.requests import fair_semaphore
+from completions.requests.fair_semaphore import Checks, FairSemaphore
 
 
 async def settled(rounds=10):
@@ -16,14 +16,14 @@ class Crowd:
     """Requests of owners that each hold their turn until the test releases them."""
 
     def __init__(self, turns):
-        self.turns, self.running, self.began, self.tasks = turns, [], [], {}
+        self.semaphore, self.running, self.began, self.tasks = turns, [], [], {}
 
     async def _request(self, owner, name, end):
-        await self.turns.take(owner)
+        await self.semaphore.acquire(owner)
         self.began.append(name)
         self.running.append(end)
         await end.wait()
-        self.turns.give(owner)
+        self.semaphore.release(owner)
 
     async def send(self, owner, name):
         self.tasks[name] = asyncio.create_task(self._request(owner, name, asyncio.Event()))
@@ -35,7 +35,7 @@ class Crowd:
 
 
 async def test_one_owner_never_takes_all_turns():
-    crowd = Crowd(Turns(3, 2))
+    crowd = Crowd(FairSemaphore(3, 2))
     for number in range(5):
         await crowd.send(1, f"a{number}")
     assert crowd.began == ["a0", "a1"]
@@ -48,7 +48,7 @@ async def test_one_owner_never_takes_all_turns():
 
 
 async def test_a_cancelled_waiter_leaves_its_turn_to_others():
-    crowd = Crowd(Turns(1, 1))
+    crowd = Crowd(FairSemaphore(1, 1))
     for owner, name in ((1, "first"), (2, "leaving"), (3, "last")):
         await crowd.send(owner, name)
     crowd.tasks["leaving"].cancel()
@@ -61,7 +61,7 @@ async def test_a_cancelled_waiter_leaves_its_turn_to_others():
 
 
 async def test_a_turn_granted_after_a_cancellation_is_returned():
-    crowd = Crowd(Turns(1, 1))
+    crowd = Crowd(FairSemaphore(1, 1))
     await crowd.send(1, "first")
     await crowd.send(2, "leaving")
     crowd.running.pop(0).set()
@@ -75,7 +75,7 @@ async def test_a_turn_granted_after_a_cancellation_is_returned():
 async def test_a_thread_stays_taken_while_its_function_runs():
     """Even after the caller was cancelled."""
     checks, end = Checks(), threading.Event()
-    crowd = [asyncio.create_task(checks.run(1, end.wait)) for _ in range(turns.THREADS)]
+    crowd = [asyncio.create_task(checks.run(1, end.wait)) for _ in range(fair_semaphore.THREADS)]
     await asyncio.sleep(0.05)
     for task in crowd:
         task.cancel()

@@ -59,7 +59,7 @@ class FairThreads:
                 self._end_turn(work)
                 self._start_more()
 
-    def shutdown(self) -> None:
+    def shut_down(self) -> None:
         with self._lock:
             for queue in self._waiting.values():
                 for work in queue:
@@ -81,13 +81,13 @@ class FairThreads:
             self._running[work.owner] -= 1
 
     def _start_more(self) -> None:
-        while self._free and (work := self._next()) is not None:
+        while self._free and (work := self._take_next()) is not None:
             self._free -= 1
             self._running[work.owner] += 1
             self._started[work.future] = work
             self._pool.submit(self._run, work)
 
-    def _next(self) -> _Work[Any] | None:
+    def _take_next(self) -> _Work[Any] | None:
         """Take the next work of the owner who has waited longest for a turn."""
         for owner, queue in list(self._waiting.items()):
             while queue and queue[0].future.cancelled():

@@ -7,8 +7,8 @@ import pytest
 from completions.grammars import Constraint, Limits, TokenSource, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
-from completions.grammars.judging.matching import Match, match
 from completions.grammars.tokens import load
+from completions.grammars.validation.matching import Match, match
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from llguidance import LLMatcher
 
-from completions.contract.llguidance_limits import JUDGE_LIMITS
+from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.grammars import tokens
 from completions.grammars.compiler import Compiler
-from completions.grammars.complaints import brief
 from completions.grammars.exceptions import GrammarError, GrammarTimeoutError
+from completions.grammars.messages import explain_error
 from completions.grammars.tokens import ByteView
 
 _CHUNK = 100
@@ -28,11 +28,11 @@ def match(grammar: str, text: str, compiler: Compiler) -> Match:
     """Raises GrammarError if the grammar becomes too complex on the way, and GrammarTimeoutError
     if the text takes too much processor time: a thread could not be stopped."""
     view = tokens.load_byte_view(compiler.tokens)
-    matcher = LLMatcher(view.tokenizer, grammar, log_level=0, limits=JUDGE_LIMITS)
+    matcher = LLMatcher(view.tokenizer, grammar, log_level=0, limits=VALIDATION_LIMITS)
     encoded = text.encode()
     fitting = _consume(matcher, encoded, view, compiler.limits.seconds)
     if matcher.is_error():
-        raise GrammarError(brief(matcher.get_error()))
+        raise GrammarError(explain_error(matcher.get_error()))
     whole = fitting == len(encoded)
     characters = len(encoded[:fitting].decode(errors="ignore"))
     return Match(whole and bool(matcher.is_accepting()), characters)
@@ -52,7 +52,7 @@ def _consume(matcher: LLMatcher, encoded: bytes, view: ByteView, seconds: float)
             break
         if taken == len(ids):
             continue
-        for id, length in view.tokens_at(encoded, position):
+        for id, length in view.iter_tokens(encoded, position):
             if matcher.validate_tokens([id]):
                 matcher.consume_token(id)
                 position += length

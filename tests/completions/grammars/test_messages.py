@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from completions.grammars import Constraint, translate
-from completions.grammars.complaints import shown
 from completions.grammars.exceptions import GrammarError
+from completions.grammars.messages import format_value
 
 FAULTS = [
     ("a(", "this ( is not closed; write a )"),
@@ -89,8 +89,8 @@ def test_a_refusal_of_a_pattern_says_what_to_write(pattern: str, advice: str) ->
 
 
 def test_a_value_in_a_message_is_short() -> None:
-    assert shown({"a": [None, "ü"]}) == '{"a": [null, "ü"]}'
-    assert len(shown("x" * 1000)) == 64
+    assert format_value({"a": [None, "ü"]}) == '{"a": [null, "ü"]}'
+    assert len(format_value("x" * 1000)) == 64
 
 
 LONG = "a" * 20_000
@@ -133,4 +133,4 @@ def test_a_refusal_repeats_little_of_what_is_long(field: str, value: Any) -> Non
     with pytest.raises(GrammarError) as caught:
         translate(Constraint(field, whole))
     assert len(str(caught.value)) < 600
-    assert all(len(finding.message) < 300 for finding in caught.value.findings)
+    assert all(len(diagnostic.message) < 300 for diagnostic in caught.value.diagnostics)
