@@ -295,8 +295,8 @@ def _watch(batch_id: str, report: Report | None) -> _Verb[Body]:
 
 
 def _load_prices(model: str) -> _Verb[Body | None]:
-    """The prices of a model; none if the key may not see it, or it is no longer served. None if
-    the service failed: the next look asks again."""
+    """Return the prices of a model; none if the key may not see it, or it is no longer served. None
+    if the service failed: the next look asks again."""
     try:
         answer = yield from _send("GET", f"/models/{model}")
     except QuireError as error:
@@ -503,7 +503,7 @@ def _parse_base_url(text: str) -> httpx.URL:
 
 
 def _has_more_than_path(url: httpx.URL) -> bool:
-    """Whether a URL has a query or a fragment, before which no path can be put."""
+    """Return whether a URL has a query or a fragment, before which no path can be put."""
     return bool(url.query or url.fragment)
 
 

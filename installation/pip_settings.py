@@ -52,7 +52,8 @@ def load_uv_settings(python: Path) -> UvSettings:
 
 
 def read(listing: str) -> dict[str, str]:
-    """The settings in the output of `pip config list`, by name, as they apply to `pip install`."""
+    """Return the settings in the output of `pip config list`, by name, as they apply to `pip
+    install`."""
     settings: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in listing.splitlines():
         key, equals, value = line.partition("=")

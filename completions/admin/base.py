@@ -71,8 +71,8 @@ PageView = Callable[Concatenate[HttpRequest, P], HttpResponseBase]
 
 
 def make_column(title: str, show: Callable[[Any], Any], order: str = "") -> Callable[[Any], Any]:
-    """A column for `list_display`: `show` returns the cell of a row. `order` is the field that the
-    column sorts by; without one it cannot be sorted."""
+    """Return a column for `list_display`: `show` returns the cell of a row. `order` is the field
+    that the column sorts by; without one it cannot be sorted."""
 
     @admin.display(description=title, ordering=order or None)
     def cell(row: Any) -> Any:
@@ -108,8 +108,8 @@ _INTEGERS = range(-(2**63), 2**63)
 
 
 def _is_storable(value: str) -> bool:
-    """Whether a value is within SQL's integers if it is one, and within Python's times in UTC if it
-    is a time. Django answers with the whole list to what is neither."""
+    """Return whether a value is within SQL's integers if it is one, and within Python's times in
+    UTC if it is a time. Django answers with the whole list to what is neither."""
     with suppress(ValueError):
         return int(value) in _INTEGERS  # as Django's fields read it: "+1" and "1_0" too
     with suppress(ValueError):

@@ -159,7 +159,7 @@ def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
 
 
 def _select_records(batch: Batch) -> QuerySet[UsageRecord]:
-    """The usage of the batch's ended lines. Their job ids are adjacent in the index."""
+    """Return the usage of the batch's ended lines. Their job ids are adjacent in the index."""
     return UsageRecord.objects.filter(job_id__range=batch.job_ids).order_by()
 
 
@@ -242,7 +242,7 @@ def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
 
 
 def _list_plan(batch: Batch) -> list[tuple[str, str, str]]:
-    """What the line order is expected to save, and what it has saved so far."""
+    """Return what the line order is expected to save, and what it has saved so far."""
     plan = batch.plan or {}
     if plan.get("computed_tokens") is None:
         return []

@@ -259,7 +259,7 @@ def _list_parameters(facts: _JobFacts) -> list[tuple[str, str, bool]]:
 
 
 def _get_request(facts: _JobFacts) -> Mapping[str, Any] | None:
-    """The request as sent to the worker; None once the job has ended."""
+    """Return the request as sent to the worker; None once the job has ended."""
     raw = facts.job.request if facts.job else b""
     return orjson.loads(raw) if raw else None
 
@@ -271,7 +271,7 @@ def _format_value(value: Any) -> str:
 
 
 def _list_prompts(facts: _JobFacts) -> list[str]:
-    """The prompts, if the organization stores them."""
+    """Return the prompts, if the organization stores them."""
     if not facts.organization.store_prompts:
         return []
     request = _get_request(facts)

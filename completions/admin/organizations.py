@@ -82,7 +82,7 @@ class OrganizationAdmin(ModelAdmin[Organization]):
 
 
 def _show_count(table: str, organization: Organization, text: Any) -> SafeString:
-    """A count that links to the organization's rows of a table."""
+    """Return a count that links to the organization's rows of a table."""
     link = reverse(f"admin:completions_{table}_changelist")
     return format_html(
         '<a class="q-link" href="{}?organization__id__exact={}">{}</a>',

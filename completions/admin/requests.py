@@ -96,7 +96,8 @@ class EndedFilter(_Filter):
 
 
 class LatencyFilter(_Filter):
-    """Filters the last day by latency. No index covers latency, so the scan is limited to a day."""
+    """Filter of the last day by latency. No index covers latency, so the scan is limited to a
+    day."""
 
     title, parameter_name = "slow in the last 24 hours", "slower"
     values = [("1", "over 1 s"), ("5", "over 5 s"), ("30", "over 30 s"), ("120", "over 2 min")]

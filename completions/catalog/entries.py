@@ -108,7 +108,7 @@ class ModelEntry:
 
 
 def make_queue_name(model_id: str) -> str:
-    """The Celery queue of a model's jobs."""
+    """Return the Celery queue of a model's jobs."""
     return f"gen.{model_id}"
 
 

@@ -44,7 +44,7 @@ class TokenIds:
     json: bytes
 
     def to_fragment(self) -> orjson.Fragment:
-        """The ids within a larger JSON document."""
+        """Return the ids within a larger JSON document."""
         return orjson.Fragment(self.json)
 
     def to_list(self) -> list[int]:
@@ -59,8 +59,8 @@ class TokenIds:
 
 
 def encode(model: ModelFiles, text: str, special: bool = True) -> TokenIds:
-    """The tokens of a text. `special` adds the tokenizer's own, such as BOS. Takes about a second
-    of processor time for a million characters. Raises TokenizationError."""
+    """Return the tokens of a text. `special` adds the tokenizer's own, such as BOS. Takes about a
+    second of processor time for a million characters. Raises TokenizationError."""
     if len(text) > LONG:
         return _encode_in_child(model, text, special)
     ids = _encode_here(model, [text], special)[0]
@@ -68,7 +68,7 @@ def encode(model: ModelFiles, text: str, special: bool = True) -> TokenIds:
 
 
 def encode_all(model: ModelFiles, texts: Sequence[str], special: bool = True) -> list[list[int]]:
-    """The tokens of several texts. Raises TokenizationError."""
+    """Return the tokens of several texts. Raises TokenizationError."""
     if sum(map(len, texts)) > LONG:
         return [_encode_in_child(model, text, special).to_list() for text in texts]
     return _encode_here(model, texts, special)
@@ -84,14 +84,14 @@ def _encode_in_child(model: ModelFiles, text: str, special: bool) -> TokenIds:
 
 
 def decode(model: ModelFiles, ids: Sequence[int]) -> str:
-    """The text of tokens, special ones included. Raises TokenizationError."""
+    """Return the text of tokens, special ones included. Raises TokenizationError."""
     return decode_all(model, [ids], skip_special_tokens=False)[0]
 
 
 def decode_all(
     model: ModelFiles, prompts: Sequence[Sequence[int]], skip_special_tokens: bool
 ) -> list[str]:
-    """The texts of prompts. Raises TokenizationError."""
+    """Return the texts of prompts. Raises TokenizationError."""
     if sum(map(len, prompts)) > LONG:
         return [_decode_in_child(model, ids, skip_special_tokens) for ids in prompts]
     id_lists = [list(ids) for ids in prompts]
@@ -104,7 +104,7 @@ def _decode_in_child(model: ModelFiles, ids: Sequence[int], skip_special_tokens:
 
 
 def _write_ids(ids: Sequence[int]) -> bytes:
-    """A JSON array, made of pieces."""
+    """Return a JSON array, made of pieces."""
     starts = range(0, len(ids), _PIECE)
     return b"[%b]" % b",".join(orjson.dumps(ids[at : at + _PIECE])[1:-1] for at in starts)
 

@@ -22,7 +22,7 @@ def load(path: str) -> Tokenizer:
 
 
 def run_request(question: bytes) -> bytes:
-    """The line that answers a line."""
+    """Return the line that answers a line."""
     path, action, value, special = orjson.loads(question)
     try:
         if action == "encode":

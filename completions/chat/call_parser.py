@@ -31,7 +31,7 @@ Part = Text | CallStart | Arguments
 
 
 class CallParser(ABC):
-    """Finds tool calls. However the text is split, the joined parts are the same.
+    """Finder of tool calls. However the text is split, the joined parts are the same.
 
     Text that turns out not to be a call becomes Text; nothing raises. Each state is a method that
     appends parts and returns whether there may be more to do.
@@ -60,7 +60,7 @@ class CallParser(ABC):
         return parts
 
     def finish(self) -> list[Part]:
-        """The last parts; no more text follows."""
+        """Return the last parts; no more text follows."""
         left, self._buffer = self._buffer, ""
         if self._step == self._parse_header:
             self._step = self._parse_text

@@ -19,7 +19,7 @@ def render_prompt(
     options: Mapping[str, Any],
     add_generation_prompt: bool = True,
 ) -> str:
-    """The prompt, by default up to where the answer begins. Raises ChatTemplateError.
+    """Return the prompt, by default up to where the answer begins. Raises ChatTemplateError.
 
     If the template does not use `tools`, the tools become text in the model's format; and so do
     earlier calls if it does not use them. What it refuses is rendered in a simpler form.
@@ -50,13 +50,14 @@ def render_prompt(
 
 
 def _make_texts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with empty text where a message that calls tools has none: templates search or
-    append to the text, as Qwen's do, or would print `None`."""
+    """Return the messages with empty text where a message that calls tools has none: templates
+    search or append to the text, as Qwen's do, or would print `None`."""
     return [{**message, "content": message.get("content") or ""} for message in messages]
 
 
 def _add_preamble(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
-    """The messages with the text appended to the system message, which is added if missing."""
+    """Return the messages with the text appended to the system message, which is added if
+    missing."""
     if messages and messages[0]["role"] == "system":
         first, *rest = messages
         return [{**first, "content": f"{first['content']}\n\n{text}"}, *rest]

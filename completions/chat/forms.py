@@ -21,7 +21,7 @@ _ID_LENGTH = 9
 
 
 def simplify(messages: Sequence[Message], write: Write) -> Iterator[Sequence[Message]]:
-    """The messages as they are, then in ever simpler forms."""
+    """Yield the messages as they are, then in ever simpler forms."""
     yield messages
     if any(message.get("tool_calls") for message in messages):
         yield from _iter_argument_forms(messages)
@@ -39,7 +39,7 @@ def _iter_argument_forms(messages: Sequence[Message]) -> Iterator[Sequence[Messa
 
 
 def convert_arguments(messages: Sequence[Message], convert: Callable[[Any], Any]) -> list[Message]:
-    """The messages with other arguments of calls."""
+    """Return the messages with other arguments of calls."""
     converted = []
     for message in messages:
         if calls := message.get("tool_calls"):
@@ -63,7 +63,7 @@ def _to_object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
 
 
 def split_calls(messages: Sequence[Message]) -> list[Message]:
-    """The messages with one call in each, its results behind it, and short ids."""
+    """Return the messages with one call in each, its results behind it, and short ids."""
     split: list[Message] = []
     waiting: dict[str, list[Message]] = {}  # calls of one message, with results, by id
     for message in messages:
@@ -90,7 +90,7 @@ def _shorten_id(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def write_calls_in_text(messages: Sequence[Message], write: Write) -> list[Message]:
-    """The messages with calls written into their texts."""
+    """Return the messages with calls written into their texts."""
     plain: list[Message] = []
     for message in messages:
         texts = [message["content"]] if message.get("content") else []
@@ -102,8 +102,8 @@ def write_calls_in_text(messages: Sequence[Message], write: Write) -> list[Messa
 
 
 def merge_turns(messages: Sequence[Message]) -> list[Message]:
-    """A system message if there is one, then users and assistants in turn. A user says the results
-    of tools, and what the system says later."""
+    """Return a system message if there is one, then users and assistants in turn. A user says the
+    results of tools, and what the system says later."""
     turns: list[tuple[str, list[str]]] = []
     for message in messages:
         role = message["role"]
@@ -119,7 +119,7 @@ def merge_turns(messages: Sequence[Message]) -> list[Message]:
 
 
 def merge_system(turns: Sequence[Message]) -> list[Message]:
-    """The turns with the system's text in front of the first user's."""
+    """Return the turns with the system's text in front of the first user's."""
     if not turns or turns[0]["role"] != "system":
         return list(turns)
     first = {"role": "user", "content": turns[0]["content"]}

@@ -41,12 +41,12 @@ class ArgumentReader:
         self._left = 0
 
     def is_string(self, name: str) -> bool:
-        """Whether only strings are allowed, so that every text is one."""
+        """Return whether only strings are allowed, so that every text is one."""
         schemas = self._list_schemas(name)
         return bool(schemas) and all(_list_kinds(schema) == {"string"} for schema in schemas)
 
     def to_json(self, name: str, text: str) -> str:
-        """The JSON of an argument.
+        """Return the JSON of an argument.
 
         A text that is valid JSON is read as a string only if the schema may allow this string and
         the value is not certainly an instance of the schema.
@@ -64,7 +64,7 @@ class ArgumentReader:
         return text.strip()
 
     def _list_schemas(self, name: str) -> list[Schema]:
-        """The alternatives of an argument's schema."""
+        """Return the alternatives of an argument's schema."""
         if name not in self._known:
             self._left = _MAX_PARTS
             roots = list(self._iter_alternatives(self._root))
@@ -78,8 +78,8 @@ class ArgumentReader:
         self, schema: Any, beside: Schema = MappingProxyType({}), seen: set[str] | None = None,
         depth: int = 0,
     ) -> Iterator[Schema]:  # fmt: skip
-        """The schemas that references and unions lead to, each with the keywords beside these.
-        A reference is followed once on each way."""
+        """Yield the schemas that references and unions lead to, each with the keywords beside
+        these. A reference is followed once on each way."""
         if schema is True:
             schema = {}
         if not isinstance(schema, Mapping):
@@ -109,7 +109,7 @@ class ArgumentReader:
             yield from self._iter_alternatives(option, merged, seen, depth + 1)
 
     def _join(self, part: Schema, seen: set[str]) -> list[Any]:
-        """The schemas that a part leads to and that hold together with it."""
+        """Return the schemas that a part leads to and that hold together with it."""
         joined, reference = _to_list(part.get("allOf")), part.get("$ref")
         if isinstance(reference, str) and reference not in seen:
             seen.add(reference)
@@ -118,7 +118,7 @@ class ArgumentReader:
         return joined
 
     def _is_fit(self, value: Any, alternatives: Iterable[Schema]) -> bool:
-        """Whether a value is certainly an instance of one of the schemas."""
+        """Return whether a value is certainly an instance of one of the schemas."""
         for schema in alternatives:
             self._left -= 1
             if self._left < 0:
@@ -131,7 +131,8 @@ class ArgumentReader:
         return False
 
     def _can_hold(self, text: str, schema: Schema) -> bool:
-        """Whether a string may be an instance of the schema, as far as keywords are checked."""
+        """Return whether a string may be an instance of the schema, as far as keywords are
+        checked."""
         try:
             return self._is_valid(text, schema)
         except TypeError:  # such as a length that is not a number
@@ -174,7 +175,7 @@ class ArgumentReader:
 
 
 def _list_declared(schema: Schema, name: str) -> list[Any]:
-    """The schemas of a property. Patterns are the client's, so they are not tried."""
+    """Return the schemas of a property. Patterns are the client's, so they are not tried."""
     properties, patterns = schema.get("properties", {}), schema.get("patternProperties")
     if name in properties:
         return [properties[name]]
@@ -211,7 +212,7 @@ def _to_list(value: Any) -> list[Any]:
 
 
 def _list_kinds(schema: Schema) -> set[str] | None:
-    """The types that a schema allows; None for all."""
+    """Return the types that a schema allows; None for all."""
     kinds = schema.get("type")
     if isinstance(kinds, str):
         return {kinds}

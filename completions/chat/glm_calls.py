@@ -64,8 +64,8 @@ To call a function, answer in this form:
 
 
 class GlmParser(CallParser):
-    """Emits the arguments as JSON while they arrive: declared strings piece by piece, other values
-    once they are complete."""
+    """Emitter of the arguments as JSON while they arrive: declared strings piece by piece, other
+    values once they are complete."""
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
         super().__init__(_OPENING)

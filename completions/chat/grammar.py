@@ -51,7 +51,7 @@ class ToolCalls:
         return [tool for tool in self.tools if tool.parameters and not tool.strict]
 
     def relax(self) -> "ToolCalls":
-        """The same calls, without the schemas that may be left out."""
+        """Return the same calls, without the schemas that may be left out."""
         loosable = self.relaxable_tools
         tools = [
             replace(tool, parameters=ANY_OBJECT) if tool in loosable else tool
@@ -66,7 +66,7 @@ def make_answer_constraint(
     constraint: Constraint | None,
     whitespace: str = COMPACT,
 ) -> Constraint | None:
-    """The constraint of the whole output; None if it may be anything. Raises BudgetError.
+    """Return the constraint of the whole output; None if it may be anything. Raises BudgetError.
 
     `whitespace` is the white space allowed between JSON tokens in calls.
     """

@@ -19,7 +19,7 @@ _WHITESPACE = " \t\r\n"
 
 
 class ObjectScanner:
-    """Finds the end of a JSON object that arrives in pieces."""
+    """Finder of the end of a JSON object that arrives in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -27,7 +27,8 @@ class ObjectScanner:
         self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """The number of characters of `text` that complete the object; None if it is incomplete."""
+        """Return the number of characters of `text` that complete the object; None if it is
+        incomplete."""
         for index, character in enumerate(text):
             if self._in_string:
                 self._in_string = self._escaped or character != '"'
@@ -44,8 +45,8 @@ class ObjectScanner:
 
 
 class JSONCallParser(CallParser):
-    """Finds calls between `opening` and `closing`. `kept_prefix` is the suffix of `opening` that
-    belongs to the object; `separators` are characters that are dropped between calls."""
+    """Finder of calls between `opening` and `closing`. `kept_prefix` is the suffix of `opening`
+    that belongs to the object; `separators` are characters that are dropped between calls."""
 
     def __init__(self, opening: str, kept_prefix: str, closing: str, separators: str = "") -> None:
         super().__init__(opening, kept_prefix, _WHITESPACE + separators)
@@ -105,7 +106,7 @@ class JSONCallParser(CallParser):
 
 
 def _read(text: str) -> tuple[str, str] | None:
-    """The name and arguments of a call whose keys are in another order."""
+    """Return the name and arguments of a call whose keys are in another order."""
     try:
         value = strict_json.loads(text)
     except strict_json.StrictJSONError:

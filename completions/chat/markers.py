@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:
-    """The text before the first marker, that marker, and the text after it.
+    """Return the text before the first marker, that marker, and the text after it.
 
     Without a marker, the third item is the longest suffix of the text that may begin a marker.
     """
@@ -20,7 +20,8 @@ def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:
 
 
 class MarkerFilter:
-    """Removes markers from a text. There may be hundreds, so one pattern and one set find them."""
+    """Remover of markers from a text. There may be hundreds, so one pattern and one set find
+    them."""
 
     def __init__(self, markers: Sequence[str]) -> None:
         self._pattern = re.compile("|".join(map(re.escape, markers))) if markers else None

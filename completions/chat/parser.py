@@ -27,7 +27,7 @@ class Delta:
 
 
 class OutputParser:
-    """Parses one choice's message. However its text is split, the joined deltas are the same."""
+    """Parser of one choice's message. However its text is split, the joined deltas are the same."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class OutputParser:
         return self._split(self._hidden.push(text))
 
     def finish(self) -> Delta:
-        """The text that was held back; no more text follows."""
+        """Return the text that was held back; no more text follows."""
         delta = self._split(self._hidden.finish())
         if self._thinking is not None:
             reasoning, answer = self._thinking.finish()

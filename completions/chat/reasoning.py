@@ -19,15 +19,15 @@ class ThinkTags:
     end: str
 
     def make_span(self, *, is_open: bool) -> StopSpan:
-        """The reasoning in an answer's text, with the line breaks behind them."""
+        """Return the reasoning in an answer's text, with the line breaks behind them."""
         return StopSpan("" if is_open else self.begin, self.end, dropped="\n")
 
     def is_open_in(self, prompt: str) -> bool:
-        """Whether a prompt ends inside reasoning: some templates write the first tag."""
+        """Return whether a prompt ends inside reasoning: some templates write the first tag."""
         return prompt.rstrip().endswith(self.begin)
 
     def is_closed_in(self, prompt: str) -> bool:
-        """Whether a prompt ends after reasoning, as in templates that switch it off."""
+        """Return whether a prompt ends after reasoning, as in templates that switch it off."""
         return prompt.rstrip().endswith(self.end)
 
 
@@ -54,7 +54,7 @@ class ReasoningParser:
         return reasoning, self._take_answer() if self._state == "answering" else ""
 
     def finish(self) -> tuple[str, str]:
-        """The same for the text that was held back. Trailing white space of reasoning is
+        """Return the same for the text that was held back. Trailing white space of reasoning is
         dropped."""
         left, self._buffer = self._buffer, ""
         if self._state == "thinking":

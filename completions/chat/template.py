@@ -82,7 +82,7 @@ def _compile(source: str) -> jinja2.Template:
 
 @lru_cache
 def find_variables(source: str) -> frozenset[str]:
-    """The names of the variables that a template reads. Raises ChatTemplateError."""
+    """Return the names of the variables that a template reads. Raises ChatTemplateError."""
     try:
         return frozenset(find_undeclared_variables(_make_environment().parse(source)))
     except jinja2.TemplateError as error:
@@ -90,7 +90,7 @@ def find_variables(source: str) -> frozenset[str]:
 
 
 def _copy_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with its reasoning under the name that gpt-oss's template reads too.
+    """Return the message with its reasoning under the name that gpt-oss's template reads too.
 
     That template refuses a call that has both, since it would take the content for the reasoning.
     """
@@ -107,7 +107,7 @@ def render(
     tools: Sequence[Mapping[str, Any]] | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """The prompt text of a conversation. Raises ChatTemplateError.
+    """Return the prompt text of a conversation. Raises ChatTemplateError.
 
     `options` are additional template variables, which cannot replace the built-in ones.
     """

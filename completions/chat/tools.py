@@ -35,7 +35,7 @@ class Tool:
         return f"{self.path}.function.parameters"
 
     def to_dict(self) -> dict[str, Any]:
-        """The tool in the form that chat templates expect."""
+        """Return the tool in the form that chat templates expect."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
@@ -44,7 +44,7 @@ class Tool:
         return {"type": "function", "function": function}
 
     def make_arguments_node(self, style: str = "json") -> JSONNode:
-        """The grammar node of one object: an instance of `parameters`."""
+        """Return the grammar node of one object: an instance of `parameters`."""
         schema = {**ANY_OBJECT, **self.parameters} if self.parameters else NO_ARGUMENTS
         return make_json_value(schema, self.schema_path, style, or_object=not self.strict)
 
@@ -106,18 +106,18 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def make_call_node(self, tool: Tool) -> JSONNode:
-        """A call of the tool, as one tag of a structural tag."""
+        """Return a call of the tool, as one tag of a structural tag."""
 
     @abstractmethod
     def write(self, call: ToolCall) -> str:
-        """A call as the model would have written it."""
+        """Return a call as the model would have written it."""
 
     @abstractmethod
     def make_parser(self, tools: Sequence[Tool]) -> CallParser:
-        """A parser that finds calls of these tools in an answer."""
+        """Return a parser that finds calls of these tools in an answer."""
 
     def write_preamble(self, tools: Sequence[Tool]) -> str:
-        """The preamble that describes these tools."""
+        """Return the preamble that describes these tools."""
         list_text = self.tools_apart.join(dump(tool.to_dict()) for tool in tools)
         return self.instructions.replace("{tools}", list_text)
 

@@ -67,7 +67,7 @@ def show_results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
 
 @require_view("view_batch")
 def show_line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseBase:
-    """The request and the output of one line as JSON; null for what is gone."""
+    """Return the request and the output of one line as JSON; null for what is gone."""
     batch = _find(batch_id)
     _require_shown(batch)
     row = get_object_or_404(BatchResult, batch=batch, number=number)
@@ -78,7 +78,7 @@ def show_line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseB
 
 @require_view("view_batch")
 def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
-    """The output lines that the filter finds, as JSONL."""
+    """Return the output lines that the filter finds, as JSONL."""
     batch = _find(batch_id)
     _require_shown(batch)
     filters = _parse_search(request, batch)
@@ -167,7 +167,7 @@ def _make_row(row: BatchResult, text: bytes) -> dict[str, Any]:
 
 
 def _shorten(output: dict[str, Any]) -> str:
-    """The answer's text, or the error's message."""
+    """Return the answer's text, or the error's message."""
     if error := lines.get_error(output):
         return str(error.get("message", ""))[:_PREVIEW]
     choices = lines.get_body(output).get("choices")

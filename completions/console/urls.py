@@ -15,7 +15,7 @@ app_name = "console"
 
 
 def _make_view(view: type[AsyncAPIView], **options: Any) -> Any:
-    """The view under Django's CSRF check, from which DRF exempts its views."""
+    """Return the view under Django's CSRF check, from which DRF exempts its views."""
     callback = view.as_view(**options)
     callback.csrf_exempt = False
     return callback

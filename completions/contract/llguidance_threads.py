@@ -14,7 +14,7 @@ MAX_NICENESS = 19
 
 
 def make_big_stack_threads(count: int, name: str) -> ThreadPoolExecutor:
-    """A pool of threads with large stacks and low priority, all of them started."""
+    """Return a pool of threads with large stacks and low priority, all of them started."""
     pool = ThreadPoolExecutor(count, name, initializer=_lower_thread_priority)
     everyone = threading.Barrier(count + 1)
     # A new stack size applies only to threads that start later.

@@ -41,8 +41,8 @@ class _PlainTextTokenizer:
         return self._match_longest(data)
 
     def _match_longest(self, data: bytes) -> list[int]:
-        """The longest token at each place. It spells what the tokenizer cannot write: the word
-        mark itself, or white space that an added token takes along."""
+        """Return the longest token at each place. It spells what the tokenizer cannot write: the
+        word mark itself, or white space that an added token takes along."""
         ids, end = [], 0
         while end < len(data):
             for length in range(min(_LONGEST, len(data) - end), 0, -1):
@@ -66,7 +66,7 @@ def build(
     eos_token_ids: Sequence[int],
     special_ids: Collection[int] | None = None,
 ) -> LLTokenizer:
-    """llguidance's tokenizer for a model whose output layer has a row for each of `tokens`.
+    """Return llguidance's tokenizer for a model whose output layer has a row for each of `tokens`.
 
     `special_ids`, by default the tokenizer's own, are the tokens that no text matches. Raises
     ValueError for a tokenizer whose tokens have no bytes of their own.
@@ -85,7 +85,7 @@ def build(
 
 
 def _make_slices() -> list[str]:
-    """Token sets for which llguidance computes a part of the mask in advance.
+    """Return token sets for which llguidance computes a part of the mask in advance.
 
     It uses such a part as a whole where a pattern allows every token of the set: `[a-z ]{400}`
     allows words of up to 14 letters until 14 are left. Otherwise it follows each token letter by
@@ -115,8 +115,8 @@ _JSON_TEXT = r'[^"\\\x00-\x1F\x7F]'
 
 
 def _make_verbatim(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that encodes text as it stands: no leading space, no other characters in place of
-    those given (as Qwen's NFC has), special tokens spelled out."""
+    """Return a copy that encodes text as it stands: no leading space, no other characters in place
+    of those given (as Qwen's NFC has), special tokens spelled out."""
     state = json.loads(tokenizer.to_str())
     steps = _iter_steps(state["normalizer"], "normalizers")
     verbatim = [step for step in steps if _is_verbatim(step)]
@@ -132,14 +132,14 @@ def _make_verbatim(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _is_verbatim(step: Mapping[str, Any]) -> bool:
-    """Whether a normalizer's step only writes bytes or spaces as the vocabulary does."""
+    """Return whether a normalizer's step only writes bytes or spaces as the vocabulary does."""
     if step["type"] == "Replace":
         return bool(step["pattern"] == {"String": " "})
     return bool(step["type"] == "ByteLevel")
 
 
 def _iter_steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]:
-    """A tokenizer step, or the steps of a sequence and of the sequences nested in it."""
+    """Yield a tokenizer step, or the steps of a sequence and of the sequences nested in it."""
     if step is None:
         return
     if step["type"] != "Sequence":

@@ -87,7 +87,7 @@ def loads(text: str) -> Any:
 
 
 def _measure_depth(text: str) -> int:
-    """How deeply a JSON text is nested, exactly if that is more than MAX_DEPTH."""
+    """Return how deeply a JSON text is nested, exactly if that is more than MAX_DEPTH."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0
     brackets = _STRING.sub("", text).encode().translate(None, _NO_BRACKETS)

@@ -20,7 +20,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes:
-    """Reads the tokens of one tokenizer, by id."""
+    """Reader of the tokens of one tokenizer, by id."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -38,18 +38,18 @@ class TokenBytes:
         """The ids of tokens without text."""
 
     def get(self, token_id: int) -> bytes:
-        """The bytes of one token; empty for an id without a token."""
+        """Return the bytes of one token; empty for an id without a token."""
         return self._read(self.tokenizer.id_to_token(token_id) or "")
 
     def find_byte_ids(self) -> frozenset[int]:
-        """The ids of tokens that stand for a byte that no other token covers."""
+        """Return the ids of tokens that stand for a byte that no other token covers."""
         if not self._has_byte_tokens:
             return frozenset()
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         return frozenset(i for token, i in vocabulary.items() if _BYTE_TOKEN.fullmatch(token))
 
     def make_table(self, size: int) -> list[bytes]:
-        """The bytes of tokens 0 to `size` - 1; empty for ids without a token."""
+        """Return the bytes of tokens 0 to `size` - 1; empty for ids without a token."""
         table = [b""] * size
         for token, token_id in self.tokenizer.get_vocab(with_added_tokens=True).items():
             if token_id < size:
@@ -78,7 +78,8 @@ def make_byte_table() -> dict[str, int]:
 
 
 def count_ids(tokenizer: Tokenizer) -> int:
-    """One more than the largest token id. Ids may have gaps, so there may be fewer tokens."""
+    """Return one more than the largest token id. Ids may have gaps, so there may be fewer
+    tokens."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
@@ -95,7 +96,7 @@ def _iter_decoding_steps(tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
 
 
 def _find_space_mark(step: dict[str, Any]) -> str:
-    """The character that a decoding step replaces with a space; empty for other steps."""
+    """Return the character that a decoding step replaces with a space; empty for other steps."""
     if step["type"] == "Metaspace":
         return str(step["replacement"])
     if step["type"] == "Replace" and step["content"] == " ":
@@ -104,7 +105,7 @@ def _find_space_mark(step: dict[str, Any]) -> str:
 
 
 def take_unfinished(data: bytes) -> bytes:
-    """The bytes at the end of ``data`` that begin a character and do not complete it."""
+    """Return the bytes at the end of ``data`` that begin a character and do not complete it."""
     if is_text(data):  # the common case, in a tenth of a decoder's time
         return b""
     utf8 = _Utf8(errors="replace")
@@ -113,7 +114,7 @@ def take_unfinished(data: bytes) -> bytes:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether the bytes are whole UTF-8."""
+    """Return whether the bytes are whole UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:

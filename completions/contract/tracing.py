@@ -34,8 +34,8 @@ _provider: "TracerProvider | None" = None
 
 
 def is_enabled(environment: Mapping[str, str]) -> bool:
-    """Whether OpenTelemetry's variables enable traces. Unlike in its SDK, an exporter or an address
-    must be set."""
+    """Return whether OpenTelemetry's variables enable traces. Unlike in its SDK, an exporter or an
+    address must be set."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporter = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower()
@@ -83,7 +83,8 @@ def stop() -> None:
 
 
 def make_headers() -> str:
-    """The W3C headers of the current span as JSON, for a job's record; empty without a span."""
+    """Return the W3C headers of the current span as JSON, for a job's record; empty without a
+    span."""
     if tracer is None:
         return ""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -96,8 +97,8 @@ def make_headers() -> str:
 
 
 def extract_parent(carrier: Mapping[str, str]) -> "Context":
-    """The parent context for a new span, from W3C headers. Without headers, the span starts a new
-    trace."""
+    """Return the parent context for a new span, from W3C headers. Without headers, the span starts
+    a new trace."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

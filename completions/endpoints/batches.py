@@ -148,7 +148,7 @@ class BatchesView(AsyncAPIView):
 
 
 def _parse_on_invalid(value: str | None, request: APIRequest) -> str:
-    """The body's field or else the header. Raises APIError."""
+    """Return the body's field or else the header. Raises APIError."""
     header = request.headers.get(ON_INVALID_HEADER)
     if header is not None and header not in OnInvalid.values:
         raise invalid_parameter(ON_INVALID_HEADER, header, "skip or fail")
@@ -206,7 +206,7 @@ class ResubmitBatchView(AsyncAPIView):
 
 
 def _resubmit(batch: Batch, principal: Principal, key: IdempotencyKey | None) -> Batch:
-    """A new batch of the failed lines. Raises APIError."""
+    """Return a new batch of the failed lines. Raises APIError."""
     try:
         again, file = resubmission.prepare(batch, timezone.now())
     except File.DoesNotExist as error:
@@ -254,7 +254,7 @@ def _store(batch: Batch) -> None:
 
 
 def _count_waiting(organization_id: int) -> tuple[int, int]:
-    """How many lines and how many files of an organization's batches wait."""
+    """Return how many lines and how many files of an organization's batches wait."""
     unfinished = Batch.objects.filter(organization_id=organization_id, status__in=UNFINISHED)
     open_lines = Sum(F("total") - F("completed") - F("failed"))
     lines = unfinished.aggregate(lines=open_lines)["lines"] or 0
@@ -273,7 +273,7 @@ def _require_room(lines: int, validating: int) -> None:
 
 
 async def _rehearse(batch: Batch, file: File, principal: Principal) -> Mapping[str, Any]:
-    """The forecast of an unsaved batch. Files of one organization take turns, in threads."""
+    """Return the forecast of an unsaved batch. Files of one organization take turns, in threads."""
     checks = fair_semaphore.get_checks()
     lines, validating = await sync_to_async(_count_waiting)(principal.organization_id)
     await release()
@@ -303,7 +303,8 @@ def _plan(batch: Batch, file: File, principal: Principal) -> None:
 
 
 async def _find_first(key: IdempotencyKey, principal: Principal) -> Batch | None:
-    """The batch that was created with this idempotency key. Raises APIError for another body."""
+    """Return the batch that was created with this idempotency key. Raises APIError for another
+    body."""
     batches = Batch.objects.filter(api_key_id=principal.key_id, idempotency_key=key.key)
     batch = await batches.afirst()
     if batch is not None and batch.body_digest != key.body_digest:
@@ -320,7 +321,7 @@ async def _find(batch_id: str, principal: Principal) -> Batch:
 
 
 async def _repeat(first: Batch) -> JSONResponse:
-    """The answer to a request that was sent again."""
+    """Return the answer to a request that was sent again."""
     response = await _present(first)
     response.headers[idempotency.REPLAYED] = "true"
     return response
@@ -341,7 +342,7 @@ async def _present(batch: Batch) -> JSONResponse:
 
 
 def make_batch_object(batch: Batch) -> dict[str, Any]:
-    """OpenAI's Batch object. It has the id of an output file once that file has lines."""
+    """Return OpenAI's Batch object. It has the id of an output file once that file has lines."""
     times = {f"{name}_at": getattr(batch, f"{name}_at") for name in _TIMES}
     times |= {f"{status}_at": None for status in _ENDS}
     if batch.has_ended:

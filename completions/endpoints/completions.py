@@ -72,7 +72,7 @@ class CompletionsView(AsyncAPIView):
     async def _answer_again(
         self, job_id: str, request: APIRequest, preferences: Preferences, query: StreamQuery
     ) -> HttpResponseBase:
-        """The response to the first request with this idempotency key."""
+        """Return the response to the first request with this idempotency key."""
         try:
             job = await answers.find_job(self.context_type, job_id, request.auth)
         except APIError as error:
@@ -113,7 +113,7 @@ class CompletionsView(AsyncAPIView):
         return JSONResponse(listing)
 
     def _make_summary(self, row: Job) -> dict[str, Any]:
-        """A job without its choices."""
+        """Return a job without its choices."""
         job = durable.make_record(row)
         context = self.context_type.load(job.context)
         body = context.make_collected().make_polled(job)

@@ -48,7 +48,8 @@ class ExpiresAfterObject(StrictObject):
 
 
 def make_file_object(file: File, is_written: bool = True) -> dict[str, Any]:
-    """OpenAI's FileObject. OpenAI's client waits until the deprecated `status` is `processed`."""
+    """Return OpenAI's FileObject. OpenAI's client waits until the deprecated `status` is
+    `processed`."""
     body: dict[str, Any] = {
         "id": file.id,
         "object": "file",
@@ -152,8 +153,8 @@ class FileContentView(AsyncAPIView):
 
 
 def _start(request: APIRequest, file: File) -> int | None:
-    """The first byte that `Range: bytes=N-` asks for; None for the whole file. Other ranges are
-    ignored, as RFC 9110, section 14.2, allows. Raises APIError for a start beyond the end."""
+    """Return the first byte that `Range: bytes=N-` asks for; None for the whole file. Other ranges
+    are ignored, as RFC 9110, section 14.2, allows. Raises APIError for a start beyond the end."""
     match = re.fullmatch(r"bytes=([0-9]{1,18})-", request.headers.get("Range", ""))
     if match is None or request.headers.get("If-Range") not in (None, f'"{file.id}"'):
         return None
@@ -171,7 +172,7 @@ def _download(content: Any, filename: str) -> StreamingHttpResponse:
 
 
 async def _find_writer(file_id: str, principal: Principal) -> Batch | None:
-    """The unfinished batch that a file will belong to."""
+    """Return the unfinished batch that a file will belong to."""
     owned = Batch.objects.filter(organization_id=principal.organization_id)
     batch = await owned.filter(id=Batch.parse_file_id(file_id), status__in=UNFINISHED).afirst()
     its_own = batch is not None and file_id in (batch.output_file_id, batch.error_file_id)
@@ -188,7 +189,7 @@ async def _find_created_at(file_id: str, principal: Principal) -> datetime | Non
 
 
 async def find_file(file_id: str, principal: Principal, param: str = "id") -> File:
-    """The file, if it is this organization's and has not expired. Raises APIError."""
+    """Return the file, if it is this organization's and has not expired. Raises APIError."""
     matches = _list_visible(principal).filter(id=file_id)
     file = None if "\x00" in file_id else await matches.afirst()  # PostgreSQL refuses U+0000
     if file is None:

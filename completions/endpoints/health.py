@@ -92,7 +92,7 @@ async def _check_worker() -> str:
 
 
 async def _check_queue() -> str:
-    """The queue is full: it refuses a call or a stream."""
+    """Return the queue is full: it refuses a call or a stream."""
     try:
         load = await runtime.measure_queue()
     except (RedisError, OSError):

@@ -104,7 +104,8 @@ def _make_workers(models: Sequence[str], pages: Sequence[MetricsPage]) -> Metric
 
 
 def merge(pages: Iterable[MetricsPage]) -> list[Metric]:
-    """The metric families of all workers; each sample has the labels `model_name` and `worker`."""
+    """Return the metric families of all workers; each sample has the labels `model_name` and
+    `worker`."""
     families: dict[str, Metric] = {}
     for page in pages:
         labels = {"model_name": page.model, "worker": page.id}

@@ -49,7 +49,8 @@ class ModelView(AsyncAPIView):
 def _make_model(
     entry: ModelEntry, adapter: str | None, live: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """OpenAI's model object with Quire's fields, some of them null while files are missing."""
+    """Return OpenAI's model object with Quire's fields, some of them null while files are
+    missing."""
     try:
         files = model_files.load(entry)
     except ModelFilesError:
@@ -73,9 +74,9 @@ def _make_model(
 
 
 def _make_capabilities(entry: ModelEntry, files: ModelFiles, forward: str | None) -> dict[str, Any]:
-    """Names as in the contract, section 5.1. `forward` is how a live worker runs the model: `c`,
-    `torch` or `cuda`; `general` runs each sequence separately, which is slow. `quantization` is the
-    format of quantized weights."""
+    """Return names as in the contract, section 5.1. `forward` is how a live worker runs the model:
+    `c`, `torch` or `cuda`; `general` runs each sequence separately, which is slow. `quantization`
+    is the format of quantized weights."""
     return {
         **files.abilities,
         **dict.fromkeys(_EVERY_MODEL, True),

@@ -68,7 +68,7 @@ class TokenizeRequestObject(ConversationFields):
         return _make_answer(model, ids, ignored)
 
     def _tokenize_raw(self, values: Values) -> Answer:
-        """The tokens of a text without a template."""
+        """Return the tokens of a text without a template."""
         model, text, special = self.requested.files, values["prompt"], values["add_special_tokens"]
         source = "messages" if text is None else "prompt"
         for name in ("tools", "tool_choice", *TEMPLATE_FIELDS):

@@ -61,7 +61,7 @@ class CompleteUploadRequestObject(StrictObject):
 
 
 def make_upload_object(upload: Upload) -> dict[str, Any]:
-    """OpenAI's Upload object."""
+    """Return OpenAI's Upload object."""
     expired = upload.status == UploadStatus.PENDING and upload.expires_at <= timezone.now()
     return {
         "id": upload.id,
@@ -203,7 +203,7 @@ async def _find(request: APIRequest, upload_id: str) -> Upload:
 
 
 def _require_pending(upload: Upload) -> Upload:
-    """The upload, if it still accepts parts. Raises APIError."""
+    """Return the upload, if it still accepts parts. Raises APIError."""
     standing = make_upload_object(upload)["status"]
     if standing != UploadStatus.PENDING:
         raise APIError("upload_not_pending", f"This upload is {standing}; begin another.", "id")

@@ -80,7 +80,8 @@ class UsageQuery:
         )
 
     def list_buckets(self) -> list[datetime]:
-        """The starts of the buckets, plus the next start if more buckets follow this page."""
+        """Return the starts of the buckets, plus the next start if more buckets follow this
+        page."""
         width = WIDTHS[self.width]
         count = min(self.limit + 1, -((self.begin - self.end) // width))
         return [self.begin + i * width for i in range(count)]
@@ -117,7 +118,7 @@ class UsageView(AsyncAPIView):
 
 
 def _select_hours(query: UsageQuery, owner: Principal, until: datetime) -> QuerySet[UsageHour]:
-    """The rows that the query selects and the caller may read."""
+    """Return the rows that the query selects and the caller may read."""
     hours = UsageHour.objects.filter(
         organization_id=owner.organization_id, hour__gte=query.begin, hour__lt=until
     )
@@ -132,7 +133,7 @@ def _select_hours(query: UsageQuery, owner: Principal, until: datetime) -> Query
 
 
 async def _load_names(owner: Principal) -> dict[int, tuple[str, str]]:
-    """The public id and name of each of the organization's keys."""
+    """Return the public id and name of each of the organization's keys."""
     keys = ApiKey.objects.filter(organization_id=owner.organization_id)
     rows = keys.values_list("id", "public_id", "name")
     return {pk: (f"sk-{public_id}", name) async for pk, public_id, name in rows}
@@ -151,7 +152,7 @@ def _make_bucket(
 
 
 def _make_result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
-    """OpenAI's fields and Quire's own. Fields that are not in `group_by` are null."""
+    """Return OpenAI's fields and Quire's own. Fields that are not in `group_by` are null."""
     key_id, key_name = names.get(row.group.get("api_key_id", 0), (None, None))
     sums = row.sums
     return {
@@ -213,7 +214,8 @@ def _parse_groups(request: APIRequest) -> tuple[str, ...]:
 
 
 def _parse_several(request: APIRequest, name: str) -> list[str]:
-    """A parameter with several values: repeated, with or without [], or separated by commas."""
+    """Return a parameter with several values: repeated, with or without [], or separated by
+    commas."""
     values = [*request.query_params.getlist(name), *request.query_params.getlist(f"{name}[]")]
     names = [part for text in values for part in text.split(",") if part]
     if len(names) > _MAX_NAMES:

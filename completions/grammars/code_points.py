@@ -17,7 +17,7 @@ def is_character(code_point: int) -> bool:
 
 
 def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The union of some ranges, without surrogates."""
+    """Return the union of some ranges, without surrogates."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -44,7 +44,7 @@ def invert(ranges: Ranges) -> Ranges:
 
 
 def subtract(ranges: Ranges, excluded: Ranges) -> Ranges:
-    """The characters of some ranges, without the excluded ones."""
+    """Return the characters of some ranges, without the excluded ones."""
     remaining = invert(excluded)
     return merge(
         (max(low, first), min(high, last))
@@ -55,8 +55,8 @@ def subtract(ranges: Ranges, excluded: Ranges) -> Ranges:
 
 
 def load_category(name: str) -> Ranges:
-    """The characters of a Unicode general category such as Lu, or of a group of categories such as
-    L.
+    """Return the characters of a Unicode general category such as Lu, or of a group of categories
+    such as L.
 
     Empty if there is no such category.
     """
@@ -70,7 +70,7 @@ def load_category(name: str) -> Ranges:
 
 @lru_cache(maxsize=1)
 def _load_categories() -> dict[str, list[tuple[int, int]]]:
-    """The ranges of every category, found in about 0.2 s."""
+    """Return the ranges of every category, found in about 0.2 s."""
     categories: dict[str, list[tuple[int, int]]] = {}
     names = map(unicodedata.category, map(chr, range(0x110000)))
     first = 0
@@ -82,7 +82,7 @@ def _load_categories() -> dict[str, list[tuple[int, int]]]:
 
 
 def find_lead_bytes(ranges: Ranges) -> int:
-    """The first bytes of the characters in UTF-8, as a set of 256 bits."""
+    """Return the first bytes of the characters in UTF-8, as a set of 256 bits."""
     bits = 0
     for low, high in ranges:
         first, last = (chr(code_point).encode()[0] for code_point in (low, high))

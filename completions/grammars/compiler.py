@@ -38,7 +38,7 @@ class CompiledGrammar:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Compiles grammars for one model's tokens; without a model, for bytes."""
+    """Compiler of grammars for one model's tokens; without a model, for bytes."""
 
     tokens: TokenSource | None = None
     limits: Limits = field(default=DEFAULT_LIMITS)
@@ -46,7 +46,7 @@ class Compiler:
     """If set, keeps the most recent grammar, which the same thread will compile again."""
 
     def find_error(self, grammar: str) -> str:
-        """llguidance's error message for a grammar; empty if a first token can be chosen."""
+        """Return llguidance's error message for a grammar; empty if a first token can be chosen."""
         compiled = self._compile(grammar)
         if self.recent is not None:
             self.recent.clear()
@@ -56,7 +56,7 @@ class Compiler:
         return message
 
     def compile(self, grammar: str) -> CompiledGrammar:
-        """A matcher that the caller may advance."""
+        """Return a matcher that the caller may advance."""
         compiled = self.recent.pop(grammar, None) if self.recent is not None else None
         return compiled or self._compile(grammar)
 
@@ -74,6 +74,6 @@ DEFAULT_COMPILER = Compiler()
 
 
 def is_nullable(grammar: str) -> bool:
-    """Whether a grammar matches the empty text."""
+    """Return whether a grammar matches the empty text."""
     matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=VALIDATION_LIMITS)
     return not matcher.is_error() and bool(matcher.is_accepting())

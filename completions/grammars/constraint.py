@@ -31,7 +31,7 @@ class Constraint(NamedTuple):
         return self.value["json_schema"].get("strict") is True
 
     def as_plain(self) -> tuple[str, Any]:
-        """The kind of constraint and its value, without the field's own envelope."""
+        """Return the kind of constraint and its value, without the field's own envelope."""
         match self.field, self.value:
             case "response_format", {"type": "json_object"}:
                 return "json_schema", {"type": "object"}

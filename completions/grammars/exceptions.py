@@ -46,13 +46,13 @@ class GrammarError(Exception):
 
     @classmethod
     def at_offset(cls, text: str, offset: int, message: str) -> Self:
-        """An error at an offset of the client's text."""
+        """Return an error at an offset of the client's text."""
         line_start = text.rfind("\n", 0, offset) + 1
         return cls(message, text.count("\n", 0, offset) + 1, offset - line_start + 1)
 
     @staticmethod
     def format_location(text: str, offset: int) -> str:
-        """An offset in a text, in words."""
+        """Return an offset in a text, in words."""
         line_start = text.rfind("\n", 0, offset) + 1
         return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - line_start + 1}"
 

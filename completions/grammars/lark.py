@@ -46,12 +46,12 @@ _DECODER = json.JSONDecoder()
 def translate(
     value: Mapping[str, Any], compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
 ) -> Translation:
-    """The llguidance grammar of a list of grammars. Raises GrammarError."""
+    """Return the llguidance grammar of a list of grammars. Raises GrammarError."""
     return _Bundle(value, compiler, whitespace).translate()
 
 
 def screen(value: Mapping[str, Any], limits: Limits) -> None:
-    """Raises GrammarError for a list beyond the static caps."""
+    """Raise GrammarError for a list beyond the static caps."""
     _Bundle(value, Compiler(limits=limits), COMPACT).prepare()
 
 
@@ -78,7 +78,7 @@ class _Bundle:
         return Translation(text, self._warnings)
 
     def _make_refusal(self, message: str, prepared: list[dict[str, Any]]) -> GrammarError:
-        """llguidance's message, with its position if it is clear which Lark text has it."""
+        """Return llguidance's message, with its position if it is clear which Lark text has it."""
         index = _find_culprit(message, prepared)
         if index is None:
             return GrammarError(lark_messages.explain(message))
@@ -94,7 +94,7 @@ class _Bundle:
         return GrammarError(explained, line, column, pointer=pointer)
 
     def prepare(self) -> list[dict[str, Any]]:
-        """The grammars within the limits. Raises GrammarError."""
+        """Return the grammars within the limits. Raises GrammarError."""
         check_depth(self._value, self._limits)
         check_bytes(json_schema.dump(self._value), self._limits)
         grammars = self._value.get("grammars")
@@ -127,7 +127,7 @@ class _Bundle:
         return schema.compiled
 
     def _prepare_lark(self, text: str) -> str:
-        """The text with each schema prepared for llguidance. Lines keep their numbers.
+        """Return the text with each schema prepared for llguidance. Lines keep their numbers.
 
         A schema with llguidance's own option `lenient`, which means that keywords may be ignored,
         is unchanged.
@@ -164,7 +164,8 @@ class _Bundle:
 
 
 def _iter_inline_schemas(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """The start, the end and the value of each `%json {...}`. llguidance refuses invalid JSON."""
+    """Yield the start, the end and the value of each `%json {...}`. llguidance refuses invalid
+    JSON."""
     position = 0
     while match := _NEXT.search(text, position):
         position = match.end()
@@ -193,7 +194,7 @@ def _move_to_line(line: int, diagnostics: Sequence[Diagnostic]) -> list[Diagnost
 
 
 def _find_culprit(message: str, grammars: list[dict[str, Any]]) -> int | None:
-    """The index of the Lark text that a message is about, which shows the lines at fault."""
+    """Return the index of the Lark text that a message is about, which shows the lines at fault."""
     texts = {index: each["lark_grammar"] for index, each in enumerate(grammars)
              if "lark_grammar" in each}  # fmt: skip
     if len(grammars) > 1:
@@ -214,8 +215,9 @@ def _get_line(text: str, number: int) -> str:
 
 
 def _map_column(prepared: str, original: str, column: int) -> int | None:
-    """The column of a client's line for llguidance's, which counts bytes of the prepared one; None
-    after the beginning of a schema in the same line, which llguidance does not place either."""
+    """Return the column of a client's line for llguidance's, which counts bytes of the prepared
+    one; None after the beginning of a schema in the same line, which llguidance does not place
+    either."""
     offset = len(prepared.encode(errors="replace")[: column - 1].decode(errors="ignore"))
     # Before the first schema and after the end of one, the lines are equal.
     if prepared[: offset + 1] == original[: offset + 1]:

@@ -119,8 +119,8 @@ _UNDEFINED = re.compile(r'unknown name: "(.*)"')
 
 
 def explain(message: str, text: str = "", line: int | None = None, column: int | None = 1) -> str:
-    """What is wrong, and what to write instead. `text` is the Lark text, with the place of the
-    fault, where they are known."""
+    """Return what is wrong, and what to write instead. `text` is the Lark text, with the place of
+    the fault, where they are known."""
     first = explain_error(message)
     if match := _UNEXPECTED.fullmatch(first):
         return _explain_unexpected(match, _get_line(text, line), (column or 1) - 1)
@@ -140,7 +140,8 @@ def explain(message: str, text: str = "", line: int | None = None, column: int |
 
 
 def _fill(advice: str, match: re.Match[str]) -> str:
-    """The advice with what llguidance quotes; the first part may be a name of the client's."""
+    """Return the advice with what llguidance quotes; the first part may be a name of the
+    client's."""
     parts = {"1": truncate(match[1])} if match.re.groups else {}
     if match.re.groups > 1:
         parts["2"] = match[2]
@@ -186,7 +187,7 @@ def _unquote(text: str) -> str:
 
 
 def _explain_unreadable(line: str, offset: int) -> str:
-    """The refusal of a line at a place where nothing can be read."""
+    """Return the refusal of a line at a place where nothing can be read."""
     escapes = (piece["escape"] for piece in _PIECE.finditer(line[: offset + 1]))
     if escape := next(filter(None, escapes), None):
         return f"the escape {escape} is unknown in a string; write \\\\ for a backslash"

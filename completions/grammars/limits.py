@@ -75,18 +75,19 @@ def make_length_error(size: int, limits: Limits) -> GrammarError:
 
 
 def make_depth_error() -> GrammarError:
-    """The refusal of JSON whose depth ended a recursion."""
+    """Return the refusal of JSON whose depth ended a recursion."""
     return GrammarError("nested too deeply to be read; flatten it")
 
 
 def check_depth(value: Any, limits: Limits) -> None:
-    """Raises GrammarError for JSON that is nested too deeply."""
+    """Raise GrammarError for JSON that is nested too deeply."""
     if measure_depth(value, limits.max_depth) > limits.max_depth:
         raise GrammarError(f"nested deeper than {limits.max_depth} arrays and objects; flatten it")
 
 
 def measure_depth(value: Any, enough: int) -> int:
-    """The nesting depth of containers, counted without recursion, and only up to `enough` + 1."""
+    """Return the nesting depth of containers, counted without recursion, and only up to `enough` +
+    1."""
     level, levels = [value], 0
     while level := [item for item in level if isinstance(item, dict | list)]:
         levels += 1
@@ -139,8 +140,8 @@ class Shape:
 
 
 def measure_shape(text: str, *, is_regex: bool) -> Shape:
-    """The depth of parentheses and the product of counts, at most _MAX_COUNTED, found in one pass
-    over a pattern, or over a grammar in Lark and once more over its patterns."""
+    """Return the depth of parentheses and the product of counts, at most _MAX_COUNTED, found in one
+    pass over a pattern, or over a grammar in Lark and once more over its patterns."""
     opening, closing = (("(",), (")",)) if is_regex else (("(", "["), (")", "]"))
     result = Shape()
     groups = [1]  # the largest product inside each open group
@@ -168,12 +169,12 @@ def measure_shape(text: str, *, is_regex: bool) -> Shape:
 
 
 def iter_pieces(pattern: str) -> Iterator[re.Match[str]]:
-    """A pattern cut into tokens that show nesting and repetition."""
+    """Return a pattern cut into tokens that show nesting and repetition."""
     return _REGEX.finditer(pattern)
 
 
 def _parse_count(digits: str) -> int:
-    """The value of a count; one of 12 digits or more is _MAX_COUNTED."""
+    """Return the value of a count; one of 12 digits or more is _MAX_COUNTED."""
     return int(digits) if 0 < len(digits) < 12 else _MAX_COUNTED * bool(digits)
 
 
@@ -212,7 +213,7 @@ EBNF = _Syntax(
 
 
 def check_chains(text: str, limits: Limits, syntax: _Syntax = LARK) -> None:
-    """Raises GrammarError for a chain of rules that is too long: llguidance recurses along it."""
+    """Raise GrammarError for a chain of rules that is too long: llguidance recurses along it."""
     definition, name, without_names = syntax
     bare = without_names.sub(" ", text)
     definitions = list(definition.finditer(bare))
@@ -229,7 +230,8 @@ def check_chains(text: str, limits: Limits, syntax: _Syntax = LARK) -> None:
 
 
 def find_longest_chain(used: Mapping[Node, Iterable[Node]]) -> int:
-    """The number of nodes on the longest path of a depth-first walk, found without recursion.
+    """Return the number of nodes on the longest path of a depth-first walk, found without
+    recursion.
 
     A cycle ends where it closes. Nodes that are not keys of `used` do not count.
     """

@@ -99,12 +99,12 @@ _STOP_REASONS = {
 
 
 def explain_pattern_error(message: str) -> str:
-    """What is wrong with a pattern, from the message of Rust's parser."""
+    """Return what is wrong with a pattern, from the message of Rust's parser."""
     return PATTERN_ADVICE.get(message, message)
 
 
 def explain_error(message: str, own: str | None = None) -> str:
-    """llguidance's message in one line, without the location in the generated text.
+    """Return llguidance's message in one line, without the location in the generated text.
 
     `own` is the pattern at fault as the client wrote it, if known: llguidance escapes slashes.
     """
@@ -123,11 +123,11 @@ def explain_error(message: str, own: str | None = None) -> str:
 
 
 def truncate(text: str, max_length: int = _MAX_QUOTED) -> str:
-    """What a client wrote, for a message: a constraint may be one name of 256 kB."""
+    """Return what a client wrote, for a message: a constraint may be one name of 256 kB."""
     return text if len(text) <= max_length else f"{text[: max_length - 3]}..."
 
 
 def format_value(value: object) -> str:
-    """A JSON value that a client sent, as it appears in a message: at most 64 characters."""
+    """Return a JSON value that a client sent, as it appears in a message: at most 64 characters."""
     text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= 64 else f"{text[:61]}..."

@@ -30,7 +30,7 @@ _DANGLING_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 
 
 def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translation:
-    """A grammar of the texts that match the whole pattern. Raises GrammarError."""
+    """Return a grammar of the texts that match the whole pattern. Raises GrammarError."""
     screen(pattern, compiler.limits)
     if _DANGLING_BACKSLASH.search(pattern):  # llguidance would drop it
         raise GrammarError.at_offset(
@@ -55,13 +55,13 @@ def translate(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> Translatio
 
 
 def screen(pattern: str, limits: Limits) -> None:
-    """Raises GrammarError for a pattern beyond the static caps."""
+    """Raise GrammarError for a pattern beyond the static caps."""
     check_bytes(pattern, limits)
     check_shape(pattern, limits, is_regex=True)
 
 
 def translate_fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, bool]:
-    """The pattern as a terminal of Lark, and whether it matches the empty text.
+    """Return the pattern as a terminal of Lark, and whether it matches the empty text.
 
     The dot matches newlines too, and the whole text must match. Raises GrammarError.
     """
@@ -71,12 +71,14 @@ def translate_fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> t
 
 
 def anchor(pattern: str) -> str:
-    """A terminal for the texts of a pattern that was lowered, so that it has both anchors."""
+    """Return a terminal for the texts of a pattern that was lowered, so that it has both
+    anchors."""
     return _make_terminal(_remove_anchors(pattern))
 
 
 def use_ascii_classes(pattern: str) -> str:
-    """The pattern with `\\d`, `\\w` and `\\s` written out, except where the flag `u` is on."""
+    """Return the pattern with `\\d`, `\\w` and `\\s` written out, except where the flag `u` is
+    on."""
     unicode = [False]
 
     def replace(match: re.Match[str]) -> str:
@@ -111,7 +113,7 @@ def _remove_anchors(pattern: str) -> str:
 
 
 def _find_misplaced(pattern: str) -> int | None:
-    """The offset of the first word boundary, or of the first anchor inside the pattern."""
+    """Return the offset of the first word boundary, or of the first anchor inside the pattern."""
     for piece in iter_pieces(pattern):
         at_end = {"^": piece.start() == 0, "$": piece.end() == len(pattern)}
         if piece[0] in _WORD_BOUNDARIES or not at_end.get(piece[0], True):
@@ -120,7 +122,8 @@ def _find_misplaced(pattern: str) -> int | None:
 
 
 def _find_offset(pattern: str, offset: int) -> int:
-    """The offset in the pattern of a column in the message, which escapes slashes and newlines."""
+    """Return the offset in the pattern of a column in the message, which escapes slashes and
+    newlines."""
     width = 0
     for part in _ESCAPE_OR_CHARACTER.finditer(pattern):
         width += 2 if part[0] in "/\n" else len(part[0])

@@ -31,14 +31,14 @@ _LOADING = Lock()
 
 
 def load(source: TokenSource | None) -> LLTokenizer:
-    """llguidance's tokenizer, built once per process in about 0.3 s; without a model, its tokens
-    are the 256 bytes."""
+    """Return llguidance's tokenizer, built once per process in about 0.3 s; without a model, its
+    tokens are the 256 bytes."""
     with _LOADING:
         return _load(source)[0]
 
 
 def load_special_ids(source: TokenSource | None) -> Mapping[str, int]:
-    """The special tokens by their text; none without a model."""
+    """Return the special tokens by their text; none without a model."""
     with _LOADING:
         return _load(source)[1]
 
@@ -71,7 +71,7 @@ class ByteView:
     """The model's tokens by their bytes."""
 
     def iter_tokens(self, text: bytes, position: int) -> Iterator[tuple[int, int]]:
-        """Id and length of each of the model's tokens that stands in the text at a position,
+        """Yield id and length of each of the model's tokens that stands in the text at a position,
         longest first."""
         for length in range(min(MAX_TOKEN_BYTES, len(text) - position), 0, -1):
             if (id := self.ids.get(text[position : position + length])) is not None:
@@ -104,11 +104,13 @@ class TokenTable:
     """By id, a 256-bit set of the first byte of the token's text; 0 for a token without text."""
 
     def list_others(self, excluded: Iterable[int]) -> list[tuple[int, int]]:
-        """The tokens that neither end the text nor are excluded, as ranges with both ends."""
+        """Return the tokens that neither end the text nor are excluded, as ranges with both
+        ends."""
         return make_ranges(self.existing - self.eos_token_ids - frozenset(excluded))
 
     def find_leads(self, ids: Iterable[tuple[int, int]]) -> int:
-        """The first bytes of the texts of the tokens in some ranges, as a set of 256 bits."""
+        """Return the first bytes of the texts of the tokens in some ranges, as a set of 256
+        bits."""
         bits = 0
         for low, high in ids:
             for each in self.lead_bytes[low : high + 1]:
@@ -116,13 +118,13 @@ class TokenTable:
         return bits
 
     def is_any_text(self, ids: Iterable[tuple[int, int]]) -> bool:
-        """Whether the ranges include every token that has a text."""
+        """Return whether the ranges include every token that has a text."""
         members = frozenset(id for low, high in ids for id in range(low, high + 1))
         return self.existing - self.special_ids - self.eos_token_ids <= members
 
 
 def make_ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Token ids as sorted ranges with both ends."""
+    """Return token ids as sorted ranges with both ends."""
     result: list[tuple[int, int]] = []
     for id in sorted(ids):
         if result and result[-1][1] == id - 1:
@@ -161,7 +163,7 @@ def split_disjoint(sets: Iterable[IdRanges]) -> dict[IdRanges, list[IdRanges]]:
 
 
 def write_ids(ids: Iterable[tuple[int, int]]) -> str:
-    """One token of some ranges, as llguidance's Lark writes it: <[1,5-9]>."""
+    """Return one token of some ranges, as llguidance's Lark writes it: <[1,5-9]>."""
     spans = (str(low) if low == high else f"{low}-{high}" for low, high in ids)
     return f"<[{','.join(spans)}]>"
 

@@ -17,7 +17,7 @@ from completions.grammars.structural_tag.writer import Writer
 
 
 def screen(constraint: Constraint, limits: Limits) -> None:
-    """Raises GrammarError for a constraint beyond the static caps. Takes roughly linear time."""
+    """Raise GrammarError for a constraint beyond the static caps. Takes roughly linear time."""
     with _name_errors(constraint):
         kind, value = constraint.as_plain()
         check, _ = _KINDS[kind]
@@ -25,7 +25,7 @@ def screen(constraint: Constraint, limits: Limits) -> None:
 
 
 def translate(constraint: Constraint, compiler: Compiler = DEFAULT_COMPILER) -> Translation:
-    """The llguidance grammar of a constraint. Raises GrammarError.
+    """Return the llguidance grammar of a constraint. Raises GrammarError.
 
     Native code may recurse deeply: call it where the stack is large, as `validation` does.
     """

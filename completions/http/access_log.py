@@ -33,7 +33,7 @@ def begin(given_id: str) -> dict[str, Any]:
 
 
 def current_request_id() -> str:
-    """The id of the current request; empty outside a request."""
+    """Return the id of the current request; empty outside a request."""
     return str((_facts.get() or {}).get("request_id", ""))
 
 

@@ -30,7 +30,7 @@ def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None
 
 
 async def authenticate(header: str) -> keys.Principal:
-    """The caller with this Authorization header. Raises APIError."""
+    """Return the caller with this Authorization header. Raises APIError."""
     secret = parse_bearer(header)
     process = await runtime.get_runtime()
     result = await process.key_ring.verify(secret) if secret else keys.Refusal.MISSING
@@ -42,6 +42,6 @@ async def authenticate(header: str) -> keys.Principal:
 
 
 def parse_bearer(header: str) -> str:
-    """The token of an Authorization header, or an empty string."""
+    """Return the token of an Authorization header, or an empty string."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

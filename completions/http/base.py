@@ -88,7 +88,7 @@ class AsyncAPIView(APIView):
         return self.finalize_response(wrapped, response, *args, **kwargs)
 
     async def identify_caller(self, request: HttpRequest) -> Principal:
-        """The key that the request acts as. Raises APIError."""
+        """Return the key that the request acts as. Raises APIError."""
         principal = await authenticate(request.META.get("HTTP_AUTHORIZATION", ""))
         permit(principal, self.scope, request.META.get("REMOTE_ADDR") or "")
         return principal

@@ -13,7 +13,7 @@ from completions.exceptions import APIError, payload_too_large
 
 
 def loads(body: bytes) -> dict[str, Any]:
-    """The object in `body`. Raises APIError (`invalid_json`)."""
+    """Return the object in `body`. Raises APIError (`invalid_json`)."""
     try:
         document = strict_json.loads(body.decode())
     except UnicodeDecodeError as error:

@@ -124,7 +124,7 @@ counts."""
 
 
 def make_api_error(exc: Exception) -> APIError:
-    """The error that a client gets for an exception. An unexpected one is logged."""
+    """Return the error that a client gets for an exception. An unexpected one is logged."""
     if isinstance(exc, APIError):
         return exc
     for kind, translate in _TRANSLATIONS:

@@ -36,8 +36,8 @@ class Page:
     def parse(
         cls, request: Request, default: int, maximum: int, filters: Collection[str] = ()
     ) -> "Page":
-        """The part that the query parameters `limit`, `after` and `order` ask for. Others than
-        these and `filters` are refused. Raises APIError."""
+        """Return the part that the query parameters `limit`, `after` and `order` ask for. Others
+        than these and `filters` are refused. Raises APIError."""
         refuse_unknown(request, [*PARAMETERS, *filters])
         query = request.query_params
         limit = query.get("limit", str(default))
@@ -54,8 +54,8 @@ class Page:
         present: Callable[[_M], Mapping[str, Any]],
         find_time: FindTime,
     ) -> dict[str, Any]:
-        """The list object, whose rows are ordered by (created_at, id). `find_time` is asked about
-        a row that is not there. Raises APIError."""
+        """Return the list object, whose rows are ordered by (created_at, id). `find_time` is asked
+        about a row that is not there. Raises APIError."""
         sign = "" if self.ascending else "-"
         ordered = rows.order_by(f"{sign}created_at", f"{sign}pk")
         if self.after is not None:

@@ -114,7 +114,7 @@ _runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
 
 
 async def get_runtime() -> Runtime:
-    """This event loop's runtime. The first call starts it and takes its lease."""
+    """Return this event loop's runtime. The first call starts it and takes its lease."""
     loop = asyncio.get_running_loop()
     runtime = _runtimes.get(loop)
     if runtime is None:
@@ -133,18 +133,18 @@ async def close() -> None:
 
 
 def make_byte_bounds(memory_limit: int) -> ByteBounds:
-    """The bounds of a Redis whose maxmemory is `memory_limit` bytes."""
+    """Return the bounds of a Redis whose maxmemory is `memory_limit` bytes."""
     of_key = settings.MAX_QUEUED_BYTES_PER_KEY
     return ByteBounds.derive(memory_limit, settings.MAX_QUEUED_BYTES, of_key)
 
 
 async def measure_queue() -> QueueLoad:
-    """How full the queue is. Raises RedisError or OSError."""
+    """Return how full the queue is. Raises RedisError or OSError."""
     return await read_queue_load((await get_runtime()).store)
 
 
 async def list_live_models() -> dict[str, str | None]:
-    """The models that live workers serve, each with the forward pass that one of them uses.
+    """Return the models that live workers serve, each with the forward pass that one of them uses.
     Raises RedisError or OSError."""
     runtime = await get_runtime()
     workers = await list_workers(runtime.store)

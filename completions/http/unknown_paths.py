@@ -41,7 +41,7 @@ what to use instead."""
 
 
 def describe(path: str) -> str:
-    """The message for an unknown path below /v1/."""
+    """Return the message for an unknown path below /v1/."""
     there_is_nothing = "There is nothing at this path."
     if fault := _find_fault(path):
         return f"{there_is_nothing} {fault}"
@@ -54,7 +54,7 @@ def describe(path: str) -> str:
 
 
 def _find_fault(path: str) -> str:
-    """What is wrong with the form of a path, if another form of it exists."""
+    """Return what is wrong with the form of a path, if another form of it exists."""
     whole = re.sub("/{2,}", "/", path).rstrip("/")
     once = re.sub("^(/v1)+/", "/v1/", whole)
     if not _is_known(once):
@@ -78,13 +78,13 @@ def _is_known(path: str) -> bool:
 
 @cache
 def _list_fixed_paths() -> tuple[str, ...]:
-    """The paths below /v1/ that contain no id."""
+    """Return the paths below /v1/ that contain no id."""
     paths = (str(pattern.pattern) for pattern in _iter_patterns(get_resolver().url_patterns))
     return tuple(f"/{path}" for path in paths if path.startswith("v1/") and "<" not in path)
 
 
 def _iter_patterns(entries: list[Any]) -> Iterator[URLPattern]:
-    """The API's patterns, which are included without a prefix."""
+    """Yield the API's patterns, which are included without a prefix."""
     for each in entries:
         if isinstance(each, URLPattern):
             yield each

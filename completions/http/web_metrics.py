@@ -42,7 +42,7 @@ open_requests = Gauge(
 
 
 def find_route(path: str) -> str:
-    """The URL pattern of a path, so that ids and unknown paths add no time series. Only the
+    """Return the URL pattern of a path, so that ids and unknown paths add no time series. Only the
     beginning of a long path counts."""
     return _find_route(path[:_MAX_PATH_LENGTH])
 

@@ -105,7 +105,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
     def _render_prompt(
         self, source: str, values: Values, calls: ToolCalls | None, tools: Sequence[Tool]
     ) -> tuple[str, list[int]]:
-        """The end of the prompt as text, and its token ids."""
+        """Return the end of the prompt as text, and its token ids."""
         files = self.requested.files
         if _is_raw(source, values):
             ids: list[int] = values[source]
@@ -138,8 +138,8 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         calls: ToolCalls | None,
         reasoning: Reasoning | None,
     ) -> GenerationRequest:
-        """The request with its `chat`, and with a constraint that leaves room for reasoning and
-        calls."""
+        """Return the request with its `chat`, and with a constraint that leaves room for reasoning
+        and calls."""
         files = self.requested.files
         constraint = request.constraint
         if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
@@ -184,7 +184,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
 
 
 def _find_source(values: Values) -> str:
-    """The field that holds the prompt. Raises FieldError."""
+    """Return the field that holds the prompt. Raises FieldError."""
     sources = [name for name in _PROMPTS if values[name] is not None]
     if not sources:
         raise FieldError("this field is required.", "messages", code="missing_required_parameter")
@@ -199,12 +199,13 @@ def _find_source(values: Values) -> str:
 
 
 def _is_raw(source: str, values: Values) -> bool:
-    """Whether the prompt is token ids already."""
+    """Return whether the prompt is token ids already."""
     return source != "messages" or not values[source] or type(values[source][0]) is int
 
 
 def _parse_top_logprobs(values: Values) -> int | None:
-    """How many likeliest tokens to return at each position; None without log probabilities."""
+    """Return how many likeliest tokens to return at each position; None without log
+    probabilities."""
     top: int | None = values["top_logprobs"]
     if values["logprobs"]:
         return top or 0

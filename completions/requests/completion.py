@@ -96,8 +96,8 @@ class CompletionRequestObject(GenerationFields):
         return replace(request, echo=values["echo"], truncated_tokens=truncated)
 
     def _make_prompts(self, values: Values, max_prompt_tokens: int | None) -> tuple[Prompts, int]:
-        """The prompts, cut to `max_prompt_tokens` tokens and with the suffix where the model reads
-        it; and how many tokens were cut."""
+        """Return the prompts, cut to `max_prompt_tokens` tokens and with the suffix where the model
+        reads it; and how many tokens were cut."""
         frame = _make_frame(values["suffix"], self.requested.files)
         prompts: Prompts = values["prompt"]
         truncated = 0
@@ -156,7 +156,7 @@ class _Frame(NamedTuple):
 
 
 def _make_frame(suffix: str | None, model: ModelFiles) -> _Frame:
-    """The frame of the prompts of a request with this suffix. Raises FieldError."""
+    """Return the frame of the prompts of a request with this suffix. Raises FieldError."""
     if suffix is None:
         return _Frame()
     if model.fim_token_ids is None:

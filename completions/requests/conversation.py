@@ -81,7 +81,7 @@ class ConversationFields(ModelRequestObject):
     def make_calls(
         self, values: Values, tools: Sequence[Tool], parallel: bool | None = None
     ) -> ToolCalls | None:
-        """The calls that may come; None for none. Raises FieldError."""
+        """Return the calls that may come; None for none. Raises FieldError."""
         choice = parse_choice(values["tool_choice"], parallel, tools)
         allowed = choice.filter_tools(tuple(tools))
         if choice.mode == NONE or not allowed:
@@ -93,8 +93,8 @@ class ConversationFields(ModelRequestObject):
         return ToolCalls(TOOL_FORMATS[tool_format], allowed, choice)
 
     def list_unread(self, values: Values) -> list[str]:
-        """Paths of variables that this model's template does not read, and of what is ignored in
-        messages. Raises FieldError."""
+        """Return paths of variables that this model's template does not read, and of what is
+        ignored in messages. Raises FieldError."""
         variables = self._list_unread_variables(values["chat_template_kwargs"] or {})
         messages = ConversationFields.messages.list_ignored_paths(self.initial_data.get("messages"))
         return [*variables, *messages]
@@ -125,7 +125,7 @@ class ConversationFields(ModelRequestObject):
         tools: Sequence[Tool],
         add_generation_prompt: bool = True,
     ) -> str:
-        """The messages as text, up to where the answer begins. Raises FieldError."""
+        """Return the messages as text, up to where the answer begins. Raises FieldError."""
         files = self.requested.files
         thinking: Thinking = values["thinking"] or Thinking()
         variables = self._add_switch(values["chat_template_kwargs"] or {}, thinking.type)
@@ -143,7 +143,7 @@ class ConversationFields(ModelRequestObject):
             raise FieldError(f"{error}.", "messages") from error
 
     def _add_switch(self, variables: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
-        """The variables, with the template's thinking switch if it has one."""
+        """Return the variables, with the template's thinking switch if it has one."""
         files = self.requested.files
         if mode == AUTO:
             return variables

@@ -58,7 +58,7 @@ class FairSemaphore:
         self._start_waiting()
 
     def count(self, owner: int) -> int:
-        """The number of the owner's turns, running and waiting."""
+        """Return the number of the owner's turns, running and waiting."""
         waiting = self._waiting.get(owner, ())
         return self._running[owner] + sum(not each.done() for each in waiting)
 
@@ -127,7 +127,7 @@ _checks_by_loop: dict[asyncio.AbstractEventLoop, Checks] = {}
 
 
 def get_checks() -> Checks:
-    """This event loop's checks."""
+    """Return this event loop's checks."""
     loop = asyncio.get_running_loop()
     checks = _checks_by_loop.get(loop)
     if checks is None:

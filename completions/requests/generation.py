@@ -74,7 +74,7 @@ class GenerationFields(
     `logprobs`, and its `check` makes a GenerationRequest."""
 
     def parse_length(self, values: Values) -> int | None:
-        """The most tokens to generate, from either of the two fields that set it. Raises
+        """Return the most tokens to generate, from either of the two fields that set it. Raises
         FieldError."""
         length: int | None = self.initial_data.get("max_tokens")
         newer: int | None = values["max_completion_tokens"]
@@ -93,7 +93,7 @@ class GenerationFields(
         logprobs: tuple[int | None, bool],
         ignored_too: Sequence[str],
     ) -> GenerationRequest:
-        """The request made of validated fields, as far as both routes have them in common.
+        """Return the request made of validated fields, as far as both routes have them in common.
         `logprobs` are `top` and `of_prompt` of LogprobSettings; `ignored_too` names the route's own
         fields that have no effect. Raises FieldError and APIError."""
         model, principal = self.requested, self.principal

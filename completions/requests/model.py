@@ -38,7 +38,7 @@ class RequestedModel:
 
 
 def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]:
-    """The served model that is named, and the adapter in `id:adapter`. Raises APIError."""
+    """Return the served model that is named, and the adapter in `id:adapter`. Raises APIError."""
     served = model_files.load_catalog()
     entry, adapter = served.get(name), None
     if entry is None and ":" in name:
@@ -61,7 +61,8 @@ def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]
 
 
 def _suggest_name(name: str, principal: Principal) -> str | None:
-    """The model or adapter that the key may use whose name is most like `name`, in any case."""
+    """Return the model or adapter that the key may use whose name is most like `name`, in any
+    case."""
     if len(name) > _LONGEST_NAME:
         return None
     names = [
@@ -76,8 +77,8 @@ def _suggest_name(name: str, principal: Principal) -> str | None:
 
 
 def choose_model(principal: Principal, name: str | None) -> str:
-    """The id of the only model that a key may use, for a request that names none, or `default`.
-    Raises FieldError where there are several."""
+    """Return the id of the only model that a key may use, for a request that names none, or
+    `default`. Raises FieldError where there are several."""
     usable = [entry.id for entry in model_files.load_catalog() if principal.may_use(entry.id)]
     if len(usable) == 1:
         return usable[0]
@@ -106,7 +107,7 @@ class ModelRequestObject(StrictObject):
 
     @classmethod
     async def validate_request(cls, data: Any, principal: Principal) -> Any:
-        """The validated body. A body that takes long is checked in a thread."""
+        """Return the validated body. A body that takes long is checked in a thread."""
         body = cls.parse(data, principal)
         if cls.is_long(data):
             return await fair_semaphore.get_checks().run(
@@ -122,8 +123,8 @@ class ModelRequestObject(StrictObject):
 
     @classmethod
     def is_long(cls, data: Any) -> bool:
-        """Whether checking a body could hold the event loop for more than about a millisecond:
-        many ids, long texts to tokenize, or many parts of anything else."""
+        """Return whether checking a body could hold the event loop for more than about a
+        millisecond: many ids, long texts to tokenize, or many parts of anything else."""
         if cls.always_long or type(data) is not dict:
             return cls.always_long
         prompt = data.get("prompt")
@@ -149,12 +150,13 @@ class ModelRequestObject(StrictObject):
 
 
 def _is_fast(name: str, value: Any) -> bool:
-    """Whether a value is token ids, or a list of lists of them."""
+    """Return whether a value is token ids, or a list of lists of them."""
     return name in _FAST and type(value) is list and bool(value) and type(value[0]) in (int, list)
 
 
 def _is_large(value: Any) -> bool:
-    """Whether JSON has long texts or many parts, wherever in it. Looks no further than needed."""
+    """Return whether JSON has long texts or many parts, wherever in it. Looks no further than
+    needed."""
     unseen, characters, parts = [value], 0, 0
     while unseen:
         value = unseen.pop()

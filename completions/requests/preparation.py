@@ -120,7 +120,7 @@ def _make_payload(request: GenerationRequest, grammar: str | None) -> dict[str, 
 
 
 def _make_context_fields(request: GenerationRequest) -> dict[str, Any]:
-    """The fields of a View, or of a ChatView for a chat."""
+    """Return the fields of a View, or of a ChatView for a chat."""
     model, returns, logprobs = request.model, request.returns, request.logprobs
     options, rid = returns.stream_options, request.routing.rid
     shows_prompts = returns.return_token_ids or logprobs.has_prompts

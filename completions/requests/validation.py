@@ -58,7 +58,7 @@ async def validate_grammar(
     fallback: Fallback | None = None,
     caller: Caller = NOBODY,
 ) -> ValidatedGrammar:
-    """The llguidance grammar text for a worker, and what has no effect. Raises APIError.
+    """Return the llguidance grammar text for a worker, and what has no effect. Raises APIError.
 
     The fallback replaces one that cannot be used as a whole.
     """
@@ -74,7 +74,7 @@ async def validate_grammar(
 
 
 def _list_names(constraint: Constraint, result: ValidationResult) -> tuple[str, ...]:
-    """The keywords without effect as paths: their JSON pointers in URI form."""
+    """Return the keywords without effect as paths: their JSON pointers in URI form."""
     if constraint.field == structural_tag.ANSWER:
         # The pointers of diagnostics lead into a tree that the client did not write.
         paths = list(result.relaxed)
@@ -110,7 +110,7 @@ def _load(entry: ModelEntry) -> ModelFiles:
 
 
 def make_refusal(error: GrammarError) -> APIError:
-    """The error for a constraint that cannot be used, or that could not be validated."""
+    """Return the error for a constraint that cannot be used, or that could not be validated."""
     if isinstance(error, GrammarOverloadError):
         return APIError(error.code, str(error))
     return APIError(error.code, str(error), error.field)

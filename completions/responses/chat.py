@@ -45,7 +45,7 @@ class ChatResponseContext(ResponseContext):
         return ChatChunks(self)
 
     def make_parser(self) -> OutputParser:
-        """A parser for one choice's text."""
+        """Return a parser for one choice's text."""
         thinking = calls = None
         if self.think_tags is not None:
             tags = ThinkTags(*self.think_tags)
@@ -63,7 +63,7 @@ class ChatResponseContext(ResponseContext):
         return ReasoningCounter(tags, is_open=self.is_reasoning_open, hidden=self.hidden)
 
     def make_logprobs(self, event: ChoiceEvent) -> dict[str, Any] | None:
-        """Log probabilities of an event's tokens; None unless the request asks for them."""
+        """Return log probabilities of an event's tokens; None unless the request asks for them."""
         scores = event.extras.get("logprobs")
         if self.alternatives is None or scores is None:
             return None
@@ -71,7 +71,7 @@ class ChatResponseContext(ResponseContext):
         return make_chat_logprobs(event.token_ids, scores, self.alternatives, texts)
 
     def make_call_id(self, choice: int, index: int) -> str:
-        """The id of a tool call: the same in a stream, a resumed stream and an answer."""
+        """Return the id of a tool call: the same in a stream, a resumed stream and an answer."""
         digest = sha256(f"{self.id}/{choice}/{index}".encode()).hexdigest()
         return f"call_{digest[:24]}"
 
@@ -86,7 +86,8 @@ class _Message:
         self.ended = False
 
     def push(self, event: ChoiceEvent) -> Delta:
-        """What the message gains. The event with the finish reason releases what was held back."""
+        """Return what the message gains. The event with the finish reason releases what was held
+        back."""
         if self._reasoning is not None:
             self._reasoning.push(
                 map(token_texts.load_token_texts(self._model).get_bytes, event.token_ids)
@@ -111,7 +112,7 @@ class _Message:
 
 
 def _make_call(context: ChatResponseContext, choice: int, piece: CallDelta) -> dict[str, Any]:
-    """A call without its arguments."""
+    """Return a call without its arguments."""
     function = {"name": piece.name, "arguments": ""}
     return {
         "id": context.make_call_id(choice, piece.index),
@@ -161,7 +162,7 @@ class CollectedChat(CollectedResponse):
 
 
 def _make_message(context: ChatResponseContext, index: int, delta: Delta) -> dict[str, Any]:
-    """The message object. Its content is null if it has only calls."""
+    """Return the message object. Its content is null if it has only calls."""
     message: dict[str, Any] = {"role": "assistant", "content": delta.content, "refusal": None}
     if context.think_tags is not None:
         message["reasoning_content"] = delta.reasoning or None
@@ -193,7 +194,7 @@ class ChatChunks(Chunks):
         return sum(message.reasoning_tokens for message in messages)
 
     def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
-        """The first choice object has the role, the last one the finish reason."""
+        """Yield the first choice object has the role, the last one the finish reason."""
         index = event.index
         gain = self._messages[index].push(event)
         fields = self._writers[index].write(event)
@@ -218,7 +219,7 @@ class ChatChunks(Chunks):
         return _make_empty(record.index, {"hidden_states": record.hidden_states})
 
     def _make_deltas(self, index: int, gain: Delta) -> list[dict[str, Any]]:
-        """Deltas of the text, then of the calls. A call's first delta has only its name."""
+        """Return deltas of the text, then of the calls. A call's first delta has only its name."""
         text: dict[str, Any] = {}
         reasoning = self._held[index] + gain.reasoning
         self._held[index] = ""
@@ -239,7 +240,7 @@ class ChatChunks(Chunks):
 
 
 def _make_empty(index: int, delta: dict[str, Any]) -> dict[str, Any]:
-    """The choice object of a chunk that has only a delta."""
+    """Return the choice object of a chunk that has only a delta."""
     return {
         "index": index, "delta": delta, "logprobs": None, "finish_reason": None,
         "matched_stop": None,

@@ -20,7 +20,7 @@ _LISTS = ("chosen", "offsets", "top_ids", "top", "named", "forced")
 
 @dataclass(slots=True)
 class ChoiceRecord:
-    """Folds the events of one choice."""
+    """Collector of the events of one choice."""
 
     index: int
     texts: list[str] = field(default_factory=list)
@@ -59,7 +59,8 @@ class ChoiceRecord:
                 self.scores.setdefault(name, []).extend(scores[name])
 
     def to_event(self) -> ChoiceEvent:
-        """All events of the choice as one. A choice without a finish reason was cancelled."""
+        """Return all events of the choice as one. A choice without a finish reason was
+        cancelled."""
         return ChoiceEvent(
             0,
             self.index,
@@ -84,8 +85,8 @@ class Choices:
         return record
 
     def end_at(self, end: EndEvent) -> list[ChoiceEvent]:
-        """The ends of the choices that a job's end cut short: none if the job failed and what it
-        generated is no answer.
+        """Return the ends of the choices that a job's end cut short: none if the job failed and
+        what it generated is no answer.
 
         A deadline is an end like the context's if the request left the length open and each choice
         has text. A request with a length of its own fails instead: `length` would mean that it was
@@ -104,9 +105,10 @@ class Choices:
         return [ChoiceEvent(0, index, [], "", reason, None) for index in unended]
 
     def get_prompt_scores(self, choice: int) -> Scores | None:
-        """The scores of a choice's prompt, which come with the first of the prompt's choices."""
+        """Return the scores of a choice's prompt, which come with the first of the prompt's
+        choices."""
         return self.records[choice - choice % self.context.n].prompt_scores
 
     def finish_reasons(self) -> list[str | None]:
-        """The finish reason of each choice, None while it goes on."""
+        """Return the finish reason of each choice, None while it goes on."""
         return [record.finish_reason for record in self.records]

@@ -10,7 +10,7 @@ from completions.responses.logprobs import CompletionLogprobs, TokenScore, iter_
 
 
 class ChoiceWriter:
-    """Writes one choice as its events come, or all of it at once."""
+    """Writer of one choice as its events come, or all of it at once."""
 
     def __init__(self, choices: Choices, index: int) -> None:
         self._choices = choices
@@ -25,7 +25,7 @@ class ChoiceWriter:
             self._logprobs = CompletionLogprobs(context.logprobs, texts.get_text)
 
     def write(self, event: ChoiceEvent) -> dict[str, Any]:
-        """The choice object of an event that was already added to `choices`."""
+        """Return the choice object of an event that was already added to `choices`."""
         context, first = self._context, not self._begun
         self._begun = True
         text = event.text
@@ -52,8 +52,8 @@ class ChoiceWriter:
     def _list_logprobs(
         self, logprobs: CompletionLogprobs, event: ChoiceEvent, first: bool
     ) -> dict[str, Any]:
-        """The tokens whose text has arrived, at the end those without text too; with `echo`, the
-        prompt's tokens come first."""
+        """Return the tokens whose text has arrived, at the end those without text too; with `echo`,
+        the prompt's tokens come first."""
         context = self._context
         self._text_length += len(event.text)
         echoed = self._echo.length if self._echo is not None else 0

@@ -61,7 +61,7 @@ class CollectedResponse:
         return self._make_body(usage, ended=True)
 
     def make_polled(self, job: JobRecord) -> dict[str, Any]:
-        """The same with the state of a polled job; it has no choices before its end."""
+        """Return the same with the state of a polled job; it has no choices before its end."""
         body = {
             **self._make_body(job.usage, job.has_ended),
             "status": STATUS[job.state],
@@ -94,7 +94,7 @@ class CollectedResponse:
         return 0
 
     def make_choice(self, record: ChoiceRecord) -> dict[str, Any]:
-        """The object of a whole choice."""
+        """Return the object of a whole choice."""
         choice = ChoiceWriter(self.choices, record.index).write(record.to_event())
         if self._context.hidden_states:
             choice["hidden_states"] = record.hidden_states
@@ -119,7 +119,7 @@ class Chunks:
                 yield self._number_chunk(self._make_chunk(choice, record))
 
     def make_end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The chunks between the last choice and `[DONE]`: an error; or, as in contract 3.2,
+        """Yield the chunks between the last choice and `[DONE]`: an error; or
         choices cut short, hidden states by choice, SGLang's extension and the usage."""
         cut = self.choices.end_at(end)
         if end.error is not None and not cut:
@@ -136,7 +136,7 @@ class Chunks:
             yield self._number_chunk({**self.make_envelope(), "usage": used})
 
     def make_envelope(self) -> dict[str, Any]:
-        """The keys that a chunk without a choice begins with."""
+        """Return the keys that a chunk without a choice begins with."""
         return {
             **self._context.make_envelope(),
             "object": self._context.chunk_object,
@@ -148,12 +148,12 @@ class Chunks:
         return 0
 
     def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
-        """The choice objects of an event that was already added to `choices`, one for each
+        """Yield the choice objects of an event that was already added to `choices`, one for each
         chunk."""
         yield self._writers[event.index].write(event)
 
     def make_hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
-        """The choice object of the chunk with hidden states."""
+        """Return the choice object of the chunk with hidden states."""
         nothing = ChoiceEvent(0, record.index, [], "", None, None)
         choice = self._writers[record.index].write(nothing)
         return {**choice, "hidden_states": record.hidden_states}

@@ -9,7 +9,8 @@ from completions.responses.truncated_json import find_path_at_end
 
 
 def make_report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, Any]:
-    """The object of `meta_info`. Shares and means are over the steps; null if there are none."""
+    """Return the object of `meta_info`. Shares and means are over the steps; null if there are
+    none."""
     steps = effect["steps"]
     return {
         "forced_tokens": effect["forced_tokens"],
@@ -21,8 +22,8 @@ def make_report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, 
 
 
 def find_pointer(text: str) -> str | None:
-    """The JSON pointer to where a JSON text was cut off; None if the text does not begin as an
-    object or an array."""
+    """Return the JSON pointer to where a JSON text was cut off; None if the text does not begin as
+    an object or an array."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     return "".join(f"/{escape(str(each))}" for each in find_path_at_end(text))

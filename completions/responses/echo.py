@@ -84,7 +84,7 @@ class Echo:
         """How many characters come before the completion's text, as far as is known."""
 
     def push(self, event: ChoiceEvent) -> str:
-        """What comes before the event's text."""
+        """Return what comes before the event's text."""
         if not self._waits:
             return ""
         if self._open is not None:
@@ -97,8 +97,8 @@ class Echo:
         return self._text
 
     def _is_completed_by(self, text: str) -> bool:
-        """Whether the completion's first character is the one that begins in the prompt, and not
-        another one that begins with the same bytes."""
+        """Return whether the completion's first character is the one that begins in the prompt, and
+        not another one that begins with the same bytes."""
         assert self._open is not None
         character, begun = text[:1].encode(), bytes.fromhex(self._open[1])
         if not character.startswith(begun):

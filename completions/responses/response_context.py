@@ -69,7 +69,7 @@ class ResponseFields:
         return cls(**{_FORMER_NAMES.get(name, name): value for name, value in fields.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that differ from their defaults."""
+        """Return the fields that differ from their defaults."""
         defaults = _list_defaults(type(self)).items()  # type: ignore[arg-type] # a class is hashable
         return {name: v for name, default in defaults if (v := getattr(self, name)) != default}
 
@@ -87,7 +87,7 @@ class ResponseFields:
         return f"{self.path}/{self.id}"
 
     def make_envelope(self) -> dict[str, Any]:
-        """The keys that every object of this completion begins with."""
+        """Return the keys that every object of this completion begins with."""
         envelope: dict[str, Any] = {
             "id": self.id,
             "object": self.object,
@@ -100,7 +100,7 @@ class ResponseFields:
         return envelope
 
     def get_rid(self, choice: int) -> str | None:
-        """The client's id of one choice, numbered if several choices share one."""
+        """Return the client's id of one choice, numbered if several choices share one."""
         if self.rid is None:
             return None
         if isinstance(self.rid, str):

@@ -85,8 +85,8 @@ def _make_logprobs(
 
 
 def _cut_last(scores: Scores, length: int) -> dict[str, Any]:
-    """The last `length` rows, because other fields may ask for more of the prompt. SGLang's first
-    row is null wherever it begins."""
+    """Return the last `length` rows, because other fields may ask for more of the prompt. SGLang's
+    first row is null wherever it begins."""
     cut = {name: list(values)[len(values) - length :] for name, values in scores.items()}
     for values in cut.values():
         values[:1] = [None] * len(values[:1])

@@ -22,13 +22,14 @@ BLOCK = 64
 
 
 def make_frame(data: dict[str, Any], event_id: int | None = None) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     head = b"" if event_id is None else b"id: %d\n" % event_id
     return head + b"data: " + encode_line(data) + b"\n\n"
 
 
 def make_response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
-    """A response of frames as they come, with headers that keep proxies from buffering them."""
+    """Return a response of frames as they come, with headers that keep proxies from buffering
+    them."""
     return StreamingHttpResponse(
         frames,
         content_type="text/event-stream",
@@ -37,8 +38,8 @@ def make_response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
 
 
 def make_obfuscation(chunk: Mapping[str, Any]) -> str:
-    """The field `make_obfuscation`, which pads a chunk's JSON to a multiple of BLOCK bytes, so that
-    the sizes of an encrypted stream's packets reveal little. It depends only on the chunk, so a
-    stream that is read again is the same."""
+    """Return the field `make_obfuscation`, which pads a chunk's JSON to a multiple of BLOCK bytes,
+    so that the sizes of an encrypted stream's packets reveal little. It depends only on the chunk,
+    so a stream that is read again is the same."""
     text = encode_line({**chunk, "obfuscation": ""})
     return hashlib.shake_256(text).hexdigest(BLOCK)[: -len(text) % BLOCK]

@@ -19,7 +19,7 @@ class TokenTexts:
         self._known: dict[int, str] = {}
 
     def get_text(self, token_id: int) -> str:
-        """The text of a token; bytes that are not UTF-8 appear as in OpenAI's API:
+        """Return the text of a token; bytes that are not UTF-8 appear as in OpenAI's API:
         `bytes:\\xe2\\x80`."""
         cached = self._known.get(token_id)
         if cached is None:
@@ -32,7 +32,7 @@ class TokenTexts:
         return cached
 
     def get_bytes(self, token_id: int) -> bytes:
-        """The bytes of a token; none for an id without a token."""
+        """Return the bytes of a token; none for an id without a token."""
         return self._bytes.get(token_id)
 
     @property
@@ -40,7 +40,7 @@ class TokenTexts:
         return self._bytes.is_byte_level
 
     def is_visible(self, token_id: int, skip_special_tokens: bool) -> bool:
-        """Whether a token has text."""
+        """Return whether a token has text."""
         is_skipped = skip_special_tokens and token_id in self._bytes.special_ids
         return not is_skipped and bool(self.get_bytes(token_id))
 
@@ -49,7 +49,7 @@ class TokenTexts:
         return text
 
     def find_offsets(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> list[int]:
-        """Characters before each token in the decoded text.
+        """Return characters before each token in the decoded text.
 
         With byte fallback, a byte may make characters invalid that were whole before it. They count
         as they were.
@@ -70,5 +70,5 @@ class TokenTexts:
 
 @lru_cache
 def load_token_texts(model_id: str) -> TokenTexts:
-    """The texts of a served model's tokens. Raises CatalogError and ModelFilesError."""
+    """Return the texts of a served model's tokens. Raises CatalogError and ModelFilesError."""
     return TokenTexts(model_files.load(model_files.load_catalog().choose(model_id)))

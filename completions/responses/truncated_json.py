@@ -7,8 +7,8 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],"]', re.DOTALL)
 
 
 def find_path_at_end(text: str) -> list[str | int]:
-    """The keys and indexes that lead to the value, or the object, in which a JSON text was cut off;
-    empty for the text as a whole."""
+    """Return the keys and indexes that lead to the value, or the object, in which a JSON text was
+    cut off; empty for the text as a whole."""
     path: list[str | int | None] = []  # a key or an index per container; None before a key
     for piece in (match[0] for match in _PIECE.finditer(text)):
         if piece == '"':  # this string does not end

@@ -16,7 +16,7 @@ _CONTEXT_TYPES: Mapping[str, type[ResponseContext]] = {
 
 
 def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the body."""
+    """Return the HTTP status and the body."""
     if job.error is not None:
         error = from_job_error(job.error.code, job.error.message)
         return error.status_code, error.envelope()

@@ -38,7 +38,8 @@ class Configuration:
 
 
 def load_configuration() -> Configuration | None:
-    """The configuration; None if no QUIRE_OIDC_... variable is set. Raises ConfigurationError."""
+    """Return the configuration; None if no QUIRE_OIDC_... variable is set. Raises
+    ConfigurationError."""
     settings_oidc: Mapping[str, str] = settings.OIDC
     if not any(settings_oidc.values()):
         return None
@@ -61,7 +62,7 @@ def load_configuration() -> Configuration | None:
 
 
 def is_protected(url: str) -> bool:
-    """Whether secrets may be sent to this URL: over HTTPS, or to this machine."""
+    """Return whether secrets may be sent to this URL: over HTTPS, or to this machine."""
     try:
         parts = urlsplit(url)
         return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)

@@ -29,8 +29,8 @@ class NotAdmittedError(Exception):
 
 
 def admit(claims: Mapping[str, Any], configuration: Configuration, address: str) -> User:
-    """The user of verified claims, created at the first sign-in, with the roles of today's groups.
-    Raises NotAdmittedError. The audit trail records both."""
+    """Return the user of verified claims, created at the first sign-in, with the roles of today's
+    groups. Raises NotAdmittedError. The audit trail records both."""
     try:
         with transaction.atomic():
             return _admit(claims, configuration, address)
@@ -107,8 +107,8 @@ def _refuse(
 
 
 def make_user_name(issuer: str, subject: Any) -> str:
-    """The user's name, unique by issuer and subject. No form accepts a colon in a name, so no
-    account with a password has such a name. Raises NotAdmittedError."""
+    """Return the user's name, unique by issuer and subject. No form accepts a colon in a name, so
+    no account with a password has such a name. Raises NotAdmittedError."""
     if (
         not isinstance(subject, str)
         or not 0 < len(subject) <= _LONGEST_SUBJECT
@@ -123,7 +123,8 @@ def make_user_name(issuer: str, subject: Any) -> str:
 
 
 def _list_groups(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
-    """The values of the claim: one text or a list of them. An e-mail address must be verified."""
+    """Return the values of the claim: one text or a list of them. An e-mail address must be
+    verified."""
     value = claims.get(claim)
     if claim == "email" and claims.get("email_verified") is not True:
         return frozenset()
@@ -147,7 +148,7 @@ def _get_text(claims: Mapping[str, Any], claim: str, max_length: int) -> str:
 
 
 def _make_storable(text: str) -> str:
-    """The text without what a database refuses: U+0000, and half a surrogate pair."""
+    """Return the text without what a database refuses: U+0000, and half a surrogate pair."""
     return text.replace("\0", "").encode(errors="replace").decode()
 
 

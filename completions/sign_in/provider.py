@@ -101,8 +101,8 @@ class Provider:
         return Identity(claims, token["id_token"], started["next"])
 
     def make_end_session_url(self, id_token: str, then: str) -> str | None:
-        """Where the user ends the provider's session; None if the provider offers no such page or
-        cannot be asked. `then` is where it sends the user afterwards."""
+        """Return where the user ends the provider's session; None if the provider offers no such
+        page or cannot be asked. `then` is where it sends the user afterwards."""
         try:
             client = self._get_metadata()
         except ProviderError as error:
@@ -118,7 +118,8 @@ class Provider:
         return str(logout_url["url"])
 
     def _verify(self, client: Any, token: dict[str, Any], nonce: str) -> dict[str, Any]:
-        """The id token's claims. Authlib checks the expiry as well, and `azp` and `at_hash`."""
+        """Return the id token's claims. Authlib checks the expiry as well, and `azp` and
+        `at_hash`."""
         client.fetch_jwk_set(force=True)
         expected = {
             "iss": {"essential": True, "value": self.configuration.issuer},
@@ -180,7 +181,7 @@ def get_provider(configuration: Configuration) -> Provider:
 
 
 def _check_metadata(document: Any, issuer: str, url: str) -> dict[str, Any]:
-    """What Authlib needs of a discovery document."""
+    """Return what Authlib needs of a discovery document."""
     if not isinstance(document, dict):
         raise ProviderError(f"{url} is not a JSON object.")
     if document.get("issuer") != issuer:
@@ -201,14 +202,15 @@ def _check_metadata(document: Any, issuer: str, url: str) -> dict[str, Any]:
 
 
 def _choose_secret_method(document: Any) -> str:
-    """The way of sending the client's secret: Basic, the standard's default, or in the body."""
+    """Return the way of sending the client's secret: Basic, the standard's default, or in the
+    body."""
     offered = document.get("token_endpoint_auth_methods_supported") or ()
     only_post = "client_secret_post" in offered and "client_secret_basic" not in offered
     return "client_secret_post" if only_post else "client_secret_basic"
 
 
 def _complete(client: Any, token: dict[str, Any], claims: dict[str, Any]) -> dict[str, Any]:
-    """The claims, with those that only the provider's userinfo has."""
+    """Return the claims, with those that only the provider's userinfo has."""
     if "userinfo_endpoint" not in client.server_metadata:
         return claims
     more = dict(client.userinfo(token=token))

@@ -55,7 +55,7 @@ class _SecurePool(HTTPSConnectionPool):
 
 
 class _Bounded(HTTPAdapter):
-    """Reads each response as a whole, within SECONDS and MAX_BYTES. Follows no redirects, which
+    """Reader of each response as a whole, within SECONDS and MAX_BYTES. Follows no redirects, which
     could lead the client's secret elsewhere."""
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
@@ -113,7 +113,8 @@ def limit(session: requests.Session) -> requests.Session:
 
 
 def read(url: str) -> Any:
-    """The JSON document at a URL. Raises OSError, of which requests' errors are, and ValueError."""
+    """Return the JSON document at a URL. Raises OSError, of which requests' errors are, and
+    ValueError."""
     with limit(requests.Session()) as session:
         response = session.get(url, timeout=SILENT)
         response.raise_for_status()

@@ -105,7 +105,7 @@ def _begin_session(request: HttpRequest) -> None:
 
 
 def _get_configuration() -> Configuration | None:
-    """The configuration, if it is right. `manage.py check` says what is wrong with it."""
+    """Return the configuration, if it is right. `manage.py check` says what is wrong with it."""
     try:
         return load_configuration()
     except ConfigurationError as error:

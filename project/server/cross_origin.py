@@ -93,7 +93,8 @@ def is_allowed(origin: bytes, origins: Collection[str]) -> bool:
 
 
 def _get_requested_headers(scope: Any) -> bytes:
-    """The headers that a page wants to send: all are allowed. `*` would leave out Authorization."""
+    """Return the headers that a page wants to send: all are allowed. `*` would leave out
+    Authorization."""
     names = _get_header(scope, b"access-control-request-headers")
     return names if _NAMES.fullmatch(names) else b"authorization, content-type"
 

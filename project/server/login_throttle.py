@@ -42,7 +42,7 @@ class ThrottledBackend(ModelBackend):
         password: str | None = None,
         **kwargs: Any,
     ) -> User | None:
-        """Raises PermissionDenied, which the login form shows as a wrong password."""
+        """Raise PermissionDenied, which the login form shows as a wrong password."""
         name = username if username is not None else str(kwargs.get("username", ""))
         address = str(request.META.get("REMOTE_ADDR", "")) if request is not None else ""
         counters = _make_counters(name, _normalize_address(address))

@@ -108,7 +108,7 @@ def _make_options(unit: str, stacked: bool, legend: bool, prefix: str) -> dict[s
 
 
 def make_sparkline(values: Sequence[float], title: str) -> SafeString:
-    """A bar chart in one line of text. `title` describes it for screen readers."""
+    """Return a bar chart in one line of text. `title` describes it for screen readers."""
     width, height, gap = 120, 24, 1
     top = max(values, default=0)
     if not top:

@@ -29,7 +29,7 @@ class Period:
         return self.round_down(now) - (self.count - 1) * self.step
 
     def round_down(self, moment: datetime) -> datetime:
-        """The start of the bucket that contains the moment."""
+        """Return the start of the bucket that contains the moment."""
         midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight + (moment - midnight) // self.step * self.step
 
@@ -146,7 +146,7 @@ def _load_rows(period: Period, now: datetime) -> Any:
 
 
 def _filter_period(period: Period, column: str) -> Any:
-    """The day or minute of a UTC time as text: `2026-11-20` or `2026-11-20 15:30`.
+    """Return the day or minute of a UTC time as text: `2026-11-20` or `2026-11-20 15:30`.
 
     Django's Trunc is slow: on SQLite it calls a Python function for every row.
     """
@@ -156,7 +156,7 @@ def _filter_period(period: Period, column: str) -> Any:
 
 
 def _select_ended(period: Period, **span: datetime) -> tuple[QuerySet[Any], dict[str, Any]]:
-    """The rows of a time span, given by field lookups, and the sums to take over them."""
+    """Return the rows of a time span, given by field lookups, and the sums to take over them."""
     rows: QuerySet[Any]
     if period is HOUR:
         rows, column, sums = UsageRecord.objects.all(), "finished_at", _make_record_sums()
@@ -188,7 +188,7 @@ def _make_record_sums() -> dict[str, Any]:
 
 
 def _make_record_histograms() -> dict[str, Any]:
-    """The histograms of UsageHour, computed from records by the ledger's rules."""
+    """Return the histograms of UsageHour, computed from records by the ledger's rules."""
     counted = Q(status="completed") & ~Q(kind="batch")
     counts = {}
     for columns, value in ((LATENCY, "latency"), (FIRST_TOKEN, "first_token_ms")):

@@ -65,7 +65,7 @@ def make_usage_panels(labels: Sequence[str], sums: Sequence[Sums]) -> list[Panel
 
 
 def make_load_panel(labels: Sequence[str], period: Period, now: datetime) -> Panel:
-    """How many jobs were queued and running in each of the period's buckets."""
+    """Return how many jobs were queued and running in each of the period's buckets."""
     load = figures.load_samples(period, now)
 
     def column(*names: str) -> list[float | None]:

@@ -51,7 +51,7 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_usage(period: Period, now: datetime) -> dict[str, Any]:
-    """The tiles, charts and rankings of the period, and the live state."""
+    """Return the tiles, charts and rankings of the period, and the live state."""
     by_bucket = figures.load_series(period, now)
     sums, earlier = figures.add_up(by_bucket), figures.sum_before(period, now)
     live = state.read()
@@ -112,7 +112,7 @@ def _format_quantiles(sums: Sums, columns: Sequence[str]) -> tuple[str, str]:
 
 
 def _format_change(now: float, before: float) -> str:
-    """The change from the previous period; empty if that period had almost none."""
+    """Return the change from the previous period; empty if that period had almost none."""
     if now > 10 * before:
         return ""
     return f"{round(100 * (now - before) / before):+d} %" if before else ""

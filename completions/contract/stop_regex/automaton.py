@@ -123,7 +123,8 @@ def compile_regex(pattern: str) -> StopRegex:
 
 
 def compile_all(patterns: Iterable[str]) -> list[StopRegex]:
-    """The compiled patterns of one request. Raises RegexError, also if their total is too large."""
+    """Return the compiled patterns of one request. Raises RegexError, also if their total is too
+    large."""
     regexes = [compile_regex(pattern) for pattern in patterns]
     if sum(regex.size for regex in regexes) > MAX_TOTAL_STATES:
         raise RegexError(

@@ -91,7 +91,7 @@ _FLAG_FIELDS = {"i": "ignore_case", "m": "multiline", "s": "dot_all"}
 
 
 def parse(pattern: str) -> Node:
-    """The tree of a pattern. Raises RegexError."""
+    """Return the tree of a pattern. Raises RegexError."""
     parser = _Parser(pattern)
     node = parser.parse_alternation(0)
     if not parser.is_at_end:
@@ -283,7 +283,7 @@ class _Parser:
         return self._make_literal(escaped) if isinstance(escaped, str) else Chars(escaped)
 
     def _parse_escaped(self) -> str | Predicate:
-        """The character, or the set of characters, that follows a backslash."""
+        """Return the character, or the set of characters, that follows a backslash."""
         if self.is_at_end:
             raise self.make_error("a backslash with nothing after it; write two for the character")
         char = self._next()

@@ -45,7 +45,7 @@ class Operation:
 
 
 def _make_query(name: str, schema: str | Shape, description: str, location: str = "query") -> Shape:
-    """A query parameter; `schema` may be just a type."""
+    """Return a query parameter; `schema` may be just a type."""
     schema_object = {"type": schema} if isinstance(schema, str) else schema
     return {"name": name, "in": location, "schema": schema_object, "description": description}
 
@@ -142,7 +142,7 @@ _PART = {
 def _make_generation(
     what: str, path: str, request: type[StrictObject], response: Any, **example: Any
 ) -> dict[str, Operation]:
-    """The operations that completions and chat completions share."""
+    """Return the operations that completions and chat completions share."""
     row = {"id": response.value["id"], "status": "queued"}
     return {
         f"POST {path}": Operation(

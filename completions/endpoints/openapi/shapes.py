@@ -23,7 +23,8 @@ class Example(NamedTuple):
 
 
 def make_schema(example: Any) -> Shape:
-    """The JSON Schema of an example: keys are required unless optional; items match the first."""
+    """Return the JSON Schema of an example: keys are required unless optional; items match the
+    first."""
     if isinstance(example, Example):
         return example.schema
     if isinstance(example, dict):
@@ -39,7 +40,7 @@ def make_schema(example: Any) -> Shape:
 
 
 def make_value(example: Any) -> Any:
-    """The plain JSON value of an example."""
+    """Return the plain JSON value of an example."""
     if isinstance(example, Example):
         return make_value(example.value)
     if isinstance(example, dict):
@@ -79,7 +80,7 @@ def make_any_object(**example: Any) -> Example:
 
 
 def make_page(row: Any) -> dict[str, Any]:
-    """One page of a list of such rows."""
+    """Return one page of a list of such rows."""
     ends = make_or_null(make_value(row)["id"])
     return {
         "object": make_const("list"),
@@ -137,7 +138,7 @@ USAGE = make_named(
 
 
 def _make_completion(prefix: str, kind: str, text: dict[str, Any], logprobs: Any) -> dict[str, Any]:
-    """A completion or a chat completion, which differ in their choices."""
+    """Return a completion or a chat completion, which differ in their choices."""
     choice = {
         "index": 0,
         **text,

@@ -19,12 +19,12 @@ __all__ = ["Grammar", "parse", "translate", "write"]
 
 
 def translate(text: str, compiler: Compiler = DEFAULT_COMPILER) -> str:
-    """The same language in llguidance's Lark. Raises GrammarError with line and column."""
+    """Return the same language in llguidance's Lark. Raises GrammarError with line and column."""
     return write(parse(text, compiler), compiler.limits)
 
 
 def write(grammar: Grammar, limits: Limits = DEFAULT_LIMITS) -> str:
-    """The Lark of a grammar, which is simplified on the way. Raises GrammarError."""
+    """Return the Lark of a grammar, which is simplified on the way. Raises GrammarError."""
     rules.prune(grammar)
     rules.check_repetition(grammar, limits)
     rules.remove_linear_recursion(grammar)

@@ -84,7 +84,7 @@ class Automaton:
                 self._connect_free_text(node, start, end)
 
     def _add_state_after(self, state: int) -> int:
-        """A new state, reached without a character."""
+        """Return a new state, reached without a character."""
         new = self._add_state()
         self._jumps[state].append(new)
         return new
@@ -121,7 +121,8 @@ class Automaton:
                 self._jumps[number].append(end)
 
     def find_closure(self, state: int) -> tuple[int, ...]:
-        """The states reached without a character that are final or that a character leaves."""
+        """Return the states reached without a character that are final or that a character
+        leaves."""
         closure = self._closures.get(state)
         if closure is None:
             seen, stack = {state}, [state]
@@ -154,7 +155,7 @@ class TooAmbiguousError(Exception):
 
 
 class Simulation:
-    """Simulates the lexemes with these automata."""
+    """Simulation of the lexemes with these automata."""
 
     def __init__(self, automata: Mapping[int, Automaton]) -> None:
         self._automata = automata
@@ -162,7 +163,7 @@ class Simulation:
         """States visited so far."""
 
     def iter_crossings(self) -> Iterator[Crossing]:
-        """All crossings; at the end of a text, nothing goes on. Raises TooAmbiguousError."""
+        """Yield all crossings; at the end of a text, nothing goes on. Raises TooAmbiguousError."""
         seen: set[frozenset[Position]] = set()
         todo = [self._close((number, START) for number in self._automata)]
         while todo:
@@ -184,7 +185,7 @@ class Simulation:
                     todo.append(following)
 
     def _close(self, positions: Iterable[Position]) -> frozenset[Position]:
-        """The places, and those reached from them without a character."""
+        """Return the places, and those reached from them without a character."""
         closed: set[Position] = set()
         for number, state in positions:
             reached = self._automata[number].find_closure(state)
@@ -195,7 +196,7 @@ class Simulation:
         return frozenset(closed)
 
     def _step(self, positions: frozenset[Position]) -> dict[frozenset[Position], int]:
-        """The places that characters lead to, with the lead bytes of these characters."""
+        """Return the places that characters lead to, with the lead bytes of these characters."""
         starts: dict[int, list[Position]] = {}
         stops: dict[int, list[Position]] = {}
         for number, state in positions:

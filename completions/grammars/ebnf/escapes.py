@@ -30,18 +30,19 @@ class _Character(NamedTuple):
 
 
 def parse_literal(text: str, start: int, end: int) -> str:
-    """The string whose quotes enclose text[start:end]. Raises GrammarError."""
+    """Return the string whose quotes enclose text[start:end]. Raises GrammarError."""
     characters = _iter_characters(text, start, end, _IN_LITERALS)
     return "".join(chr(character.code_point) for character in characters)
 
 
 def find_positions(text: str, start: int, end: int) -> list[int]:
-    """The offset in the text of each character of that string."""
+    """Return the offset in the text of each character of that string."""
     return [character.start for character in _iter_characters(text, start, end, _IN_LITERALS)]
 
 
 def parse_class(text: str, start: int, end: int) -> Ranges:
-    """The characters of the class whose brackets enclose text[start:end]. Raises GrammarError."""
+    """Return the characters of the class whose brackets enclose text[start:end]. Raises
+    GrammarError."""
     negated = text.startswith("^", start, end)
     characters = list(_iter_characters(text, start + negated, end, _IN_CLASSES))
     if not characters and not negated:
@@ -81,7 +82,7 @@ def _iter_characters(
 
 
 def _parse_escape(text: str, start: int, end: int, escapes: dict[str, str]) -> tuple[int, int]:
-    """The code point of the escape at `start`, and where it ends."""
+    """Return the code point of the escape at `start`, and where it ends."""
     letter = text[start + 1]
     if letter in escapes:
         return ord(escapes[letter]), start + 2

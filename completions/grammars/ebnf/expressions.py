@@ -114,7 +114,7 @@ Node = TypeVar("Node", bound=Expression)
 
 
 class Expressions:
-    """Makes the expressions of one grammar."""
+    """Factory of the expressions of one grammar."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
@@ -152,7 +152,7 @@ class Expressions:
         return self._intern(EndingEarly, body, min_tokens)
 
     def make_concatenation(self, parts: Iterable[Expression]) -> Expression:
-        """The concatenation, flattened, with adjacent literals joined."""
+        """Return the concatenation, flattened, with adjacent literals joined."""
         flat: list[Expression] = []
         texts: list[str] = []
         for part in parts:
@@ -171,7 +171,7 @@ class Expressions:
         return self._intern(Concatenation, tuple(flat))
 
     def make_alternation(self, options: Iterable[Expression]) -> Expression:
-        """The alternation of at least one option, flattened and without duplicates."""
+        """Return the alternation of at least one option, flattened and without duplicates."""
         flat: dict[Expression, None] = {}
         for option in options:
             nested = option.options if isinstance(option, Alternation) else (option,)
@@ -207,7 +207,7 @@ class Group:
 
 
 def get_children(node: Expression) -> tuple[Expression, ...]:
-    """Its direct parts. The rule of a reference is not a part."""
+    """Return its direct parts. The rule of a reference is not a part."""
     if isinstance(node, Concatenation):
         return node.parts
     if isinstance(node, Alternation):
@@ -222,7 +222,7 @@ def walk(
     skipped: Container[Expression] = (),
     parts: Callable[[Expression], tuple[Expression, ...]] = get_children,
 ) -> Iterator[Expression]:
-    """Every distinct expression in the roots, once, each after its parts.
+    """Yield every distinct expression in the roots, once, each after its parts.
 
     The parts of skipped expressions are skipped too.
     """

@@ -37,7 +37,7 @@ def build_steps(avoided: tuple[str, ...]) -> dict[str, list[tuple[Ranges, str]]]
 
 
 def iter_edges(node: FreeText) -> Iterator[tuple[str, Ranges, str]]:
-    """The steps that stay in free text, and those that complete the string at its end."""
+    """Yield the steps that stay in free text, and those that complete the string at its end."""
     for state, following in build_steps(node.avoided).items():
         for ranges, target in following:
             if target not in node.avoided or target == node.end:
@@ -45,7 +45,8 @@ def iter_edges(node: FreeText) -> Iterator[tuple[str, Ranges, str]]:
 
 
 def expand(node: FreeText, make: Expressions) -> tuple[Expression, dict[str, Expression]]:
-    """The same text as an expression over single characters, and its rules: one for each state.
+    """Return the same text as an expression over single characters, and its rules: one for each
+    state.
 
     They are left-linear, which is cheap to parse. Their names cannot clash with a client's.
     """

@@ -49,7 +49,8 @@ class _Rule:
         self._unknown = grammar.make.make_reference(name)
 
     def solve(self, body: Expression) -> Expression | None:
-        """The body without hidden left recursion; None if it has none, or of another form."""
+        """Return the body without hidden left recursion; None if it has none, or of another
+        form."""
         options = self._split_options(body)
         if options is None or not options.hidden or not options.ends:
             return None
@@ -89,7 +90,7 @@ class _Rule:
         return options
 
     def _join(self, parts: Sequence[Expression]) -> Expression:
-        """The concatenation; only one of equal stars."""
+        """Return the concatenation; only one of equal stars."""
         whole = [self._resolve(part) for part in parts]
         if self._is_star(whole[0]) and all(part is whole[0] for part in whole):
             return whole[0]
@@ -106,8 +107,8 @@ class _Rule:
 
 
 def explain(grammar: Grammar, message: str) -> str:
-    """The message for a grammar that allows too many alternatives, with the rule that causes them
-    if it has hidden left recursion."""
+    """Return the message for a grammar that allows too many alternatives, with the rule that causes
+    them if it has hidden left recursion."""
     name = _find(grammar) if message == TOO_MANY_ALTERNATIVES else None
     if name is None:
         return message
@@ -120,8 +121,8 @@ def explain(grammar: Grammar, message: str) -> str:
 
 
 def _find(grammar: Grammar) -> str | None:
-    """The first rule that leads to itself on its left side, and on the way behind a part that may
-    be empty."""
+    """Return the first rule that leads to itself on its left side, and on the way behind a part
+    that may be empty."""
     facts = Facts(grammar.rules, grammar.start)
     edges = {name: set(_iter_left(body, facts)) for name, body in grammar.rules.items()}
     for name in sorted(edges, key=grammar.positions.__getitem__):
@@ -134,7 +135,7 @@ def _find(grammar: Grammar) -> str | None:
 def _iter_left(
     node: Expression, facts: Facts, is_hidden: bool = False
 ) -> Iterator[tuple[str, bool]]:
-    """The rules that an expression may begin with, each with whether a part that may be empty
+    """Yield the rules that an expression may begin with, each with whether a part that may be empty
     comes before."""
     if isinstance(node, Reference):
         yield node.name, is_hidden

@@ -70,7 +70,7 @@ def make_safe_productions(
 
 
 class _Checker:
-    """Finds unsafe lexemes. Keeps automata from round to round."""
+    """Finder of unsafe lexemes. Keeps automata from round to round."""
 
     def __init__(self, rules: Mapping[str, Expression]) -> None:
         self._rules = rules
@@ -78,7 +78,7 @@ class _Checker:
         self._work = 0
 
     def find_unsafe(self, productions: Productions) -> set[Expression]:
-        """The lexemes to split."""
+        """Return the lexemes to split."""
         neighbours = _Neighbours(productions)
         clashes = _TokenClashes(neighbours)
         if not any(neighbours.following) and not clashes.tokens:
@@ -135,7 +135,7 @@ class _Checker:
         return bits
 
     def _build_automaton(self, lexeme: Expression) -> Automaton | None:
-        """The automaton of a lexeme; None if it is too large."""
+        """Return the automaton of a lexeme; None if it is too large."""
         if lexeme not in self._automata:
             try:
                 self._automata[lexeme] = Automaton(lexeme, self._rules)
@@ -174,7 +174,7 @@ class _Neighbours:
         self.following = [each & ~end for each in self.following]
 
     def _begin(self, symbol: Symbol) -> tuple[int, bool]:
-        """The lexemes that a symbol may begin with, and whether it may be empty."""
+        """Return the lexemes that a symbol may begin with, and whether it may be empty."""
         if isinstance(symbol, Lexeme):
             return 1 << self._numbers[symbol.expression], False
         if isinstance(symbol, Rule):
@@ -243,13 +243,13 @@ class _TokenClashes:
         """The lexemes that are tokens by id."""
 
     def check_beginnings(self, group: int, first_bytes: list[int]) -> None:
-        """Raises GrammarError if text of a group may begin like one of the tokens in that group."""
+        """Raise GrammarError if text of a group may begin like one of the tokens in that group."""
         leads = self._find_leads(group & self.tokens)
         if leads & _merge(first_bytes, group & ~self.tokens):
             raise GrammarError(_TEXT_OR_ID)
 
     def check_crossing(self, whole: int, going_on: int, lead_bytes: int) -> None:
-        """Raises GrammarError if text may continue like one of the tokens that may follow it.
+        """Raise GrammarError if text may continue like one of the tokens that may follow it.
 
         No text is lost where repeated tokens of any text follow a lexeme that could continue: they
         also allow whatever the lexeme could still consume and whatever may follow it.
@@ -285,12 +285,12 @@ class _TokenClashes:
 
 
 def _is_character(lexeme: Expression) -> bool:
-    """Whether a lexeme is a single character, which cannot be split."""
+    """Return whether a lexeme is a single character, which cannot be split."""
     return isinstance(lexeme, Characters) or (isinstance(lexeme, Literal) and len(lexeme.text) == 1)
 
 
 def _iter_numbers(bits: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
+    """Yield the numbers of the bits that are set."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
@@ -298,7 +298,7 @@ def _iter_numbers(bits: int) -> Iterator[int]:
 
 
 def _merge(sets: list[int], bits: int) -> int:
-    """The union of the sets with these numbers."""
+    """Return the union of the sets with these numbers."""
     union = 0
     for number in _iter_numbers(bits):
         union |= sets[number]

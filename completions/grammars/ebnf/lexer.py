@@ -68,7 +68,7 @@ class Cursor:
 
 
 def _tokenize(text: str) -> Iterator[Token]:
-    """All tokens except white space and comments, then one of kind `end`."""
+    """Yield all tokens except white space and comments, then one of kind `end`."""
     if token_match := _LARK.match(text):
         message = "this is Lark, not EBNF: write rules as name ::= ..., or send the text as grammar"
         raise GrammarError.at_offset(text, token_match.start(1), message)

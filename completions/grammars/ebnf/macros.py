@@ -41,7 +41,7 @@ class _MacroCall:
 
 
 class Macros:
-    """Reads the calls of one grammar."""
+    """Reader of the calls of one grammar."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Macros:
         self._vocabulary = Vocabulary(cursor, make, source)
 
     def is_macro(self, name: Token) -> bool:
-        """Whether the name just read begins a call."""
+        """Return whether the name just read begins a call."""
         return name.text in MACROS and self._cursor.token.text == "("
 
     def parse(self, name: Token) -> Expression:
-        """The expression of the call whose name was read. Raises GrammarError."""
+        """Return the expression of the call whose name was read. Raises GrammarError."""
         has_arguments, meaning = MACROS[name.text]
         call = self._parse_call(name)
         for key, argument in call.named.items():
@@ -168,7 +168,7 @@ class Macros:
         return make.make_alternation([*dispatches, rest])
 
     def _parse_excludes(self, call: _MacroCall, example: str) -> tuple[Token, list[Argument]]:
-        """The place and the items of the argument `excludes`."""
+        """Return the place and the items of the argument `excludes`."""
         excludes = call.named.get("excludes", Argument([], call.name))
         if not isinstance(excludes.value, list):
             raise self._cursor.make_error(
@@ -183,7 +183,7 @@ class Macros:
         return loops.value
 
     def _parse_pair(self, argument: Argument) -> tuple[str, Token, Expression]:
-        """A tag, its token, and the rule that follows it."""
+        """Return a tag, its token, and the rule that follows it."""
         pair = argument.value
         if isinstance(pair, list) and len(pair) == 2:
             (tag, tag_token), (rule, rule_token) = pair
@@ -228,7 +228,7 @@ class Macros:
         )
 
     def _parse_ids(self, call: _MacroCall, id: Callable[[Value, Token], int]) -> list[int]:
-        """The tokens of a call that takes at least one."""
+        """Return the tokens of a call that takes at least one."""
         if not call.positional:
             name = call.name.text
             message = f'{name} takes token ids or texts, as in {name}(5, "<|im_start|>")'
@@ -257,7 +257,7 @@ class Macros:
         return make.make_concatenation([make.make_repeat(free, 0, None), ways])
 
     def _parse_trigger(self, argument: Argument) -> tuple[int, Expression]:
-        """A token, and the rule that follows it."""
+        """Return a token, and the rule that follows it."""
         pair = argument.value
         if isinstance(pair, list) and len(pair) == 2:
             trigger, (rule, rule_token) = pair

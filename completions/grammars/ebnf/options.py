@@ -36,7 +36,7 @@ MAX_BUDGET = 100_000
 
 
 def read(cursor: Cursor, brackets: Token) -> list[Option]:
-    """The options in brackets. Raises GrammarError."""
+    """Return the options in brackets. Raises GrammarError."""
     options: list[Option] = []
     inside, position = brackets.text[1:-1], 0
     while position < len(inside) or not options:
@@ -121,6 +121,7 @@ def _end_early(make: Expressions, body: Expression, max_tokens: int) -> Expressi
 
 
 def _limit_repeats(make: Expressions, body: Repeat, max_tokens: int) -> Expression:
-    """The repetition of single characters or tokens, which can end after each from `low` on."""
+    """Return the repetition of single characters or tokens, which can end after each from `low`
+    on."""
     high = max_tokens if body.high is None else min(max_tokens, body.high)
     return make.make_repeat(body.body, body.low, max(body.low, high))

@@ -19,7 +19,8 @@ _QUANTIFIERS = (*_BOUNDS, "{")
 
 
 def parse(text: str, compiler: Compiler) -> Grammar:
-    """The rules of a text for the compiler's model. Raises GrammarError with line and column."""
+    """Return the rules of a text for the compiler's model. Raises GrammarError with line and
+    column."""
     return _Parser(text, compiler).parse()
 
 
@@ -70,7 +71,7 @@ class _Parser:
             self._skip_lookahead()
 
     def _parse_options(self, name: Token) -> list[Option]:
-        """The options between a rule's name and ::=, if there are any."""
+        """Return the options between a rule's name and ::=, if there are any."""
         brackets = self._cursor.token
         if (brackets.kind, self._cursor.peek(1).kind) != ("class", "define"):
             return []
@@ -80,7 +81,7 @@ class _Parser:
         return options.read(self._cursor, brackets)
 
     def _is_at_rule_end(self) -> bool:
-        """Whether the text ends here, or the next `name ::=` follows."""
+        """Return whether the text ends here, or the next `name ::=` follows."""
         token = self._cursor.token
         if token.kind == "end":
             return True
@@ -98,8 +99,8 @@ class _Parser:
         return True
 
     def _parse_body(self, opening: Token, *, in_lookahead: bool = False) -> Expression:
-        """The body, up to the end of the rule or to its look-ahead; in a look-ahead, up to its
-        parenthesis."""
+        """Return the body, up to the end of the rule or to its look-ahead; in a look-ahead, up to
+        its parenthesis."""
         groups = [Group(self._make)]
         openings = [opening]
         while not self._is_at_rule_end():
@@ -188,7 +189,7 @@ class _Parser:
         return self._make.make_repeat(element, low, high)
 
     def _parse_counts(self) -> tuple[int, int | None]:
-        """The bounds of {m}, {m,n} or {m,}; {m,-1} means {m,}."""
+        """Return the bounds of {m}, {m,n} or {m,}; {m,-1} means {m,}."""
         opening = self._cursor.next()
         inside: list[Token] = []
         while self._cursor.token.kind in ("number", "name") or self._cursor.token.text == ",":

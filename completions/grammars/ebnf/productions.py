@@ -67,14 +67,14 @@ class Productions:
 
 
 def resolve(node: Expression, rules: Mapping[str, Expression]) -> Expression:
-    """The expression that a reference leads to."""
+    """Return the expression that a reference leads to."""
     while isinstance(node, Reference):
         node = rules[node.name]
     return node
 
 
 class ProductionBuilder:
-    """Builds the productions of one grammar. Expressions in `split` do not become lexemes."""
+    """Builder of the productions of one grammar. Expressions in `split` do not become lexemes."""
 
     def __init__(
         self,
@@ -104,7 +104,8 @@ class ProductionBuilder:
         return productions
 
     def _split_options(self, node: Expression) -> list[Expression]:
-        """The options of an alternation. Regular ones are joined, unless the result is split."""
+        """Return the options of an alternation. Regular ones are joined, unless the result is
+        split."""
         if not isinstance(node, Alternation):
             return [node]
         regular = [option for option in node.options if self._facts.is_regular(option)]
@@ -115,7 +116,7 @@ class ProductionBuilder:
         return list(node.options)
 
     def _lower_symbols(self, option: Expression, whole: Expression) -> list[Symbol]:
-        """The symbols of one alternative of `whole`, which is not a lexeme."""
+        """Return the symbols of one alternative of `whole`, which is not a lexeme."""
         if option is EMPTY:
             return []
         if option is not whole and self._is_lexeme(option):
@@ -139,7 +140,7 @@ class ProductionBuilder:
         return [self._lower_symbol(option)]
 
     def _join(self, parts: tuple[Expression, ...]) -> Iterator[Expression]:
-        """The parts, with adjacent regular ones joined."""
+        """Yield the parts, with adjacent regular ones joined."""
         run: list[Expression] = []
         for part in parts:
             if self._facts.is_regular(part):
@@ -153,7 +154,8 @@ class ProductionBuilder:
             yield self._make.make_concatenation(run)
 
     def _join_runs(self, chunks: tuple[str, ...]) -> Expression:
-        """The runs of chunks as nested options: after each chunk, stop or go on with the next."""
+        """Return the runs of chunks as nested options: after each chunk, stop or go on with the
+        next."""
         rest: Expression = EMPTY
         rests = []
         for chunk in reversed(chunks):
@@ -193,7 +195,7 @@ class ProductionBuilder:
         return Rule(node)
 
     def _drop_empty(self, node: Expression) -> Expression | None:
-        """The expression without the empty text; None if nothing remains."""
+        """Return the expression without the empty text; None if nothing remains."""
         if node is EMPTY:
             return None
         if isinstance(node, Repeat) and not self._facts.is_nullable(node.body):

@@ -81,7 +81,7 @@ class ParsedPattern(NamedTuple):
 
 
 def parse(source: Pattern, make: Expressions, flags: Flags) -> ParsedPattern:
-    """Reads a pattern. Raises GrammarError with the place in the grammar."""
+    """Read a pattern. Raises GrammarError with the place in the grammar."""
     reader = _Reader(source, make, flags)
     return ParsedPattern(reader.read(), reader.lookaheads)
 
@@ -318,7 +318,7 @@ class _Reader:
         return code_points.invert(ranges) if negated else ranges
 
     def _fold_case(self, ranges: Ranges) -> Ranges:
-        """The ranges, and the other case of their ASCII letters if case is ignored."""
+        """Return the ranges, and the other case of their ASCII letters if case is ignored."""
         if not self._ignore_case:
             return ranges
         more = list(ranges)

@@ -55,7 +55,8 @@ class Grammar:
     """The offsets of look-aheads, (= ...), which are hints and restrict no text."""
 
     def make_warnings(self, pointer: str = "") -> list[Diagnostic]:
-        """The look-aheads as diagnostics; `pointer` is the grammar's, if it is inside JSON."""
+        """Return the look-aheads as diagnostics; `pointer` is the grammar's, if it is inside
+        JSON."""
         return [
             Diagnostic(
                 "lookahead",
@@ -72,12 +73,13 @@ Knowledge = Mapping[Expression, bool]
 
 
 def find_references(body: Expression) -> list[str]:
-    """The rules that an expression refers to."""
+    """Return the rules that an expression refers to."""
     return [node.name for node in walk([body]) if isinstance(node, Reference)]
 
 
 def sort_rules(rules: Rules, start: Expression) -> list[str]:
-    """The rules that the start leads to, each after those that it refers to, except in cycles."""
+    """Return the rules that the start leads to, each after those that it refers to, except in
+    cycles."""
     order: list[str] = []
     seen: set[str] = set()
     stack = [("", iter(find_references(start)))]
@@ -110,7 +112,7 @@ def prune(grammar: Grammar) -> None:
 
 
 def check_repetition(grammar: Grammar, limits: Limits) -> None:
-    """Raises GrammarError if the product of nested counts, also across rules, is too large."""
+    """Raise GrammarError if the product of nested counts, also across rules, is too large."""
     maximum = limits.max_repetition
     by_rule: dict[str, int] = {}
     for name, body in grammar.rules.items():
@@ -148,7 +150,7 @@ class Facts:
         return self._work_out(self._nullable, node, _is_nullable, self._nullable_rules)
 
     def is_regular(self, node: Expression) -> bool:
-        """Whether it can be written without recursion and without tokens by id."""
+        """Return whether it can be written without recursion and without tokens by id."""
         return self._work_out(self._regular, node, _is_regular, self._regular_rules)
 
     @staticmethod
@@ -196,7 +198,7 @@ def _is_regular(node: Expression, knowledge: Knowledge, regular: set[str]) -> bo
 
 
 def _grow(rules: Rules, holds: Property) -> set[str]:
-    """The rules whose bodies have a property: the least fixed point, grown until nothing is
+    """Return the rules whose bodies have a property: the least fixed point, grown until nothing is
     added."""
     names: set[str] = set()
     before = -1
@@ -240,7 +242,7 @@ class _Equation:
         self._sides: dict[Expression, _Sides] = {}
 
     def solve(self, body: Expression) -> Expression | None:
-        """The body without the unknown; None if that occurs anywhere but at one end."""
+        """Return the body without the unknown; None if that occurs anywhere but at one end."""
         for node in walk([body]):
             if node is self._unknown or any(child in self._sides for child in get_children(node)):
                 sides = self._split(node)

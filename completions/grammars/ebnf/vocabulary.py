@@ -10,7 +10,7 @@ from completions.grammars.tokens import TokenSource, TokenTable
 
 
 class Vocabulary:
-    """Finds the tokens of one model, and makes expressions of them."""
+    """Finder of the tokens of one model, and makes expressions of them."""
 
     def __init__(self, cursor: Cursor, make: Expressions, source: TokenSource | None) -> None:
         self._cursor = cursor
@@ -18,7 +18,8 @@ class Vocabulary:
         self._source = source
 
     def resolve_id(self, name: object, token: Token) -> int:
-        """The token with an id or a text. Raises GrammarError at its place in the grammar."""
+        """Return the token with an id or a text. Raises GrammarError at its place in the
+        grammar."""
         if isinstance(name, bool) or not isinstance(name, int | str):
             raise self._cursor.make_error(token, "this must be a token's id or its text in quotes")
         table = self._load_table(token)
@@ -30,7 +31,8 @@ class Vocabulary:
         return id
 
     def parse_id(self, name: object, token: Token) -> int:
-        """The same for a token that stands in the text, and so must not be one that ends it."""
+        """Return the same for a token that stands in the text, and so must not be one that ends
+        it."""
         id = self.resolve_id(name, token)
         if id in self._load_table(token).eos_token_ids:
             quoted = truncate(str(name))
@@ -39,11 +41,11 @@ class Vocabulary:
         return id
 
     def make_tokens(self, ids: Iterable[int]) -> Expression:
-        """One of these tokens."""
+        """Return one of these tokens."""
         return self._make_expression(tokens.make_ranges(set(ids)))
 
     def make_other_tokens(self, token: Token, ids: Iterable[int]) -> Expression:
-        """One token that neither ends the text nor is one of these."""
+        """Return one token that neither ends the text nor is one of these."""
         others = self._load_table(token).list_others(ids)
         if not others:
             raise self._cursor.make_error(token, "no token is left; exclude fewer")

@@ -71,7 +71,7 @@ class _Writer:
         return self._terminals.define(symbol.expression)
 
     def _write_token(self, node: Tokens) -> str:
-        """One of some tokens, as alternatives among sets that do not overlap."""
+        """Return one of some tokens, as alternatives among sets that do not overlap."""
         sets = self._token_sets
         names = [sets.setdefault(each, f"s{len(sets)}") for each in self._disjoint[node.ids]]
         return names[0] if len(names) == 1 else f"({' | '.join(names)})"
@@ -103,7 +103,7 @@ class _Terminals:
         self.lines: list[str] = []
 
     def define(self, lexeme: Expression) -> str:
-        """The name of a lexeme, which is defined at its first use."""
+        """Return the name of a lexeme, which is defined at its first use."""
         lexeme = resolve(lexeme, self._rules)
         for node in walk([lexeme], self._measures, self._get_parts):
             self._measures[node] = self._measure(node)
@@ -117,7 +117,7 @@ class _Terminals:
         return (self._rules[node.name],) if isinstance(node, Reference) else get_children(node)
 
     def _measure(self, node: Expression) -> _Measure:
-        """The size and depth of the expression with its references expanded."""
+        """Return the size and depth of the expression with its references expanded."""
         parts = [self._measures[part] for part in self._get_parts(node)]
         size = 1 + sum(part.size for part in parts)
         if isinstance(node, Literal):
@@ -162,7 +162,8 @@ class _Terminals:
         raise TypeError(node)
 
     def _write_free_text(self, node: FreeText) -> str:
-        """A terminal of text without the avoided strings, except that it may end with one."""
+        """Return a terminal of text without the avoided strings, except that it may end with
+        one."""
         if node.avoided not in self._avoided:
             name = self._avoided[node.avoided] = f"A{len(self._avoided)}"
             self.lines.append(f"{name}: /{'|'.join(map(_quote, node.avoided))}/")
@@ -189,14 +190,14 @@ _Piece = tuple[Expression, _Binding] | str
 
 
 def write_repetition(low: int, high: int | None) -> str:
-    """The suffix that repeats a pattern, or a symbol of Lark."""
+    """Return the suffix that repeats a pattern, or a symbol of Lark."""
     if low == high:
         return f"{{{low}}}"
     return _LOOPS.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
 
 
 def _write_pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
-    """The pattern of an expression, with its references expanded."""
+    """Return the pattern of an expression, with its references expanded."""
     texts: list[str] = []
     todo: list[_Piece] = [(node, _Binding.ALTERNATION)]
     while todo:
@@ -211,7 +212,7 @@ def _write_pattern(node: Expression, rules: Mapping[str, Expression]) -> str:
 def _make_pieces(
     node: Expression, binding: _Binding, rules: Mapping[str, Expression]
 ) -> list[_Piece]:
-    """The first level of a pattern: text, and expressions still to be written."""
+    """Return the first level of a pattern: text, and expressions still to be written."""
     pieces: list[_Piece]
     match node:
         case Reference(name):
@@ -237,7 +238,7 @@ def _make_pieces(
 
 
 def _quote(text: str) -> str:
-    """The pattern that matches exactly this text."""
+    """Return the pattern that matches exactly this text."""
     return "".join(
         each if each.isascii() and (each.isalnum() or each == " ") else _escape(ord(each))
         for each in text

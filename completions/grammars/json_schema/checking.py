@@ -61,7 +61,7 @@ def translate(
     compiler: Compiler = DEFAULT_COMPILER,
     whitespace: str = COMPACT,
 ) -> Translation:
-    """A grammar of JSON texts that are instances of the schema. Raises GrammarError."""
+    """Return a grammar of JSON texts that are instances of the schema. Raises GrammarError."""
     schema = check_inside(value, compiler, whitespace)
     return Translation(schema.write_grammar(), schema.warnings)
 
@@ -72,7 +72,7 @@ def check_inside(
     whitespace: str | int = COMPACT,
     pointer: str = "",
 ) -> Schema:
-    """A schema that llguidance takes. Raises GrammarError.
+    """Return a schema that llguidance takes. Raises GrammarError.
 
     The pointers of errors and warnings begin with the pointer to the schema.
     """
@@ -83,13 +83,13 @@ def check_inside(
 
 
 def check(schema: Schema, compiler: Compiler) -> None:
-    """Raises GrammarError if llguidance refuses a prepared schema."""
+    """Raise GrammarError if llguidance refuses a prepared schema."""
     if message := compiler.find_error(schema.write_grammar()):
         raise _explain(message, schema, compiler)
 
 
 def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
-    """llguidance's message about a checked schema, with the pointer of what caused it."""
+    """Return llguidance's message about a checked schema, with the pointer of what caused it."""
     culprit, message = _find_culprit(message, schema, compiler)
     part = schema.survey.schemas.get(culprit, {})
     pointer = schema.rewritten.to_original(culprit)
@@ -110,7 +110,7 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
 def _find_fault(
     message: str, part: Mapping[str, Any], original: Mapping[str, Any], compiler: Compiler
 ) -> tuple[str, str]:
-    """The place of a fault in a schema, if it is in a keyword, and what is wrong.
+    """Return the place of a fault in a schema, if it is in a keyword, and what is wrong.
 
     `original` is what the client wrote where llguidance reads `part`.
     """
@@ -143,7 +143,7 @@ def _find_fault(
 
 
 def _explain_contradiction(reason: str, original: Mapping[str, Any]) -> tuple[str, str]:
-    """The place and the words for a schema that holds for no value."""
+    """Return the place and the words for a schema that holds for no value."""
     if keyword := next((each for each in _LISTS if original.get(each) == []), ""):
         return keyword, f"{keyword} is empty; list at least one"
     if match := _REQUIRED.fullmatch(reason):
@@ -168,7 +168,7 @@ def _explain_contradiction(reason: str, original: Mapping[str, Any]) -> tuple[st
 
 
 def _find_bad_pattern(part: Mapping[str, Any], compiler: Compiler) -> tuple[str, str] | None:
-    """The place of the pattern that llguidance cannot read, and what is wrong with it."""
+    """Return the place of the pattern that llguidance cannot read, and what is wrong with it."""
     patterns = {"pattern": part["pattern"]} if "pattern" in part else {}
     for name in part.get("patternProperties", ()):
         patterns[f"patternProperties/{escape(name)}"] = name
@@ -184,7 +184,7 @@ def _match_message(message: str) -> tuple[tuple[str, ...], str] | None:
 
 
 def _find_culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:
-    """The innermost schema that fails by itself, as a pointer, and how it fails."""
+    """Return the innermost schema that fails by itself, as a pointer, and how it fails."""
     # Later in the walk means deeper, or further along a chain of references.
     pointers = list(reversed(schema.survey.schemas))
     if match := _PROCESSED.search(message):

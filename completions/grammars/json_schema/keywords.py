@@ -232,7 +232,7 @@ class _Walk:
             self._check_format(pointer, schema, value)
 
     def _find_problem(self, schema: dict[str, Any], keyword: str, value: Any) -> str:
-        """What is wrong with a value of the right shape; empty if nothing is."""
+        """Return what is wrong with a value of the right shape; empty if nothing is."""
         caps = {"enum": self._limits.max_enum, "properties": self._limits.max_properties}
         if keyword in caps and len(value) > caps[keyword]:
             return f"{keyword} holds {len(value)} values, more than {caps[keyword]}; give fewer"
@@ -316,14 +316,14 @@ class _Walk:
 
 
 def _count_remainders(multiple: float) -> int:
-    """The number of states that llguidance needs to recognise multiples."""
+    """Return the number of states that llguidance needs to recognise multiples."""
     digits = "".join(map(str, Decimal(str(multiple)).as_tuple().digits))
     return int(digits.rstrip("0") or "0")
 
 
 def _find_inexact(value: Any) -> float | None:
-    """A number in a JSON value that llguidance would change: it holds numbers as floats, and cuts
-    integers to 64 bits."""
+    """Return a number in a JSON value that llguidance would change: it holds numbers as floats, and
+    cuts integers to 64 bits."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -360,7 +360,7 @@ def _has_reference(value: Any) -> bool:
 
 
 def _iter_subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The schemas directly inside the enforced keywords of a schema."""
+    """Yield the schemas directly inside the enforced keywords of a schema."""
     for keyword, value in schema.items():
         expected = ENFORCED.get(keyword, "")
         path = f"{pointer}/{escape(keyword)}"
@@ -373,7 +373,8 @@ def _iter_subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str
 
 
 def _iter_anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
-    """The schemas that have a name. In a value such as one of ``enum``, ``$anchor`` is data."""
+    """Yield the schemas that have a name. In a value such as one of ``enum``, ``$anchor`` is
+    data."""
     waiting: list[tuple[str, Any]] = [("", root)]
     while waiting:
         pointer, schema = waiting.pop()

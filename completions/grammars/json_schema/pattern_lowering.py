@@ -67,7 +67,7 @@ def lower(pattern: str, escapes: Escapes = ANY_ESCAPE) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def lower_name(pattern: str, escapes: Escapes = ANY_ESCAPE) -> str:
-    """One pattern, as `patternProperties` need it. Raises as `lower` does."""
+    """Return one pattern, as `patternProperties` need it. Raises as `lower` does."""
     node = read(pattern)
     try:
         return rust.write(node, escapes)
@@ -81,7 +81,7 @@ def lower_name(pattern: str, escapes: Escapes = ANY_ESCAPE) -> str:
 
 
 def is_incomplete(pattern: str) -> bool:
-    """Whether some control character may be missing in the names that a pattern gives."""
+    """Return whether some control character may be missing in the names that a pattern gives."""
     node = read(pattern)
     if any(isinstance(each, Look) for each in walk(node)):
         return True
@@ -119,14 +119,15 @@ def _name_errors(path: str) -> Iterator[None]:
 
 
 def _restrict_texts(schema: dict[str, Any], pattern: str) -> dict[str, Any]:
-    """A schema that restricts only strings."""
+    """Return a schema that restricts only strings."""
     text = {"type": "string", "pattern": pattern}
     return text if schema.get("type") == "string" else {"anyOf": [text, {"type": _NOT_STRINGS}]}
 
 
 @lru_cache(maxsize=512)
 def _lower_whole(node: Node, escapes: Escapes) -> tuple[str, PatternError | None]:
-    """The pattern that an automaton of the node writes; empty if that is impossible, and why."""
+    """Return the pattern that an automaton of the node writes; empty if that is impossible, and
+    why."""
     try:
         machine = automata.determinize(network.build(node))
         return rust.write(read(pattern_writer.write_pattern(machine)), escapes), None
@@ -137,8 +138,8 @@ def _lower_whole(node: Node, escapes: Escapes) -> tuple[str, PatternError | None
 
 
 def _iter_parts(node: Node, escapes: Escapes) -> Iterator[str]:
-    """A pattern for each look-ahead at the beginning, and one for the rest; empty if there is no
-    such pattern."""
+    """Yield a pattern for each look-ahead at the beginning, and one for the rest; empty if there is
+    no such pattern."""
     items = node.items if isinstance(node, Items) else (node,)
     leading = list(takewhile(_is_leading, items))
     if items[:1] != (Edge.BEGINNING,) or len(leading) == 1:
@@ -163,7 +164,8 @@ def _lower_look(look: Look, escapes: Escapes) -> str:
 
 
 def _resolve_looks(node: Node, escapes: Escapes) -> str:
-    """The pattern with each condition, and what stands after it, as an automaton writes them."""
+    """Return the pattern with each condition, and what stands after it, as an automaton writes
+    them."""
     with suppress(HasConditionError):
         return rust.write(node, escapes)
     with suppress(HasConditionError, PatternError):
@@ -172,7 +174,7 @@ def _resolve_looks(node: Node, escapes: Escapes) -> str:
 
 
 def _take_tail(items: Sequence[Node]) -> Node:
-    """The same items without look-ahead. Raises PatternError."""
+    """Return the same items without look-ahead. Raises PatternError."""
     for index, item in enumerate(items):
         following = items[index + 1 :]
         if isinstance(item, Items):
@@ -188,8 +190,8 @@ def _take_tail(items: Sequence[Node]) -> Node:
 
 
 def _anchor(items: Sequence[Node]) -> Node:
-    """What matches where a text's rest begins, by an automaton. The characters before are unknown,
-    so that nothing may look at them."""
+    """Return what matches where a text's rest begins, by an automaton. The characters before are
+    unknown, so that nothing may look at them."""
     for item in items:
         for each in walk(item):
             if each is Edge.BEGINNING or (isinstance(each, Look) and not each.ahead):

@@ -10,12 +10,12 @@ _INDEX = re.compile("[0-9]{1,9}")
 
 
 def escape(name: str) -> str:
-    """A key as a part of a pointer."""
+    """Return a key as a part of a pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def get(root: Any, pointer: str) -> Any:
-    """What stands at a pointer; None if nothing does."""
+    """Return what stands at a pointer; None if nothing does."""
     value = root
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -28,7 +28,7 @@ def get(root: Any, pointer: str) -> Any:
 
 
 def resolve(root: Mapping[str, Any], reference: str) -> tuple[str, Any] | None:
-    """The pointer and the schema that a reference by pointer (`#/...`) leads to, if any."""
+    """Return the pointer and the schema that a reference by pointer (`#/...`) leads to, if any."""
     pointer = unquote(reference.removeprefix("#"))
     if not reference.startswith("#") or (pointer and not pointer.startswith("/")):
         return None

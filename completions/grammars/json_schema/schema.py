@@ -61,7 +61,7 @@ class Schema:
     """What the client wrote."""
 
     def move_inside(self, pointer: str) -> "Schema":
-        """The same schema, with the pointers of its warnings prefixed by a pointer."""
+        """Return the same schema, with the pointers of its warnings prefixed by a pointer."""
         moved = [replace(each, pointer=pointer + each.pointer) for each in self.warnings]
         return replace(self, warnings=moved)
 
@@ -69,8 +69,8 @@ class Schema:
         return dump({"grammars": [{"json_schema": self.compiled}]})
 
     def make_part(self, pointer: str, types: Sequence[str] = ()) -> dict[str, Any]:
-        """The schema at a pointer inside this one, by itself; `types`, if any, replaces its own
-        types."""
+        """Return the schema at a pointer inside this one, by itself; `types`, if any, replaces its
+        own types."""
         alone = _remove_options(self.survey.schemas.get(pointer, {}))
         narrowed = {**alone, "type": list(types)} if types else alone
         if '"$ref":' in dump(alone):
@@ -86,7 +86,7 @@ def _remove_options(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load(text: str) -> Any:
-    """The value of a JSON text. Raises GrammarError with line and column."""
+    """Return the value of a JSON text. Raises GrammarError with line and column."""
     try:
         return strict_json.loads(text)
     except strict_json.StrictJSONError as error:
@@ -122,13 +122,12 @@ def prepare(
 
 
 def screen(value: Mapping[str, Any] | str, limits: Limits) -> None:
-    """Raises GrammarError for a schema beyond the static caps, or with a keyword that is
-    refused."""
+    """Raise GrammarError for a schema beyond the static caps, or with a keyword that is refused."""
     _survey(_read(value, limits), limits)
 
 
 def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
-    """A schema that may be given as a text. Raises GrammarError."""
+    """Return a schema that may be given as a text. Raises GrammarError."""
     if not isinstance(value, str):
         return value
     check_bytes(value, limits)
@@ -139,8 +138,8 @@ def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
 
 
 def _survey(value: Mapping[str, Any], limits: Limits) -> tuple[dict[str, Any], Survey]:
-    """A copy of a schema without the keywords that have no effect, and the result of the walk over
-    it. Takes roughly linear time. Raises GrammarError."""
+    """Return a copy of a schema without the keywords that have no effect, and the result of the
+    walk over it. Takes roughly linear time. Raises GrammarError."""
     schema = dict(value)
     check_depth(schema, limits)
     check_bytes(dump(schema), limits)
@@ -183,7 +182,7 @@ def _check_patterns(seen: Survey, limits: Limits) -> None:
 
 
 def _check_syntax(seen: Survey) -> None:
-    """Raises GrammarError for a pattern that is not one of ECMA-262."""
+    """Raise GrammarError for a pattern that is not one of ECMA-262."""
     for pointer, schema in seen.schemas.items():
         patterns = {f"{pointer}/pattern": schema.get("pattern")}
         for name in schema.get("patternProperties", ()):
@@ -231,7 +230,7 @@ def _lower_patterns(
 
 
 def _check_forced_items(seen: Survey) -> None:
-    """Raises GrammarError for an array with too many items of one value."""
+    """Raise GrammarError for an array with too many items of one value."""
     for pointer, schema in seen.schemas.items():
         minimum = schema.get("minItems", 0)
         forced = minimum - len(schema.get("prefixItems", ()))
@@ -246,7 +245,7 @@ def _check_forced_items(seen: Survey) -> None:
 
 
 def _has_one_value(array: Mapping[str, Any], seen: Survey) -> bool:
-    """Whether all items of an array are evidently equal."""
+    """Return whether all items of an array are evidently equal."""
     item, visited = array.get("items"), set()
     while isinstance(item, dict):
         if "const" in item or item.get("type") in ("null", ["null"]):
@@ -304,13 +303,14 @@ def _has_open_names(schema: dict[str, Any]) -> bool:
 
 
 def _has_excluded_names(schema: dict[str, Any]) -> bool:
-    """Whether a pattern's lowered form lacks names that only numeric escapes can write. As names
-    without a pattern, they would get `additionalProperties`."""
+    """Return whether a pattern's lowered form lacks names that only numeric escapes can write. As
+    names without a pattern, they would get `additionalProperties`."""
     return any(map(pattern_lowering.is_incomplete, schema.get("patternProperties", ())))
 
 
 def _has_control_texts(schema: dict[str, Any]) -> bool:
-    """Whether a value or a name has control characters; in a description they do not count."""
+    """Return whether a value or a name has control characters; in a description they do not
+    count."""
     names = [*schema.get("properties", ()), *schema.get("required", ())]
     return any(map(_CONTROL.search, _list_texts([names, schema.get("enum"), schema.get("const")])))
 
@@ -321,7 +321,7 @@ def _has_control_patterns(schema: dict[str, Any]) -> bool:
 
 
 def _list_texts(value: Any) -> list[str]:
-    """Every string and every name in a JSON value."""
+    """Return every string and every name in a JSON value."""
     texts, waiting = [], [value]
     while waiting:
         item = waiting.pop()
@@ -341,7 +341,7 @@ def dump(value: Any) -> str:
 
 
 def _check_chains(root: dict[str, Any], limits: Limits) -> None:
-    """Raises GrammarError for long chains of references, along which llguidance recurses."""
+    """Raise GrammarError for long chains of references, along which llguidance recurses."""
     used: dict[int, list[int]] = {}
     waiting: list[Any] = [root]
     while waiting:
@@ -371,8 +371,8 @@ def prefix_errors(pointer: str) -> Iterator[None]:
 
 
 def _move_references(value: Any, schemas: Set[int]) -> Any:
-    """The schema with references to the place where `Schema.part` puts it. `schemas` has the ids of
-    all schemas: in any other object, such as one in an `enum`, `$ref` is data."""
+    """Return the schema with references to the place where `Schema.part` puts it. `schemas` has the
+    ids of all schemas: in any other object, such as one in an `enum`, `$ref` is data."""
     if isinstance(value, list):
         return [_move_references(item, schemas) for item in value]
     if not isinstance(value, dict):

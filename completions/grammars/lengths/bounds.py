@@ -44,7 +44,7 @@ UNKNOWN = Bounds(None, None)
 
 @lru_cache(1024)
 def find_bounds(grammar: str, source: TokenSource) -> Bounds:
-    """The bounds of an llguidance grammar that was validated. Takes seconds at worst."""
+    """Return the bounds of an llguidance grammar that was validated. Takes seconds at worst."""
     automaton = _build_automaton(grammar)
     if automaton is None:
         return UNKNOWN
@@ -76,7 +76,7 @@ def _build_automaton(grammar: str) -> tuple[Graph, int, int] | None:
 
 
 def _enumerate(grammar: str) -> tuple[Graph, int, int] | None:
-    """The automaton of a grammar with few texts; None for one with many."""
+    """Return the automaton of a grammar with few texts; None for one with many."""
     matcher = LLMatcher(tokens.load(None), grammar, log_level=0, limits=VALIDATION_LIMITS)
     graph = Graph()
     start, end = graph.add_state(), graph.add_state()
@@ -138,7 +138,7 @@ class _Search:
         """No path has fewer tokens."""
 
     def find_path(self) -> list[int] | None:
-        """The token ids of a shortest path; None if the search takes too long."""
+        """Return the token ids of a shortest path; None if the search takes too long."""
         frontier = list(self._came)
         while frontier:
             if self._end in self._came:
@@ -179,7 +179,7 @@ class _Search:
         return reached
 
     def _can_stay(self, low: int, high: int, state: int) -> bool:
-        """Whether the state is a loop that none of these tokens leaves."""
+        """Return whether the state is a loop that none of these tokens leaves."""
         kind = self._graph.loops.get(state)
         if kind is None:
             return False
@@ -203,7 +203,7 @@ class _Search:
 def _iter_next(
     texts: Sequence[bytes], low: int, high: int, depth: int, bytes_: frozenset[int]
 ) -> Iterator[tuple[int, int]]:
-    """The ranges of tokens whose next byte is one of these."""
+    """Yield the ranges of tokens whose next byte is one of these."""
 
     def byte_at(text: bytes) -> int:
         return text[depth]

@@ -40,7 +40,7 @@ class Graph:
         return state
 
     def add_either(self, ends: Iterable[int]) -> int:
-        """A common end for the ends of several parts."""
+        """Return a common end for the ends of several parts."""
         end = self.add_state()
         for each in ends:
             self.add_skip(each, end)
@@ -53,7 +53,7 @@ class Graph:
         return self.add_step(end, bytes_, end)
 
     def find_closure(self, state: int) -> list[int]:
-        """The state and all states that it reaches without a byte."""
+        """Return the state and all states that it reaches without a byte."""
         states, waiting = {state}, [state]
         while waiting:
             new = [to for to in self.skips[waiting.pop()] if to not in states]
@@ -62,7 +62,7 @@ class Graph:
         return list(states)
 
     def find_longest(self, start: int) -> int | None:
-        """The length in bytes of the longest path; None if there are paths of any length."""
+        """Return the length in bytes of the longest path; None if there are paths of any length."""
         lengths: dict[int, int] = {}
         open_: set[int] = set()
         waiting = [start]

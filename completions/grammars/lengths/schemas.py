@@ -34,7 +34,7 @@ class TooLargeError(Exception):
 
 
 class SchemaGraph:
-    """Builds the automaton of one schema, as llguidance's grammar has it."""
+    """Builder of the automaton of one schema, as llguidance's grammar has it."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         options = schema.get("x-guidance") or {}
@@ -124,7 +124,7 @@ class SchemaGraph:
         return self.graph.add_step(loop, _QUOTE)
 
     def _add_character(self, at: int) -> int:
-        """A character; the digits of a numeric escape count as further characters."""
+        """Return a character; the digits of a numeric escape count as further characters."""
         end = self.graph.add_step(at, _ASCII)
         self.graph.add_step(self.graph.add_step(at, _BACKSLASH), ANY, end)
         for more, leading in enumerate(_LEADING):
@@ -135,7 +135,7 @@ class SchemaGraph:
         return end
 
     def _add_spaced(self, at: int, text: bytes) -> int:
-        """A JSON punctuation mark with the white space that may surround it."""
+        """Return a JSON punctuation mark with the white space that may surround it."""
         if not self._has_spaces:
             return self.graph.add_literal(at, text)
         return self.graph.add_some(

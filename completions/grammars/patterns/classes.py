@@ -43,7 +43,7 @@ _CASED_END = 0x1E944
 
 
 def load_category(name: str) -> Ranges | None:
-    """The characters of a property such as Lu, Letter or gc=Lu; None if it is no general
+    """Return the characters of a property such as Lu, Letter or gc=Lu; None if it is no general
     category."""
     match = _CATEGORY.fullmatch(name)
     if match is None:
@@ -61,12 +61,13 @@ def load_category(name: str) -> Ranges | None:
 
 @lru_cache(maxsize=256)
 def is_property(name: str) -> bool:
-    """Whether llguidance knows a Unicode property, such as Script=Greek or Alphabetic."""
+    """Return whether llguidance knows a Unicode property, such as Script=Greek or Alphabetic."""
     return not DEFAULT_COMPILER.find_error(LLMatcher.grammar_from_regex(rf"\p{{{name}}}"))
 
 
 def fold(ranges: Ranges) -> Ranges:
-    """The characters, and those that differ from them in case only (ECMA-262, 22.2.2.7.3)."""
+    """Return the characters, and those that differ from them in case only (ECMA-262,
+    22.2.2.7.3)."""
     more = list(ranges)
     for low, high in ranges:
         for point in range(low, min(high + 1, _CASED_END)):

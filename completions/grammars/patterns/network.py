@@ -98,7 +98,7 @@ class Network:
     """Each set of conditions or threads once, so that equal ones are compared by identity."""
 
     def accepts(self, text: str) -> bool:
-        """Whether the pattern is found in the text."""
+        """Return whether the pattern is found in the text."""
         situation = self.start()
         for character in text:
             situation = self.step(situation, ord(character))
@@ -112,7 +112,7 @@ class Network:
         return self._make_situation(threads, behind)
 
     def step(self, situation: Situation, point: int) -> Situation:
-        """The situation after one more character."""
+        """Return the situation after one more character."""
         behind: list[frozenset[Thread]] = []
         for threads in situation.behind:
             behind.append(self._step_threads(threads, point, behind))
@@ -122,7 +122,7 @@ class Network:
         return self._is_satisfied(situation.threads, self.last)
 
     def list_cuts(self, situation: Situation) -> list[int]:
-        """The code points at which another step may become possible; the first is 0."""
+        """Return the code points at which another step may become possible; the first is 0."""
         edges = {0}
         for threads in _iter_thread_sets(situation):
             for thread in threads:
@@ -139,7 +139,7 @@ class Network:
         return Situation(threads, tuple(behind))
 
     def _is_satisfied(self, threads: Iterable[Thread], last: int) -> bool:
-        """Whether a match is complete at the end of the text."""
+        """Return whether a match is complete at the end of the text."""
         return any(
             thread.state == last
             and all(
@@ -207,7 +207,7 @@ class Network:
     def _make_condition(
         self, jump: _Jump, behind: list[frozenset[Thread]], at_beginning: bool
     ) -> Condition | bool:
-        """The condition of a jump, or whether it is fulfilled if that is known already."""
+        """Return the condition of a jump, or whether it is fulfilled if that is known already."""
         look = jump.condition
         if look is None:
             return True
@@ -221,7 +221,7 @@ class Network:
 
 
 def _iter_thread_sets(situation: Situation) -> Iterator[frozenset[Thread]]:
-    """All sets of threads, with those in conditions."""
+    """Yield all sets of threads, with those in conditions."""
     waiting = [situation.threads, *situation.behind]
     while waiting:
         threads = waiting.pop()
@@ -230,14 +230,14 @@ def _iter_thread_sets(situation: Situation) -> Iterator[frozenset[Thread]]:
 
 
 def _simplify(condition: Condition) -> Condition | bool:
-    """Whether a condition holds, if that no longer depends on the text."""
+    """Return whether a condition holds, if that no longer depends on the text."""
     if Thread(condition.last, _NONE) in condition.threads:
         return not condition.negated
     return condition if condition.threads else condition.negated
 
 
 def _iter_weakest(threads: set[Thread]) -> Iterator[Thread]:
-    """The threads without those that another one in the same state makes superfluous."""
+    """Yield the threads without those that another one in the same state makes superfluous."""
     if not any(thread.conditions for thread in threads):
         yield from threads
         return
@@ -252,8 +252,8 @@ def _iter_weakest(threads: set[Thread]) -> Iterator[Thread]:
 
 @lru_cache(maxsize=256)
 def build_network(pattern: str) -> Network:
-    """The network of a pattern. Raises UnreadablePatternError, which names the pattern and what to
-    change in it."""
+    """Return the network of a pattern. Raises UnreadablePatternError, which names the pattern and
+    what to change in it."""
     try:
         return build(read(pattern))
     except (PatternSyntaxError, UnreadablePatternError) as error:
@@ -261,7 +261,7 @@ def build_network(pattern: str) -> Network:
 
 
 def build(node: Node) -> Network:
-    """Raises UnreadablePatternError."""
+    """Raise UnreadablePatternError."""
     return _Builder().build(node)
 
 
@@ -284,7 +284,7 @@ class _Builder:
         return len(network.steps) - 1
 
     def _add_loop(self) -> int:
-        """A state that any text leads back to."""
+        """Return a state that any text leads back to."""
         state = self._add()
         self._add_step(ANYTHING, state, state)
         return state
@@ -340,7 +340,7 @@ class _Builder:
         return look
 
     def _add_chain(self, items: Iterable[Node], start: int) -> int:
-        """The state after some items."""
+        """Return the state after some items."""
         for item in items:
             there = self._add()
             self._connect(item, start, there)

@@ -96,7 +96,7 @@ class _Group:
 
 @lru_cache(maxsize=512)
 def read(pattern: str) -> Node:
-    """The pattern, to be searched in a text. Raises PatternSyntaxError."""
+    """Return the pattern, to be searched in a text. Raises PatternSyntaxError."""
     return _Reader(pattern).read()
 
 
@@ -136,7 +136,7 @@ class _Reader:
         return PatternSyntaxError(PATTERN_ADVICE.get(problem, problem), position)
 
     def _open(self) -> _Group | None:
-        """Reads the beginning of a group; None if flags hold for the rest of the open group."""
+        """Read the beginning of a group; None if flags hold for the rest of the open group."""
         start = self._position
         match = _GROUP.match(self._pattern, start)
         if match is None or self._pattern.startswith("?", match.end()):
@@ -162,7 +162,7 @@ class _Reader:
         )
 
     def _parse_repeat(self, group: _Group) -> None:
-        """Reads a quantifier. A ? after it makes it lazy, which changes no match as a whole."""
+        """Read a quantifier. A ? after it makes it lazy, which changes no match as a whole."""
         start = self._position
         if self._pattern[start] == "{":
             match = _COUNTS.match(self._pattern, start)
@@ -186,7 +186,7 @@ class _Reader:
         group.is_repeatable = False
 
     def _parse_atom(self) -> Node:
-        """Reads an assertion, or one character: a class, an escape, a dot, or itself."""
+        """Read an assertion, or one character: a class, an escape, a dot, or itself."""
         start = self._position
         character = self._pattern[start]
         self._position += 1
@@ -230,7 +230,7 @@ class _Reader:
         return Characters(code_points.invert(ranges) if negated else ranges)
 
     def _parse_class_item(self) -> Characters:
-        """Reads one character, a set, or a range of a class."""
+        """Read one character, a set, or a range of a class."""
         start = self._position
         low = self._parse_class_character()
         dash = self._pattern[self._position : self._position + 2]
@@ -257,7 +257,7 @@ class _Reader:
         return Characters(((ord(character), ord(character)),))
 
     def _parse_escape(self, start: int, *, in_class: bool) -> Characters:
-        """Reads what follows a backslash. The ranges may hold surrogates."""
+        """Read what follows a backslash. The ranges may hold surrogates."""
         letter = self._pattern[self._position : self._position + 1]
         self._position += 1
         if letter in classes.SHORTHANDS:
@@ -276,7 +276,7 @@ class _Reader:
         return _make_single(ord(letter))
 
     def _parse_code(self, start: int) -> Characters | None:
-        """Reads an escape of several characters."""
+        """Read an escape of several characters."""
         text, at = self._pattern, start + 1
         if match := _PAIR.match(text, at):
             self._position = match.end()

@@ -61,7 +61,7 @@ ANY_ESCAPE = Escapes()
 
 
 def write(node: Node, escapes: Escapes = ANY_ESCAPE) -> str:
-    """A pattern of the texts in which the node is found, anchored at both ends.
+    """Return a pattern of the texts in which the node is found, anchored at both ends.
 
     Raises HasConditionError for look-around, and for anchors in the middle.
     """
@@ -74,8 +74,8 @@ def write(node: Node, escapes: Escapes = ANY_ESCAPE) -> str:
 
 
 def find_left_out(node: Node, controls: Set[int] = frozenset()) -> int | None:
-    """The control character that no set may hold that lacks a quote or a backslash: one that the
-    pattern does not name and that is not in `controls`, if there is one."""
+    """Return the control character that no set may hold that lacks a quote or a backslash: one that
+    the pattern does not name and that is not in `controls`, if there is one."""
     atoms = [atom for atom in walk(node) if isinstance(atom, Characters)]
     lacking = [[atom for atom in atoms if not _list_ascii(atom) >> point & 1] for point in _QUOTES]
     if not any(map(_has_all_controls, lacking)):
@@ -87,7 +87,7 @@ def find_left_out(node: Node, controls: Set[int] = frozenset()) -> int | None:
 
 
 def has_quotes(atom: Characters) -> bool:
-    """Whether a set holds both characters that JSON writes after a backslash."""
+    """Return whether a set holds both characters that JSON writes after a backslash."""
     return all(_list_ascii(atom) >> point & 1 for point in _QUOTES)
 
 
@@ -100,7 +100,7 @@ def _has_all_controls(atoms: list[Characters]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _list_ascii(atom: Characters) -> int:
-    """The ASCII characters of a set, as 128 bits."""
+    """Return the ASCII characters of a set, as 128 bits."""
     if not atom.properties:
         ranges = ((low, min(high, 0x7F)) for low, high in atom.ranges if low <= 0x7F)
         return sum((1 << high + 1) - (1 << low) for low, high in ranges)
@@ -115,7 +115,7 @@ class _Writer:
         self._even_with_quotes = even_with_quotes
 
     def write(self, node: Node, before: _Open, after: _Open) -> str:
-        """A node at the edges of the pattern."""
+        """Return a node at the edges of the pattern."""
         if node == EMPTY:
             return _ANY_TEXT if before or after else ""
         if not has_condition(node):
@@ -144,7 +144,7 @@ class _Writer:
         )
 
     def _write_factor(self, node: Node) -> str:
-        """A node without conditions, so that it can be concatenated with others."""
+        """Return a node without conditions, so that it can be concatenated with others."""
         match node:
             case Characters():
                 return self._write_characters(node)
@@ -168,7 +168,7 @@ class _Writer:
 
 
 def write_characters(atom: Characters) -> str:
-    """A set of characters as a class."""
+    """Return a set of characters as a class."""
     if not atom.properties:
         return write_class(atom.ranges)
     plain = _write_ranges(atom.ranges) if atom.ranges else ""
@@ -176,7 +176,7 @@ def write_characters(atom: Characters) -> str:
 
 
 def write_class(ranges: Ranges) -> str:
-    """A class of characters that Rust and ECMA-262 read alike; one that reaches to the last
+    """Return a class of characters that Rust and ECMA-262 read alike; one that reaches to the last
     character is written negated."""
     if ranges == code_points.ALL:
         return "[\\s\\S]"
@@ -190,8 +190,8 @@ def write_class(ranges: Ranges) -> str:
 
 
 def _write_ranges(ranges: Ranges) -> str:
-    """The inside of a class. Two ranges that only the surrogates separate are written as one: the
-    negation of both would hold U+D7FF and U+E000 (regex-syntax)."""
+    """Return the inside of a class. Two ranges that only the surrogates separate are written as
+    one: the negation of both would hold U+D7FF and U+E000 (regex-syntax)."""
     if (0xD7FF in (high for _, high in ranges)) and (0xE000 in (low for low, _ in ranges)):
         middle = next(index for index, (_, high) in enumerate(ranges) if high == 0xD7FF)
         joined = ranges[middle][0], ranges[middle + 1][1]
@@ -220,5 +220,5 @@ def _write_count(low: int, high: int | None) -> str:
 
 @lru_cache(maxsize=4096)
 def has_condition(node: Node) -> bool:
-    """Whether a node has an anchor or look-around."""
+    """Return whether a node has an anchor or look-around."""
     return any(isinstance(each, Edge | Look) for each in walk(node))

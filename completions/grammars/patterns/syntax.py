@@ -60,7 +60,7 @@ NOTHING = Characters(())
 
 
 def make_sequence(items: Iterable[Node]) -> Node:
-    """The items one after another; sequences among them are opened."""
+    """Return the items one after another; sequences among them are opened."""
     opened: list[Node] = []
     for item in items:
         opened += item.items if isinstance(item, Sequence) else (item,)
@@ -68,7 +68,7 @@ def make_sequence(items: Iterable[Node]) -> Node:
 
 
 def make_choice(options: Iterable[Node]) -> Node:
-    """One of the options; choices among them are opened."""
+    """Return one of the options; choices among them are opened."""
     opened: list[Node] = []
     for option in options:
         opened += option.options if isinstance(option, Choice) else (option,)
@@ -88,7 +88,7 @@ def get_children(node: Node) -> "tuple[Node, ...]":
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything inside it."""
+    """Yield the node and everything inside it."""
     waiting = [node]
     while waiting:
         item = waiting.pop()

@@ -31,7 +31,8 @@ def make_tag(begin: str, content: JSONNode, end: str) -> JSONNode:
 def make_json_value(
     schema: Mapping[str, Any], path: str, style: str = "json", *, or_object: bool = False
 ) -> JSONNode:
-    """An instance of a schema that stands at a place of the request. Only in a chat's answer.
+    """Return an instance of a schema that stands at a place of the request. Only in a chat's
+    answer.
 
     With `or_object`, any object where a grammar cannot express the schema.
     """

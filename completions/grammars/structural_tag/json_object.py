@@ -29,7 +29,7 @@ class JSONObject:
         return self._fields.get(name) is not None
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
-        """A field of any type. null counts as absent."""
+        """Return a field of any type. null counts as absent."""
         value = self._fields.pop(name, None)
         if value is None:
             value = default
@@ -63,7 +63,7 @@ class JSONObject:
         return count
 
     def take_texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
-        """An array of strings that are not empty."""
+        """Return an array of strings that are not empty."""
         values = self.take_array(name, default)
         for index, item in enumerate(values):
             if not isinstance(item, str) or not item:
@@ -72,7 +72,7 @@ class JSONObject:
         return tuple(values)
 
     def take_tokens(self, name: str, default: Any = _REQUIRED) -> tuple[int | str, ...]:
-        """An array of token ids and token texts."""
+        """Return an array of token ids and token texts."""
         values = self.take_array(name, default)
         return tuple(
             self.check_token(item, f"/{name}/{index}") for index, item in enumerate(values)
@@ -99,7 +99,7 @@ class JSONObject:
         return [each.read() for each in self.take_objects(name)]
 
     def read(self) -> Node:
-        """The node that this object describes."""
+        """Return the node that this object describes."""
         kind = self.take_text("type")
         reader = self._readers.get(kind)
         if reader is None:

@@ -38,7 +38,7 @@ def _make_token(id: int) -> OneToken:
 
 
 class Spelling:
-    """Writes the texts of a tree in a model's tokens.
+    """Writer of the texts of a tree in a model's tokens.
 
     A client's structural tag holds only text. In the tree of a chat's answer, a delimiter that is a
     special token of the model means that token.
@@ -54,7 +54,7 @@ class Spelling:
         self._others = sorted(set(special.values()) - set(self._ids.values()) - set(ends))
 
     def spell(self, text: str) -> Part:
-        """A text of the tree, with its special tokens as tokens."""
+        """Return a text of the tree, with its special tokens as tokens."""
         if not self._ids:
             return make_literal(text)
         pieces: list[Part] = []
@@ -72,8 +72,8 @@ class Spelling:
         *,
         mixed: bool = False,
     ) -> Part:
-        """Characters without the excluded texts; if `mixed`, also special tokens that are not
-        delimiters."""
+        """Return characters without the excluded texts; if `mixed`, also special tokens that are
+        not delimiters."""
         # Only texts without special tokens can occur among plain characters.
         plain = [each for each in excludes if not (self._ids and self._pattern.search(each))]
         characters = make_free_text(pointer, plain, max_chars)
@@ -83,7 +83,7 @@ class Spelling:
         return make_chain([make_loop(make_chain([characters, others]), 0, None), characters])
 
     def make_open_text(self, pointer: str, closing: str) -> Terminal:
-        """Characters up to a closing text."""
+        """Return characters up to a closing text."""
         text = self.make_free_text(pointer, [closing])
         assert isinstance(text, Terminal)
         return text
@@ -111,7 +111,7 @@ class Lowering:
         """Grammars that the parts use by name, as entries of llguidance's list."""
 
     def lower_token(self, pointer: str, token: int | str) -> Part:
-        """One token by id or text. Raises GrammarError."""
+        """Return one token by id or text. Raises GrammarError."""
         return _make_token(self._resolve_ids(pointer, [token])[0])
 
     def lower_other_tokens(
@@ -122,7 +122,7 @@ class Lowering:
         min_count: int,
         max_count: int | None,
     ) -> Part:
-        """A run of tokens that end neither the output nor the tag and are not excluded.
+        """Return a run of tokens that end neither the output nor the tag and are not excluded.
 
         Raises GrammarError.
         """

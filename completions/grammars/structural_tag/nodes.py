@@ -31,7 +31,7 @@ from completions.grammars.structural_tag.parts import (
 
 
 def to_object(schema: Any) -> Mapping[str, Any]:
-    """A schema as an object: `true` and null allow any JSON, `false` none."""
+    """Return a schema as an object: `true` and null allow any JSON, `false` none."""
     if isinstance(schema, dict):
         return schema
     return {"enum": []} if schema is False else {}
@@ -45,7 +45,8 @@ def make_json_node(
     path: str = "",
     or_object: bool = False,
 ) -> Node:
-    """JSON that fits the schema at a pointer, or parameters in a model's own tags, by `style`.
+    """Return JSON that fits the schema at a pointer, or parameters in a model's own tags, by
+    `style`.
 
     `spaces` is the most whitespace characters in a row; None means the request's own whitespace.
     Errors name `path`, a path in the request, instead of the field. With `or_object`, a schema
@@ -181,7 +182,7 @@ def _read_repeat(node: JSONObject) -> Node:
 
 
 def _make_repeat(node: JSONObject, minimum: int, maximum: int | None) -> Node:
-    """The content of a node `minimum` to `most` times; None means any number."""
+    """Return the content of a node `minimum` to `most` times; None means any number."""
     content = node.take_node("content")
 
     def lower(lowering: Lowering, ends: Ends) -> Part:
@@ -248,7 +249,8 @@ def _read_constrained(node: JSONObject) -> Node:
 
 
 def _name_grammar(name: str, grammar: str) -> list[dict[str, Any]]:
-    """A translated grammar as entries of llguidance's list, of which the first has the name."""
+    """Return a translated grammar as entries of llguidance's list, of which the first has the
+    name."""
     if not grammar.lstrip().startswith("{"):
         return [{"name": name, "lark_grammar": grammar}]
     first, *rest = json.loads(grammar)["grammars"]

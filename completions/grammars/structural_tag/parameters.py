@@ -35,7 +35,7 @@ _ANY_BEGINNING = r'/[{\["0-9tfn-]/'
 
 
 def make_json_symbol(compiled: Mapping[str, Any], kind: Any = None) -> Opaque:
-    """The part for a checked schema; `kind` is its type if that is known."""
+    """Return the part for a checked schema; `kind` is its type if that is known."""
     first = _BEGINNINGS.get(kind, _ANY_BEGINNING) if isinstance(kind, str) else _ANY_BEGINNING
     return Opaque(f"%json {json.dumps(compiled, ensure_ascii=False)}", first)
 
@@ -132,7 +132,7 @@ class Parameters:
         return make_chain([*parts, _SPACES])
 
     def _lower_parameter(self, name: Part, location: _Location) -> Part:
-        """A name with all ways to write its value, after spaces."""
+        """Return a name with all ways to write its value, after spaces."""
         before = self._spelling.spell(self._style.before)
         ways: dict[str, list[Part]] = {"true": [], "false": []}
         for is_text, value in self._iter_values(location):
@@ -168,7 +168,7 @@ class Parameters:
                 yield False, self._lower_json(leaf, kinds)
 
     def _iter_leaves(self, location: _Location, depth: int = 0) -> Iterator[_Location]:
-        """The alternatives of a schema, once its references and unions are followed."""
+        """Yield the alternatives of a schema, once its references and unions are followed."""
         location = self._follow(location)
         union = next((key for key in ("anyOf", "oneOf") if key in location.schema), None)
         if union is None or _list_values(location.schema) or depth >= _MAX_UNIONS:
@@ -179,7 +179,7 @@ class Parameters:
             yield from self._iter_leaves(location.enter(union, str(index), option), depth + 1)
 
     def _lower_text(self, location: _Location) -> Part:
-        """A string's bare characters, which cannot contain the closing tag."""
+        """Return a string's bare characters, which cannot contain the closing tag."""
         schema = location.schema
         patterns = _list_patterns(schema)
         self._expect(location, {"type", "pattern", "minLength", "maxLength", *patterns})
@@ -201,7 +201,7 @@ class Parameters:
         return make_chain([*parts, self._spelling.spell(self._style.closing)])
 
     def _follow(self, location: _Location) -> _Location:
-        """The place that references lead to. Raises GrammarError for a cycle."""
+        """Return the place that references lead to. Raises GrammarError for a cycle."""
         for _ in range(self._max_chain):
             reference = location.schema.get("$ref")
             if not isinstance(reference, str):
@@ -214,7 +214,7 @@ class Parameters:
         raise self._make_error(location, "this $ref leads back to itself; let it lead to a schema")
 
     def _expect(self, location: _Location, keywords: set[str]) -> None:
-        """Raises GrammarError for a keyword that this style cannot enforce."""
+        """Raise GrammarError for a keyword that this style cannot enforce."""
         for keyword in location.schema:
             if keyword not in keywords and keyword not in ANNOTATIONS and keyword != OPTIONS:
                 pointer, name = self._find_unsupported(location, keyword, keywords)
@@ -227,7 +227,7 @@ class Parameters:
     def _find_unsupported(
         self, location: _Location, keyword: str, supported: set[str]
     ) -> tuple[str, str]:
-        """The pointer and the keyword that the client wrote for a keyword of the schema."""
+        """Return the pointer and the keyword that the client wrote for a keyword of the schema."""
         pointer = self._schema.rewritten.to_original(location.pointer)
         original = get(self._schema.original, pointer)
         if not isinstance(original, dict) or keyword in original:
@@ -240,14 +240,14 @@ class Parameters:
 
 
 def _list_values(schema: Mapping[str, Any]) -> list[Any]:
-    """The only values that a schema allows, if it lists them."""
+    """Return the only values that a schema allows, if it lists them."""
     values: list[Any] = [schema["const"]] if "const" in schema else schema.get("enum", [])
     return values
 
 
 def _list_patterns(schema: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The patterns of a string, by the keyword that holds them: `pattern`, and `allOf` with those
-    of its look-aheads."""
+    """Return the patterns of a string, by the keyword that holds them: `pattern`, and `allOf` with
+    those of its look-aheads."""
     patterns = {"pattern": [schema["pattern"]]} if "pattern" in schema else {}
     both = schema.get("allOf", ())
     if both and all(each.keys() == {"type", "pattern"} for each in both):

@@ -145,7 +145,7 @@ def make_literal(text: str) -> Part:
 
 
 def quote(text: str) -> str:
-    """A Lark literal. Lark holds no bare DEL."""
+    """Return a Lark literal. Lark holds no bare DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -164,7 +164,7 @@ def is_nullable(part: Part) -> bool:
 
 
 def get_first(part: Part) -> str:
-    """A terminal of one character that includes all first characters, or NONE."""
+    """Return a terminal of one character that includes all first characters, or NONE."""
     match part:
         case Terminal() | Opaque() | OneToken() | Embedded() | Delimiter():
             return part.first
@@ -189,7 +189,7 @@ def alternate(terminals: Iterable[str]) -> str:
 
 
 def make_chain(parts: Sequence[Part]) -> Part:
-    """All parts in order. Regular neighbours fuse."""
+    """Return all parts in order. Regular neighbours fuse."""
     items: list[Part] = []
     flat = [item for part in parts for item in (part.items if isinstance(part, Chain) else (part,))]
     for index, part in enumerate(flat):
@@ -208,14 +208,14 @@ def make_chain(parts: Sequence[Part]) -> Part:
 
 
 def _is_waiting(part: Part) -> bool:
-    """Whether only a literal after it can mark its end."""
+    """Return whether only a literal after it can mark its end."""
     if isinstance(part, Chain):
         return bool(part.items) and _is_waiting(part.items[-1])
     return isinstance(part, Terminal) and part.is_open and not part.ends_literally
 
 
 def _get_options(part: Alternatives | Loop) -> tuple[Part, ...]:
-    """The same language as alternatives."""
+    """Return the same language as alternatives."""
     if isinstance(part, Alternatives):
         return part.items
     minimum, maximum = (
@@ -259,7 +259,7 @@ def _fuse(left: Terminal, right: Terminal) -> Terminal:
 
 
 def make_alternatives(options: Sequence[Part]) -> Part:
-    """One of the options. Regular ones fuse; others share the literal that they begin with.
+    """Return one of the options. Regular ones fuse; others share the literal that they begin with.
 
     Otherwise one option's lexeme could hide another's that ends inside it.
     """
@@ -296,14 +296,14 @@ def _factor(options: Sequence[Part]) -> Part:
 
 
 def _find_common_prefix(texts: Sequence[str]) -> str:
-    """The longest common prefix."""
+    """Return the longest common prefix."""
     low, high = min(texts), max(texts)
     pairs = enumerate(zip(low, high, strict=False))
     return low[: next((i for i, (a, b) in pairs if a != b), len(low))]
 
 
 def _get_lead(part: Part) -> str:
-    """The literal that every text of a part begins with."""
+    """Return the literal that every text of a part begins with."""
     match part:
         case Terminal():
             return part.lead
@@ -313,7 +313,7 @@ def _get_lead(part: Part) -> str:
 
 
 def _remove_lead(part: Part, lead: str) -> Part:
-    """The part after its literal lead."""
+    """Return the part after its literal lead."""
     if isinstance(part, Chain):
         return make_chain([_remove_lead(part.items[0], lead), *part.items[1:]])
     assert isinstance(part, Terminal)
@@ -366,5 +366,5 @@ def embed_in_text(once: Part, text: Part, *, repeats: bool = True) -> Part:
 
 
 def _has_self_overlap(text: str) -> bool:
-    """Whether a text ends with a shorter prefix of itself, as `aba` does."""
+    """Return whether a text ends with a shorter prefix of itself, as `aba` does."""
     return any(text.startswith(text[start:]) for start in range(1, len(text)))

@@ -26,7 +26,7 @@ from completions.grammars.structural_tag.parts import (
 
 
 def lower_dispatch(grammar: Grammar) -> Part | None:
-    """The root as a part of a structural tag; None if it is not such a TagDispatch."""
+    """Return the root as a part of a structural tag; None if it is not such a TagDispatch."""
     root = grammar.rules[ROOT]
     match root:
         case Concatenation((Repeat(body=body, low=0, high=None), FreeText(avoided, ""))):
@@ -60,7 +60,7 @@ def lower_dispatch(grammar: Grammar) -> Part | None:
 
 
 def explain(message: str, text: str) -> str:
-    """The message, or what to change if a TagDispatch makes the grammar too complex."""
+    """Return the message, or what to change if a TagDispatch makes the grammar too complex."""
     if message == TOO_MANY_ALTERNATIVES and "TagDispatch" in text:
         return "too complex: a TagDispatch that leads to recursive rules must be the whole of root"
     return message

@@ -42,7 +42,7 @@ class Tag:
         return make_chain([_lower_edge(lowering, self.begin), self.lower_rest(lowering)])
 
     def lower_rest(self, lowering: Lowering) -> Part:
-        """The tag without its beginning."""
+        """Return the tag without its beginning."""
         own = tuple(end for end in self.ends if end)
         content = self.content(lowering, own)
         return make_chain(
@@ -50,7 +50,7 @@ class Tag:
         )
 
     def lower_after(self, trigger: Edge, lowering: Lowering) -> Part:
-        """The tag without the trigger that it begins with."""
+        """Return the tag without the trigger that it begins with."""
         rest = self.lower_rest(lowering)
         if isinstance(trigger, str):
             begun = lowering.spelling.spell(str(self.begin)[len(trigger) :])

@@ -23,13 +23,13 @@ ANSWER = "answer"
 def translate(
     value: Mapping[str, Any] | str, compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
 ) -> Translation:
-    """The grammar of a structural tag, as an object or as text. Raises GrammarError."""
+    """Return the grammar of a structural tag, as an object or as text. Raises GrammarError."""
     root = screen(value, compiler.limits)
     return _lower_root(root, Lowering(compiler, whitespace))
 
 
 def screen(value: Mapping[str, Any] | str, limits: Limits) -> Node:
-    """The tree, legacy or not, read within the static caps. Raises GrammarError."""
+    """Return the tree, legacy or not, read within the static caps. Raises GrammarError."""
     check_bytes(value if isinstance(value, str) else dump(value), limits)
     tree = load(value) if isinstance(value, str) else value
     check_depth(tree, limits)
@@ -47,7 +47,7 @@ def translate_answer(
     whitespace: str,
     translate: Callable[[Constraint, Compiler], Translation],
 ) -> Translation:
-    """The grammar of a chat's answer. `translate` is for the client's constraint in it.
+    """Return the grammar of a chat's answer. `translate` is for the client's constraint in it.
 
     Raises GrammarError with the field of the schema or the constraint that is wrong.
     """
@@ -78,7 +78,7 @@ def _read_legacy(node: JSONObject) -> Node:
 
 
 def _take_legacy_schema(node: JSONObject) -> Any:
-    """An object, a boolean, text that holds one, or null for any JSON."""
+    """Return an object, a boolean, text that holds one, or null for any JSON."""
     value = node.take("schema", None)
     if isinstance(value, str):
         try:

@@ -41,7 +41,7 @@ _FREE_TOKENS = (
 
 
 class Writer:
-    """Collects the rules and terminals of one grammar."""
+    """Collector of the rules and terminals of one grammar."""
 
     def __init__(self, compiler: Compiler = DEFAULT_COMPILER) -> None:
         self._compiler = compiler
@@ -56,8 +56,8 @@ class Writer:
         self._conflicts: dict[tuple[str, str], bool] = {}
 
     def write(self, root: Part, grammars: Sequence[Mapping[str, Any]] = ()) -> str:
-        """llguidance's list of grammars: this one, those in EBNF that it uses by name, and those
-        given. Raises GrammarError.
+        """Return llguidance's list of grammars: this one, those in EBNF that it uses by name, and
+        those given. Raises GrammarError.
         """
         self._disjoint = tokens.split_disjoint(_iter_token_ids(root))
         start = f"start: {self._write_rule(root, NONE)}"
@@ -72,7 +72,8 @@ class Writer:
         )
 
     def _write_rule(self, part: Part, follow: str) -> str:
-        """An expression for a rule; `follow` includes the first characters of what comes next."""
+        """Return an expression for a rule; `follow` includes the first characters of what comes
+        next."""
         match part:
             case Terminal():
                 return self._write_terminal(part, follow)
@@ -110,19 +111,19 @@ class Writer:
         )
 
     def _write_token(self, part: OneToken) -> str:
-        """One of some tokens, as alternatives among sets that do not overlap."""
+        """Return one of some tokens, as alternatives among sets that do not overlap."""
         sets = self._token_sets
         names = [sets.setdefault(each, f"k{len(sets)}") for each in self._disjoint[part.ids]]
         return names[0] if len(names) == 1 else f"({' | '.join(names)})"
 
     def _check_end(self, free: OneToken, follow: str) -> None:
-        """Raises GrammarError if text marks the end of free tokens, which may contain that text."""
+        """Raise GrammarError if text marks the end of free tokens, which may contain that text."""
         source = self._compiler.tokens
         if follow != NONE and source and tokens.load_table(source).find_leads(free.ids):
             raise GrammarError(_FREE_TOKENS, pointer=free.pointer)
 
     def _write_grammar(self, part: Embedded) -> str:
-        """The name of a grammar in EBNF."""
+        """Return the name of a grammar in EBNF."""
         if part not in self._names:
             try:
                 grammar = ebnf.parse(part.text, self._compiler)
@@ -155,7 +156,8 @@ class Writer:
         return self._lazy.setdefault(name, f"t{name[1:]}")
 
     def _can_run_past_end(self, expression: str, follow: str) -> bool:
-        """Whether a text of the lexeme and what follows it can begin a longer text of the lexeme.
+        """Return whether a text of the lexeme and what follows it can begin a longer text of the
+        lexeme.
 
         llguidance decides this: it looks for a text that is in both languages.
         """
@@ -167,7 +169,7 @@ class Writer:
 
 
 def _iter_token_ids(root: Part) -> Iterator[IdRanges]:
-    """The sets of tokens in a part."""
+    """Yield the sets of tokens in a part."""
     waiting = [root]
     while waiting:
         part = waiting.pop()

@@ -81,7 +81,7 @@ def _follow(matcher: LLMatcher, tokenizer: LLTokenizer) -> list[int | None]:
 
 
 def _measure_work(grammar: str, tokenizer: LLTokenizer, path: list[int | None]) -> int:
-    """What llguidance counts along a path, per token, in nodes of the trie of tokens."""
+    """Return what llguidance counts along a path, per token, in nodes of the trie of tokens."""
     start = LLInterpreter(
         tokenizer, grammar, enable_backtrack=False, enable_ff_tokens=False, log_level=0,
         limits=VALIDATION_LIMITS,
@@ -105,7 +105,7 @@ def _measure_work(grammar: str, tokenizer: LLTokenizer, path: list[int | None]) 
 
 
 def _choose_token(mask: bytes, choices: random.Random) -> int:
-    """An allowed token near a random place of the mask."""
+    """Return an allowed token near a random place of the mask."""
     match = _SOMETHING.search(mask, choices.randrange(len(mask))) or _SOMETHING.search(mask)
     assert match is not None, "a matcher that is not in error allows something"
     byte = match[0][0]

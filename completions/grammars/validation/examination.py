@@ -47,7 +47,7 @@ class ValidationResult:
     relaxed: tuple[str, ...] = ()
 
     def get_grammar(self) -> str:
-        """The grammar. Raises the error of a refused constraint."""
+        """Return the grammar. Raises the error of a refused constraint."""
         if self.error is None:
             return self.grammar
         raise _copy_error(self.error)
@@ -72,7 +72,7 @@ class ValidationResult:
         )
 
     def measure_size(self) -> int:
-        """The bytes that it occupies, roughly."""
+        """Return the bytes that it occupies, roughly."""
         return 500 + len(self.grammar) + 300 * len(self.diagnostics)
 
 
@@ -100,7 +100,7 @@ def validate(request: ValidationRequest, limits: Limits) -> ValidationResult:
 
 
 def find_refusal(request: ValidationRequest, limits: Limits) -> ValidationResult | None:
-    """The refusal of a constraint beyond the static caps, or None. Compiles nothing."""
+    """Return the refusal of a constraint beyond the static caps, or None. Compiles nothing."""
     try:
         screen(request.constraint, limits)
     except GrammarError as error:
@@ -132,5 +132,5 @@ def _load_error(fields: Mapping[str, Any]) -> GrammarError:
 
 
 def _copy_error(error: GrammarError) -> GrammarError:
-    """A copy without traceback: a cached error would keep all that its frames hold."""
+    """Return a copy without traceback: a cached error would keep all that its frames hold."""
     return _load_error(_dump_error(error))

@@ -31,8 +31,8 @@ class _Work(Generic[T]):
 
 
 class FairThreads:
-    """Runs work in the `count` threads of a pool. Owners alternate, and one thread is left to the
-    others, unless there is only one. Any thread may call it."""
+    """Runner of work in the `count` threads of a pool. Owners alternate, and one thread is left to
+    the others, unless there is only one. Any thread may call it."""
 
     def __init__(self, pool: ThreadPoolExecutor, count: int) -> None:
         self._pool = pool
@@ -44,7 +44,7 @@ class FairThreads:
         self._started: dict[Future[Any], _Work[Any]] = {}
 
     def submit(self, owner: int, function: Callable[[], T]) -> Future[T]:
-        """The future of the function's result. It can be cancelled while it waits."""
+        """Return the future of the function's result. It can be cancelled while it waits."""
         work = _Work(owner, function)
         with self._lock:
             self._waiting.setdefault(owner, deque()).append(work)

@@ -25,8 +25,8 @@ class Match:
 
 
 def match(grammar: str, text: str, compiler: Compiler) -> Match:
-    """Raises GrammarError if the grammar becomes too complex on the way, and GrammarTimeoutError
-    if the text takes too much processor time: a thread could not be stopped."""
+    """Raise GrammarError if the grammar becomes too complex on the way, and GrammarTimeoutError if
+    the text takes too much processor time: a thread could not be stopped."""
     view = tokens.load_byte_view(compiler.tokens)
     matcher = LLMatcher(view.tokenizer, grammar, log_level=0, limits=VALIDATION_LIMITS)
     encoded = text.encode()
@@ -39,7 +39,8 @@ def match(grammar: str, text: str, compiler: Compiler) -> Match:
 
 
 def _consume(matcher: LLMatcher, encoded: bytes, view: ByteView, seconds: float) -> int:
-    """The number of bytes that fit. Where a byte does not fit, tries a token that begins there."""
+    """Return the number of bytes that fit. Where a byte does not fit, tries a token that begins
+    there."""
     position, began = 0, time.thread_time()
     while position < len(encoded):
         if time.thread_time() - began > seconds:

@@ -62,7 +62,7 @@ _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 
 
 def is_ordinary(request: ValidationRequest, source: str) -> bool:
-    """Whether a constraint is small and plain enough for a thread to validate it."""
+    """Return whether a constraint is small and plain enough for a thread to validate it."""
     if len(source) > MAX_BYTES:
         return False
     kinds = set(_iter_kinds(request.constraint))
@@ -88,7 +88,7 @@ def is_ordinary(request: ValidationRequest, source: str) -> bool:
 
 
 def _iter_kinds(constraint: Constraint) -> Iterator[str]:
-    """The kind of a constraint, and in a chat's answer also that of the client's own."""
+    """Yield the kind of a constraint, and in a chat's answer also that of the client's own."""
     kind, value = constraint.as_plain()
     yield kind
     if kind == ANSWER and value["constraint"]:
@@ -96,8 +96,8 @@ def _iter_kinds(constraint: Constraint) -> Iterator[str]:
 
 
 def _has_few_repetitions(kinds: set[str], source: str) -> bool:
-    """Whether an upper bound on the product of nested counts is small, and so is what they write
-    out. llguidance computes the first mask of `(((ab){40,46}){40,46}){40,46}` forever."""
+    """Return whether an upper bound on the product of nested counts is small, and so is what they
+    write out. llguidance computes the first mask of `(((ab){40,46}){40,46}){40,46}` forever."""
     nests_anywhere = bool(kinds & {"ebnf", "structural_tag"}) or bool(_SPACED.search(source))
     quotes = [match.start() for match in _QUOTE.finditer(source)]
     maximum, product = 1, 1
@@ -121,8 +121,8 @@ def _has_few_repetitions(kinds: set[str], source: str) -> bool:
 
 
 def _has_short_minima(source: str) -> bool:
-    """Whether the least items and characters of a schema's texts are few. llguidance takes a minute
-    for the first mask of `{"pattern": "^a*$", "minLength": 1000000}`."""
+    """Return whether the least items and characters of a schema's texts are few. llguidance takes a
+    minute for the first mask of `{"pattern": "^a*$", "minLength": 1000000}`."""
     items = 1
     for number in _MIN_ITEMS.findall(source):
         items = min(items * _parse_capped(number), MAX_FORCED)
@@ -134,7 +134,8 @@ def _has_short_minima(source: str) -> bool:
 
 
 def _count_pairs(value: Any) -> int:
-    """How many pairs the values of the two largest enums make; a set of `const` is one, too."""
+    """Return how many pairs the values of the two largest enums make; a set of `const` is one,
+    too."""
     sizes, constants = [1, 1], 0
     for item in _iter_objects(value):
         constants += "const" in item
@@ -144,7 +145,7 @@ def _count_pairs(value: Any) -> int:
 
 
 def _count_states(value: Any) -> int:
-    """The product of the sizes of all patterns, up to one more than MAX_STATES."""
+    """Return the product of the sizes of all patterns, up to one more than MAX_STATES."""
     patterns = {
         item["pattern"] for item in _iter_objects(value) if isinstance(item.get("pattern"), str)
     }
@@ -157,7 +158,7 @@ def _count_states(value: Any) -> int:
 
 
 def _iter_objects(value: Any) -> Iterator[dict[str, Any]]:
-    """All objects in a constraint, also in one that is JSON in a string."""
+    """Yield all objects in a constraint, also in one that is JSON in a string."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -170,8 +171,8 @@ def _iter_objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _parse_capped(digits: str) -> int:
-    """The number, but at least 1 and at most one more than an ordinary count. One that is not
-    written as plain digits, such as 1e6, counts as too large."""
+    """Return the number, but at least 1 and at most one more than an ordinary count. One that is
+    not written as plain digits, such as 1e6, counts as too large."""
     whole = digits.removesuffix(".0")
     if not whole.isdecimal():
         return MAX_COUNT + 1

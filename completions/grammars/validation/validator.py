@@ -109,7 +109,7 @@ class Validator:
     async def validate_grammar(
         self, constraint: Constraint, tokens: TokenSource | None = None
     ) -> str:
-        """The llguidance grammar text of a constraint. Raises GrammarError."""
+        """Return the llguidance grammar text of a constraint. Raises GrammarError."""
         return (await self.validate(ValidationRequest(constraint, tokens))).get_grammar()
 
     async def validate(
@@ -181,7 +181,7 @@ class Validator:
         return await self._run(caller, ask, in_child=True)
 
     async def _run(self, caller: Caller, work: Callable[[], T], *, in_child: bool = False) -> T:
-        """The result of the work. Raises GrammarOverloadError and GrammarTimeoutError."""
+        """Return the result of the work. Raises GrammarOverloadError and GrammarTimeoutError."""
         clocks: list[_Clock] = []
 
         def run() -> T:
@@ -231,12 +231,12 @@ class _Clock:
         self._before = time.clock_gettime(self._thread)
 
     def elapsed(self) -> float:
-        """Processor seconds so far. Any thread may call it while the other one lives."""
+        """Return processor seconds so far. Any thread may call it while the other one lives."""
         return time.clock_gettime(self._thread) - self._before
 
 
 def canonicalize(request: ValidationRequest) -> str:
-    """The JSON of a request. Keys keep their order: properties are generated in it."""
+    """Return the JSON of a request. Keys keep their order: properties are generated in it."""
     return json.dumps(request.to_json(), separators=(",", ":"))
 
 

@@ -24,7 +24,7 @@ _JSON_TYPES = {
 
 
 def name_type(value: Any) -> str:
-    """The JSON type of a value, for messages."""
+    """Return the JSON type of a value, for messages."""
     return _JSON_TYPES.get(type(value), "null")
 
 
@@ -35,13 +35,13 @@ def expect(value: Any, expected: type, name: str, path: str = "") -> None:
 
 
 def format_number(number: float) -> str:
-    """A number for a message. An integer may have thousands of digits."""
+    """Return a number for a message. An integer may have thousands of digits."""
     text = str(number)
     return text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}..."
 
 
 def check_number(value: Any, range: Range[float], path: str = "") -> float:
-    """The value as a float if it is a finite number in `range`. Raises FieldError."""
+    """Return the value as a float if it is a finite number in `range`. Raises FieldError."""
     if type(value) is not float and type(value) is not int:
         raise FieldError(f"must be a number, not {name_type(value)}.", path, code="invalid_type")
     if value in range:
@@ -71,7 +71,7 @@ def read_each(items: Iterable[Any], read: Callable[[Any], Any]) -> list[Any]:
 
 
 def make_bounds(**keywords: Any) -> dict[str, Any]:
-    """The keywords of a JSON Schema that have a value."""
+    """Return the keywords of a JSON Schema that have a value."""
     return {name: value for name, value in keywords.items() if value is not None}
 
 
@@ -95,22 +95,24 @@ class Field:
         self.key = name
 
     def read(self, data: Any, model: Any = None) -> Any:
-        """The validated form of a JSON value that is not null. Raises FieldError.
+        """Return the validated form of a JSON value that is not null. Raises FieldError.
 
         `model` holds the files of the model that the body names, if it names one.
         """
         raise NotImplementedError
 
     def list_ignored(self, data: Any) -> Iterator[str]:
-        """Paths of the parts of a valid value that have no effect, each from `.` or `[` on."""
+        """Return paths of the parts of a valid value that have no effect, each from `.` or `[`
+        on."""
         return iter(())
 
     def to_schema(self) -> dict[str, Any]:
-        """JSON Schema of the accepted values, without null."""
+        """Return JSON Schema of the accepted values, without null."""
         return self.accepts
 
     def describe(self) -> dict[str, Any]:
-        """The schema with the documentation and the default. An optional field may be null."""
+        """Return the schema with the documentation and the default. An optional field may be
+        null."""
         schema = self.to_schema() if self.required else make_nullable(self.to_schema())
         default = {} if self.default is None else {"default": self.default}
         return {**schema, **default, "description": self.help}
@@ -291,7 +293,7 @@ class PerPrompt:
     each: bool
 
     def spread(self, prompts: int, name: str) -> Sequence[Any]:
-        """One value per prompt. Raises FieldError when the numbers differ."""
+        """Return one value per prompt. Raises FieldError when the numbers differ."""
         if not self.each:
             return [*self.values] * prompts
         if len(self.values) != prompts:
@@ -314,7 +316,7 @@ class PerPromptField(Field):
         return {"anyOf": [one, {"type": "array", "items": items}]}
 
     def is_array(self, data: Any) -> bool:
-        """Whether `data` has a value for each prompt."""
+        """Return whether `data` has a value for each prompt."""
         return type(data) is list
 
     def read(self, data: Any, model: Any = None) -> PerPrompt:

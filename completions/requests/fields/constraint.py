@@ -132,7 +132,7 @@ class ConstraintFields(StrictObject):
 
 
 def parse_constraint(values: Values, model: ModelFiles) -> Constraint | None:
-    """The constraint of validated fields. Raises FieldError."""
+    """Return the constraint of validated fields. Raises FieldError."""
     constraint = find_constraint(values)
     whitespace = values["json_whitespace"]
     if constraint is not None and _is_json(constraint):
@@ -146,7 +146,7 @@ def parse_constraint(values: Values, model: ModelFiles) -> Constraint | None:
 
 
 def find_constraint(values: Values) -> Constraint | None:
-    """The constraint of validated fields, before the model decides its whitespace. Raises
+    """Return the constraint of validated fields, before the model decides its whitespace. Raises
     FieldError."""
     names = [name for name in CONSTRAINTS if not _is_unset(name, values[name])]
     if len(names) > 1:
@@ -156,7 +156,7 @@ def find_constraint(values: Values) -> Constraint | None:
 
 
 def list_without_effect(values: Values) -> list[str]:
-    """Paths of given fields that change nothing."""
+    """Return paths of given fields that change nothing."""
     outputs: StructuredOutputs | None = values["structured_outputs"]
     return [f"structured_outputs.{name}" for name in outputs.ignored] if outputs else []
 
@@ -166,7 +166,7 @@ def _is_unset(field: str, value: Any) -> bool:
 
 
 def _make_constraint(name: str, value: Any) -> Constraint:
-    """The constraint of one field, which may be another system's name for it."""
+    """Return the constraint of one field, which may be another system's name for it."""
     if isinstance(value, StructuredOutputs):
         return Constraint(*value.constrained, path=f"{name}.{value.path}")
     if isinstance(value, Constrained):
@@ -177,7 +177,7 @@ def _make_constraint(name: str, value: Any) -> Constraint:
 
 
 def _parse_whitespace(values: Values) -> str | None:
-    """The whitespace that a request chooses. Raises FieldError if it chooses twice."""
+    """Return the whitespace that a request chooses. Raises FieldError if it chooses twice."""
     chosen: str | None = values["json_whitespace"]
     outputs: StructuredOutputs | None = values["structured_outputs"]
     if outputs is None or not outputs.compact:

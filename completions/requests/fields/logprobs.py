@@ -76,7 +76,7 @@ class LogprobSettings:
         return of_sglang or (self.of_prompt and self.top is not None)
 
     def to_payload(self, prompts: int) -> list[dict[str, Any] | None] | None:
-        """What a worker scores for each of this many prompts, as JSON."""
+        """Return what a worker scores for each of this many prompts, as JSON."""
         scored = [self._list_scored(each) for each in self.sglang or [None] * prompts]
         return scored if any(each is not None for each in scored) else None
 
@@ -94,7 +94,8 @@ class LogprobSettings:
 def parse_logprobs(
     values: Values, prompts: Sequence[Sequence[int]], top: int | None, of_prompt: bool
 ) -> LogprobSettings:
-    """The settings of validated fields; `top` and `of_prompt` are OpenAI's. Raises FieldError."""
+    """Return the settings of validated fields; `top` and `of_prompt` are OpenAI's. Raises
+    FieldError."""
     sglang = _parse_sglang(values, prompts)
     if values["return_text_in_logprobs"] and sglang is None:
         message = "needs return_logprob or token_ids_logprob; add one or leave this out."
@@ -105,7 +106,7 @@ def parse_logprobs(
 
 
 def list_without_effect(values: Values) -> list[str]:
-    """Names of given fields that have an effect only with others, which are not given."""
+    """Return names of given fields that have an effect only with others, which are not given."""
     tokens, ids = values["return_logprob"], values["token_ids_logprob"]
     has_tokens = tokens is not None and any(tokens.values)
     has_some = has_tokens or (ids is not None and any(ids.values))

@@ -203,7 +203,7 @@ class MessagesField(ListField):
         return link_calls(super().read(data, model))
 
     def list_ignored_paths(self, data: Any) -> list[str]:
-        """Paths of what was ignored in the messages of a body, up to MAX_NAMED of them."""
+        """Return paths of what was ignored in the messages of a body, up to MAX_NAMED of them."""
         if type(data) is not list:
             return []
         paths = list(islice(self.list_ignored(data), MAX_NAMED + 1))

@@ -14,8 +14,8 @@ Values = Mapping[str, Any]
 
 
 def make_settings(cls: type[_T], values: Values, **others: Any) -> _T:
-    """An instance of a slotted dataclass: its fields are `others`, and the `values` of the same
-    names."""
+    """Return an instance of a slotted dataclass: its fields are `others`, and the `values` of the
+    same names."""
     names: Iterable[str] = cls.__slots__  # type: ignore[attr-defined] # unlike fields(), this is free
     return cls(**{name: values[name] for name in names if name not in others}, **others)
 
@@ -70,15 +70,16 @@ class StrictObject(Field):
         return self.check(values)
 
     def read_field(self, field: Field, value: Any, model: Any) -> Any:
-        """The value of one field. Raises FieldError."""
+        """Return the value of one field. Raises FieldError."""
         return field.read(value, model)
 
     def check(self, values: Values) -> Any:
-        """The object's value, once the rules between its fields are checked. Raises FieldError."""
+        """Return the object's value, once the rules between its fields are checked. Raises
+        FieldError."""
         return values
 
     def validate(self, data: Any) -> Any:
-        """The value of a whole body. Raises APIError."""
+        """Return the value of a whole body. Raises APIError."""
         try:
             return self.read(data)
         except FieldError as error:
@@ -118,5 +119,5 @@ class OpenObject(StrictObject):
 
 
 def quote_key(name: str) -> str:
-    """A client's own key as it can stand in a path of a header."""
+    """Return a client's own key as it can stand in a path of a header."""
     return quote(name[:SHOWN_NAME])

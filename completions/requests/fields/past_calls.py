@@ -66,8 +66,8 @@ class ToolCallObject(OpenObject):
 
 
 def link_calls(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with an id for each call and each result that has none. Such a result answers
-    the first call that no other one answers."""
+    """Return the messages with an id for each call and each result that has none. Such a result
+    answers the first call that no other one answers."""
     linked: list[Mapping[str, Any]] = []
     waiting: dict[str, None] = {}  # ids of calls, in their order
     for index, message in enumerate(messages):

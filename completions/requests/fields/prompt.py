@@ -52,7 +52,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _tokenize(value: str | list[str], model: ModelFiles) -> list[list[int]]:
-    """Texts as token ids, with BOS where the tokenizer adds it."""
+    """Return texts as token ids, with BOS where the tokenizer adds it."""
     texts = [value] if isinstance(value, str) else value
     paths = [""] if isinstance(value, str) else [f"[{index}]" for index in range(len(texts))]
     _check_prompt_count(len(texts))
@@ -66,8 +66,8 @@ def _tokenize(value: str | list[str], model: ModelFiles) -> list[list[int]]:
 
 
 def parse_prompt(value: Any, vocab_size: int) -> list[list[int]]:
-    """A prompt of token ids in [0, vocab_size), or a batch of them, as a batch. A FieldError names
-    the first offending element: `[1][3]`."""
+    """Return a prompt of token ids in [0, vocab_size), or a batch of them, as a batch. A FieldError
+    names the first offending element: `[1][3]`."""
     if type(value) is str:
         _refuse_text("")
     if type(value) is not list:

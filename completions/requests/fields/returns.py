@@ -102,7 +102,7 @@ class ReturnFields(StrictObject):
 def parse_returns(
     values: Values, principal: Principal, model: ModelFiles, shortest: int
 ) -> ReturnSettings:
-    """The settings of validated fields; the shortest prompt has `shortest` tokens. Raises
+    """Return the settings of validated fields; the shortest prompt has `shortest` tokens. Raises
     FieldError, and APIError for hidden states that the key may not read."""
     options = values["stream_options"]
     start = 0 if list_without_effect(values) else values["routed_experts_start_len"]
@@ -125,7 +125,8 @@ def parse_returns(
 
 
 def list_without_effect(values: Values) -> list[str]:
-    """Names of given fields that have an effect only with another field, which is not given."""
+    """Return names of given fields that have an effect only with another field, which is not
+    given."""
     alone = values["routed_experts_start_len"] and not values["return_routed_experts"]
     return ["routed_experts_start_len"] if alone else []
 

@@ -72,8 +72,8 @@ class RoutingFields(StrictObject):
 def parse_routing(
     values: Values, principal: Principal, entry: ModelEntry, adapter: str | None, prompts: int
 ) -> RoutingSettings:
-    """The settings of validated fields; `model` names `adapter`. Raises FieldError, and APIError
-    for an unknown adapter or a priority above the key's."""
+    """Return the settings of validated fields; `model` names `adapter`. Raises FieldError, and
+    APIError for an unknown adapter or a priority above the key's."""
     return RoutingSettings(
         priority=_parse_priority(values["priority"], principal),
         rid=_parse_rid(values["rid"], prompts),
@@ -112,7 +112,7 @@ def _parse_rid(value: PerPrompt | None, prompts: int) -> str | Sequence[str] | N
 def _parse_adapters(
     values: Values, default: str | None, entry: ModelEntry, prompts: int
 ) -> Sequence[str | None]:
-    """The adapter of each prompt, from any of the three fields that may name it."""
+    """Return the adapter of each prompt, from any of the three fields that may name it."""
     by_field: dict[str, Sequence[str | None]] = {}
     if default is not None:
         by_field["model"] = [default] * prompts
@@ -133,7 +133,7 @@ def _parse_adapters(
 
 
 def explain_missing_adapter(adapter: str, entry: ModelEntry) -> str:
-    """The message about an adapter that the model does not have."""
+    """Return the message about an adapter that the model does not have."""
     names = ", ".join(entry.adapters) or "none"
     return f"The model {entry.id} has no adapter {adapter[:100]!r}; it has: {names}."
 

@@ -90,7 +90,7 @@ class StopField(Field):
         return read_each(data, self.check_text)
 
     def check_text(self, value: Any) -> str:
-        """One of the texts. Raises FieldError."""
+        """Return one of the texts. Raises FieldError."""
         if type(value) is not str:
             raise FieldError(f"must be a string, not {name_type(value)}.", code="invalid_type")
         if not 1 <= len(value) <= self.max_characters:
@@ -243,7 +243,7 @@ class SamplingSettings:
     spaces_between_special_tokens: bool
 
     def to_payload(self) -> dict[str, Any]:
-        """JSON for a worker."""
+        """Return JSON for a worker."""
         payload = {name: getattr(self, name) for name in self.__slots__}
         payload["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         payload["stop_spans"] = list(map(list, self.stop_spans))
@@ -253,7 +253,7 @@ class SamplingSettings:
 
 
 def parse_sampling(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingSettings:
-    """The settings of validated fields. Raises FieldError."""
+    """Return the settings of validated fields. Raises FieldError."""
     if values["min_tokens"] > max_tokens:
         min_tokens = format_number(values["min_tokens"])
         message = f"is {min_tokens}; it must not exceed max_tokens ({format_number(max_tokens)})."
@@ -275,7 +275,8 @@ def parse_sampling(values: Values, entry: ModelEntry, max_tokens: int) -> Sampli
 
 
 def list_without_effect(values: Values) -> list[str]:
-    """Names of given fields that have an effect only with another field, which is not given."""
+    """Return names of given fields that have an effect only with another field, which is not
+    given."""
     alone = values["custom_params"] is not None and values["custom_logit_processor"] is None
     return ["custom_params"] if alone else []
 

@@ -34,7 +34,8 @@ def check_token_id(value: Any, vocab_size: int, path: str) -> None:
 
 
 def encode_text(model: ModelFiles, text: str, path: str = "", special: bool = True) -> list[int]:
-    """The tokens of a text. `special` adds the tokenizer's own, such as BOS. Raises FieldError."""
+    """Return the tokens of a text. `special` adds the tokenizer's own, such as BOS. Raises
+    FieldError."""
     check_length(model, text, path)
     return tokenization.encode_all(model, [text], special)[0]
 
@@ -42,7 +43,7 @@ def encode_text(model: ModelFiles, text: str, path: str = "", special: bool = Tr
 def encode_checked(
     model: ModelFiles, text: str, path: str, special: bool, at_least: int
 ) -> TokenIds:
-    """The same for an answer in JSON. A text may always have `at_least` characters."""
+    """Return the same for an answer in JSON. A text may always have `at_least` characters."""
     check_length(model, text, path, at_least)
     return tokenization.encode(model, text, special)
 
@@ -61,7 +62,7 @@ def check_length(model: ModelFiles, text: str, path: str = "", at_least: int = 0
 
 
 def make_context_error(max_model_len: int, however: str, path: str = "") -> FieldError:
-    """The error for more tokens than a model's context holds, in the words of OpenAI's API:
+    """Return the error for more tokens than a model's context holds, in the words of OpenAI's API:
     clients that shorten the request or choose another model look for them."""
     message = f"This model's maximum context length is {max_model_len} tokens. However, {however}"
     return FieldError(message, path, code=CONTEXT_EXCEEDED)
@@ -119,8 +120,8 @@ class LogitBiasField(Field):
 
 
 def _parse_decimal(text: str) -> int | None:
-    """The value of a decimal without sign and leading zeros, so that no two keys mean the same
-    id."""
+    """Return the value of a decimal without sign and leading zeros, so that no two keys mean the
+    same id."""
     if len(text) > 20 or not (text.isascii() and text.isdigit()):
         return None
     return None if text[0] == "0" and text != "0" else int(text)

@@ -114,7 +114,8 @@ class ToolChoiceField(Field):
 
 
 def assign_paths(tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """The tools with their places in the body. Raises FieldError for a name that comes twice."""
+    """Return the tools with their places in the body. Raises FieldError for a name that comes
+    twice."""
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         if tool.name in seen:
@@ -127,7 +128,7 @@ def assign_paths(tools: Sequence[Tool]) -> tuple[Tool, ...]:
 def parse_choice(
     tool_choice: ToolChoice | None, parallel: bool | None, tools: Sequence[Tool]
 ) -> ToolChoice:
-    """The choice, once the rules between the three fields are checked. Raises FieldError."""
+    """Return the choice, once the rules between the three fields are checked. Raises FieldError."""
     choice = tool_choice or ToolChoice(AUTO if tools else NONE)
     if not tools and choice.mode == REQUIRED:
         raise FieldError("needs tools; add them or leave this out.", "tool_choice")

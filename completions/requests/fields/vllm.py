@@ -133,7 +133,7 @@ _FIELDS = {"json": "json_schema", "regex": "regex", "structural_tag": "structura
 
 
 def _make_constrained(path: str, value: Any) -> Constrained | None:
-    """The constraint under a key; None where its value sets none."""
+    """Return the constraint under a key; None where its value sets none."""
     if path == "json_object":
         return Constrained("json_schema", {"type": "object"}) if value else None
     if value in (None, ""):

@@ -1,4 +1,4 @@
-"""Rows of tools and of thoughts (contract 4.1)."""
+"""Rows of tools and of thoughts."""
 
 import json
 

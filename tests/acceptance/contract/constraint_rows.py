@@ -1,4 +1,4 @@
-"""Rows of the constraints (contract 1.3)."""
+"""Rows of the constraints."""
 
 import json
 import re

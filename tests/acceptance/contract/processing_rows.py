@@ -1,4 +1,4 @@
-"""Rows of DRY and of registered processors (contract 1.3, 1.4)."""
+"""Rows of DRY and of registered processors."""
 
 from tests.acceptance.contract.answers import Answer
 from tests.acceptance.contract.rows import (

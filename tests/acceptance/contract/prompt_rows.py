@@ -1,4 +1,4 @@
-"""Rows of the prompt in all its forms, and of fields that change it (contract 1.2, 2, 4.1)."""
+"""Rows of the prompt in all its forms, and of fields that change it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows of what answers contain beside their text (contract 1.4, 3)."""
+"""Rows of what answers contain beside their text."""
 
 import base64
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Rows of adapters, queue, cache and ids, and of fields without effect (contract 1.1, 1.4)."""
+"""Rows of adapters, queue, cache and ids, and of fields without effect."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Rows of the fields that say how tokens are chosen and when a choice ends (contract 1.2, 1.3)."""
+"""Rows of the fields that say how tokens are chosen and when a choice ends."""
 
 from tests.acceptance.contract.answers import COMPLETIONS, Answer
 from tests.acceptance.contract.rows import (

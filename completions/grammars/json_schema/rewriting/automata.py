@@ -74,7 +74,7 @@ def _make_indices(count: int, factor: int = 1) -> int:
 
 
 def compile_pattern(pattern: str) -> Automaton:
-    """The texts in which the pattern is found. Raises PatternError."""
+    """Return the texts in which the pattern is found. Raises PatternError."""
     result = _compile_pattern(pattern)
     if isinstance(result, PatternError):
         raise result
@@ -83,7 +83,7 @@ def compile_pattern(pattern: str) -> Automaton:
 
 @lru_cache(maxsize=256)
 def _compile_pattern(pattern: str) -> Automaton | PatternError:
-    """Keeps failures too, because they take long to find."""
+    """Keep failures too, because they take long to find."""
     try:
         return determinize(build_network(pattern))
     except PatternError as error:
@@ -110,7 +110,7 @@ def from_literals(texts: Iterable[str]) -> Automaton:
 
 
 def from_lengths(low: int, high: int | None) -> Automaton:
-    """The texts of some length in characters."""
+    """Return the texts of some length in characters."""
     count = _make_indices(low if high is None else high + 1) + 1
     rows = tuple((min(state + 1, count - 1),) for state in range(count))
     final = tuple(low <= state and (high is None or state <= high) for state in range(count))
@@ -118,7 +118,7 @@ def from_lengths(low: int, high: int | None) -> Automaton:
 
 
 def determinize(network: Network) -> Automaton:
-    """The texts that a network accepts. Raises PatternError."""
+    """Return the texts that a network accepts. Raises PatternError."""
     first = network.start()
     numbers, situations = {first: 0}, [first]
     max_work = network.work + MAX_WORK
@@ -144,7 +144,7 @@ def determinize(network: Network) -> Automaton:
 
 
 def _minimize(automaton: Automaton) -> Automaton:
-    """The same texts with the fewest states, by refinement of a partition (Moore)."""
+    """Return the same texts with the fewest states, by refinement of a partition (Moore)."""
     groups = [int(final) for final in automaton.final]
     while True:
         signatures = [

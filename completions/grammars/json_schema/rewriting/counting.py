@@ -94,7 +94,7 @@ def _expand_contains(
 
 
 def _is_implied(shape: Array, contains: Contains, read: Callable[[Node], Union]) -> bool:
-    """Whether the other constraints already make enough items instances."""
+    """Return whether the other constraints already make enough items instances."""
     wrong = negate(contains.node)
     count = sum(
         not read(combine(shape.get_item(index), wrong))
@@ -130,7 +130,7 @@ def _expand_unique(shape: Array, read: Callable[[Node], Union], pointer: str) ->
 
 
 def _list_values(union: Union) -> list[Any] | None:
-    """The values of a union, if they are finitely many."""
+    """Return the values of a union, if they are finitely many."""
     values: list[Any] = []
     for shape in union:
         if isinstance(shape, Null):
@@ -175,7 +175,7 @@ def _check_few(results: list[Object], pointer: str) -> None:
 
 
 def _expand_some(shape: Object, some: Some) -> Iterator[Object]:
-    """One alternative for each property that may be the wanted one."""
+    """Yield one alternative for each property that may be the wanted one."""
     if some.misnamed:
         advice = (
             "not, oneOf and if would require a name that violates it, which is not supported; list "
@@ -206,7 +206,7 @@ def _expand_some(shape: Object, some: Some) -> Iterator[Object]:
 
 
 def _add_another(shape: Object) -> Iterator[Object]:
-    """An undeclared property beside each choice of the declared ones."""
+    """Yield an undeclared property beside each choice of the declared ones."""
     optional = _list_optional(shape)
     if 2 ** len(optional) > MAX_ALTERNATIVES:
         advice = f"give at most {MAX_ALTERNATIVES.bit_length() - 1} optional properties beside it"
@@ -237,7 +237,7 @@ def _list_optional(shape: Object) -> list[str]:
 
 
 def _restrict_to(shape: Object, chosen: tuple[str, ...]) -> Object:
-    """The object with these of its optional properties, and without the others."""
+    """Return the object with these of its optional properties, and without the others."""
     absent: dict[str, Node] = {name: False for name in _list_optional(shape) if name not in chosen}
     return replace(
         shape, properties={**shape.properties, **absent}, required=(*shape.required, *chosen)
@@ -275,7 +275,7 @@ def _expand_max(shape: Object, optional: list[str], high: int) -> Iterator[Objec
 
 
 def _expand_min(shape: Object, optional: list[str], missing: int) -> Iterator[Object]:
-    """One alternative for each choice of the first properties that are present."""
+    """Yield one alternative for each choice of the first properties that are present."""
     for size in range(missing + 1):
         whole = size == missing
         if not whole and shape.is_closed:

@@ -16,13 +16,13 @@ _BESIDE_A_REFERENCE = frozenset(("$ref", "$schema", "$id", "id", "$defs", "defin
 
 
 def detect_draft(root: Mapping[str, Any]) -> int:
-    """The number of the draft that a schema names; without one it is the latest."""
+    """Return the number of the draft that a schema names; without one it is the latest."""
     match = _DRAFT.fullmatch(str(root.get("$schema", "")))
     return int(match[1]) if match else LATEST
 
 
 def find_without_effect(schema: Mapping[str, Any], draft: int) -> dict[str, str]:
-    """The keywords of a schema that its draft ignores, with the reason."""
+    """Return the keywords of a schema that its draft ignores, with the reason."""
     keywords = {
         keyword: f"{keyword} has no effect in draft-0{draft}"
         for keyword in schema

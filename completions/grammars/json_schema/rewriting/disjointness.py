@@ -15,7 +15,8 @@ _LEVELS = 3
 
 
 def are_disjoint(options: list[Node], reader: Reader) -> bool:
-    """Whether no value is an instance of two of them. False if that cannot be decided cheaply."""
+    """Return whether no value is an instance of two of them. False if that cannot be decided
+    cheaply."""
     if len(options) < 2 or _are_distinguished(options, reader):
         return True
     close = [
@@ -34,7 +35,7 @@ def are_disjoint(options: list[Node], reader: Reader) -> bool:
 
 
 def _are_distinguished(options: list[Node], reader: Reader) -> bool:
-    """Whether all are objects with a required property whose values differ in each."""
+    """Return whether all are objects with a required property whose values differ in each."""
     followed = [_follow(option, reader) for option in options]
     if not all(isinstance(node, dict) and _list_types(node) == {"object"} for node in followed):
         return False
@@ -51,13 +52,13 @@ def _are_distinguished(options: list[Node], reader: Reader) -> bool:
 
 
 def _list_values(node: dict[str, Any], name: str, reader: Reader) -> set[str] | None:
-    """The values of a property, if they are listed."""
+    """Return the values of a property, if they are listed."""
     inner = _follow(node.get("properties", {}).get(name, True), reader)
     return _list_constants(inner) if isinstance(inner, dict) else None
 
 
 def _are_different(one: Node, other: Node, reader: Reader, levels: int) -> bool:
-    """Whether types, listed values, or required properties show that two schemas differ."""
+    """Return whether types, listed values, or required properties show that two schemas differ."""
     one, other = _follow(one, reader), _follow(other, reader)
     if not isinstance(one, dict) or not isinstance(other, dict):
         return one is False or other is False
@@ -95,7 +96,7 @@ def _list_constants(node: dict[str, Any]) -> set[str] | None:
 
 
 def _list_types(node: dict[str, Any]) -> set[str]:
-    """The types that a schema names; empty if it names none."""
+    """Return the types that a schema names; empty if it names none."""
     if "const" in node or "enum" in node:
         values = [node["const"]] if "const" in node else node["enum"]
         return {_get_type(value) for value in values}

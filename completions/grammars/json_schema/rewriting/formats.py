@@ -23,8 +23,8 @@ _FRACTION = r"(?:\.[0-9]+)?"
 
 
 def _make_leap_second(hour: int) -> str:
-    """The leap seconds whose local time has this hour: 23:59:60 in UTC, so that the offset follows
-    from the time. Only offsets of whole quarters of an hour, as all zones have today."""
+    """Return the leap seconds whose local time has this hour: 23:59:60 in UTC, so that the offset
+    follows from the time. Only offsets of whole quarters of an hour, as all zones have today."""
     east, west = f"\\+{hour:02}", f"-{23 - hour:02}"
     minutes = {
         "59": rf"(?:\+{(hour + 1) % 24:02}:00|{west}:00)",
@@ -47,10 +47,9 @@ _DURATION = rf"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+
 
 
 def _make_label(edge: str, inner: str, first: str = "") -> str:
-    """A label of up to 63 characters that begins with `first`, by default `edge`, and ends with
-    `edge`. RFC 5890, 2.3.1: one with
-    hyphens as its third and fourth character is reserved, or an A-label (xn--), whose Punycode no
-    regular expression can check."""
+    """Return a label of up to 63 characters that begins with `first`, by default `edge`, and ends
+    with `edge`. RFC 5890, 2.3.1: one with hyphens as its third and fourth character is reserved, or
+    an A-label (xn--), whose Punycode no regular expression can check."""
     long = rf"{inner}(?:{edge}{inner}{{0,59}}{edge}|-{edge}(?:{inner}{{0,58}}{edge})?)"
     return rf"{first or edge}(?:{inner}?{edge}|{long})?"
 
@@ -201,13 +200,14 @@ def _is_count(value: Any) -> bool:
 
 
 def get_pattern(name: Any) -> str:
-    """A pattern of the texts of a format; empty if the format is unknown."""
+    """Return a pattern of the texts of a format; empty if the format is unknown."""
     pattern = PATTERNS.get(name, "") if isinstance(name, str) else ""
     return f"^(?:{pattern})$" if pattern else ""
 
 
 def write_format(node: dict[str, Any]) -> dict[str, Any] | None:
-    """A schema with a pattern in place of a format that llguidance lacks; None if it has none."""
+    """Return a schema with a pattern in place of a format that llguidance lacks; None if it has
+    none."""
     name = node.get("format")
     if name in NATIVE or not (pattern := get_pattern(name)):
         return None

@@ -52,7 +52,7 @@ class CircularError(Exception):
 
 
 class Reader:
-    """Reads the schemas of one request."""
+    """Reader of the schemas of one request."""
 
     def __init__(
         self, resolve: Callable[[str], tuple[str, Any] | None], pointers: Mapping[int, str]
@@ -67,7 +67,7 @@ class Reader:
         self._readings = self._work = self._looks = 0
 
     def read(self, node: Node, pointer: str, *, positive: bool = True) -> Union:
-        """Raises TooLargeError and CircularError."""
+        """Raise TooLargeError and CircularError."""
         if isinstance(node, bool):
             return make_everything() if node is positive else []
         cached = self._known.get((id(node), positive))
@@ -96,7 +96,7 @@ class Reader:
         return meet(one, other, self.is_possible)
 
     def is_possible(self, shape: Shape) -> bool:
-        """Whether a value may have this shape. True if that cannot be decided cheaply.
+        """Return whether a value may have this shape. True if that cannot be decided cheaply.
 
         Raises TooLargeError when a request asks too often.
         """
@@ -134,8 +134,8 @@ class Reader:
         return all(self._is_possible(shape.get_property(name)) for name in shape.required)
 
     def _is_possible(self, node: Node) -> bool:
-        """Whether a value may match. Reads only schemas that were combined from others, since only
-        they can be impossible without notice."""
+        """Return whether a value may match. Reads only schemas that were combined from others,
+        since only they can be impossible without notice."""
         if isinstance(node, bool):
             return node
         if node.keys() != {"allOf"} or self._looks >= MAX_LOOKS:
@@ -151,7 +151,7 @@ class Reader:
     def _iter_readings(
         self, node: Mapping[str, Any], pointer: str, base: Union
     ) -> Iterator[Reading]:
-        """The groups of a schema. `base` is what the groups before this one leave."""
+        """Yield the groups of a schema. `base` is what the groups before this one leave."""
         yield from iter_plain_readings(node, pointer)
         if node.keys() & {"properties", "patternProperties", "additionalProperties"}:
             yield self._read_properties(node, pointer)

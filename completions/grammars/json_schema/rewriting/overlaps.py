@@ -19,7 +19,8 @@ MAX_COMPARED = 16
 
 
 def have_common_names(patterns: Mapping[str, Node]) -> bool:
-    """Whether a name may have two of the patterns. False if that cannot be decided cheaply."""
+    """Return whether a name may have two of the patterns. False if that cannot be decided
+    cheaply."""
     if len(patterns) > MAX_COMPARED:
         return False
     try:
@@ -29,7 +30,7 @@ def have_common_names(patterns: Mapping[str, Node]) -> bool:
 
 
 def split(patterns: Mapping[str, Node]) -> dict[str, Node]:
-    """The same constraints by patterns that share no names. Raises PatternError."""
+    """Return the same constraints by patterns that share no names. Raises PatternError."""
     return {
         pattern: _combine(patterns[each] for each in chosen)
         for chosen, pattern in _split_regions(tuple(patterns))
@@ -39,7 +40,8 @@ def split(patterns: Mapping[str, Node]) -> dict[str, Node]:
 def intersect(
     mine: Mapping[str, Node], rest: Node, theirs: Mapping[str, Node], their_rest: Node
 ) -> dict[str, Node]:
-    """The patterns of two schemas together. A name with no pattern of one schema has its rest.
+    """Return the patterns of two schemas together. A name with no pattern of one schema has its
+    rest.
 
     Raises PatternError.
     """
@@ -74,7 +76,7 @@ def _intersect_by_region(
 
 
 def exclude_names(pattern: str, names: Iterable[str]) -> str:
-    """The pattern, except that it does not match these names. Raises PatternError."""
+    """Return the pattern, except that it does not match these names. Raises PatternError."""
     left = automata.compile_pattern(pattern) & automata.from_literals(names).complement()
     return pattern_writer.write_pattern(left)
 
@@ -92,7 +94,7 @@ def _have_common_names(one: str, other: str) -> bool:
 
 
 def _split_regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-    """The patterns that some name has together, each time with a pattern of all such names.
+    """Return the patterns that some name has together, each time with a pattern of all such names.
 
     Raises PatternError.
     """
@@ -108,7 +110,7 @@ def _split_regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str
 
 @lru_cache(maxsize=64)
 def _compute_regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
-    """The regions of patterns each of which shares names with another."""
+    """Return the regions of patterns each of which shares names with another."""
     if len(patterns) == 1:
         return [(patterns, patterns[0])]
     if len(patterns) > MAX_PATTERNS:

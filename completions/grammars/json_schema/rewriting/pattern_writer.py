@@ -16,7 +16,7 @@ Paths = dict[int, dict[int, list[str]]]
 
 
 def write_pattern(automaton: Automaton) -> str:
-    """A pattern that matches exactly the texts of the automaton. Raises TooManyStatesError.
+    """Return a pattern that matches exactly the texts of the automaton. Raises TooManyStatesError.
 
     An automaton without texts gives a pattern that nothing matches.
     """
@@ -54,7 +54,7 @@ def _compute_weight(texts: list[str]) -> int:
 
 
 def _find_live(automaton: Automaton) -> list[int]:
-    """The states from which a text may end."""
+    """Return the states from which a text may end."""
     before: dict[int, set[int]] = {}
     for state, row in enumerate(automaton.rows):
         for target in row:
@@ -106,7 +106,7 @@ def _alternate(texts: list[str]) -> str:
 
 
 def _factor(text: str) -> str:
-    """A pattern that can be concatenated with others."""
+    """Return a pattern that can be concatenated with others."""
     return _group(text) if _has_alternatives(text) else text
 
 

@@ -107,7 +107,7 @@ def _read_values(values: list[Any]) -> Reading:
 
 
 def _exclude_value(value: list[Any] | dict[str, Any]) -> Union:
-    """The arrays, or the objects, that are not this one."""
+    """Return the arrays, or the objects, that are not this one."""
     union: Union = []
     if isinstance(value, list):
         union = [Array(low=len(value) + 1)]
@@ -136,7 +136,7 @@ def _read_required(names: list[str]) -> Reading:
 def _make_count(
     at_least: Callable[[int], Shape], at_most: Callable[[int], Shape], *, low: bool
 ) -> Any:
-    """The reading of a keyword that bounds a count from below or from above."""
+    """Return the reading of a keyword that bounds a count from below or from above."""
     if low:
         return lambda count: Reading(
             lambda: make_only(at_least(count)), lambda: [at_most(count - 1)] if count else []

@@ -54,7 +54,7 @@ class Rewritten:
         return bool(self.pointers or self.renamed)
 
     def to_original(self, pointer: str) -> str:
-        """Where the client wrote what stands at a pointer of the rewritten schema."""
+        """Return where the client wrote what stands at a pointer of the rewritten schema."""
         pointer = self.replace_names(pointer)
         for prefix in self.pointers:
             if f"{pointer}/".startswith(f"{prefix}/"):
@@ -65,7 +65,7 @@ class Rewritten:
         return pointer
 
     def replace_names(self, pointer: str) -> str:
-        """The pointer with the patterns that the client wrote as names."""
+        """Return the pointer with the patterns that the client wrote as names."""
         if not self.names:
             return pointer
         new = old = ""
@@ -175,7 +175,7 @@ class _Walk:
         self._changes.append((node, {**annotations, **change}))
 
     def _make_refusal(self, error: Exception, node: dict[str, Any]) -> CannotWriteError:
-        """The refusal at the keyword because of which a schema is written anew."""
+        """Return the refusal at the keyword because of which a schema is written anew."""
         path, keyword = self._find_culprit(node, self._pointer)
         if not isinstance(error, CannotWriteError):
             return CannotWriteError(path, keyword, _give_advice(error, keyword))
@@ -185,7 +185,8 @@ class _Walk:
         return CannotWriteError(path, keyword, error.advice + inside)
 
     def _find_culprit(self, node: dict[str, Any], pointer: str) -> tuple[str, str]:
-        """The pointer and the name of the first keyword because of which a schema needs writing."""
+        """Return the pointer and the name of the first keyword because of which a schema needs
+        writing."""
         for keyword in node:
             if keyword in _WRITTEN_ANEW or (keyword == "uniqueItems" and node[keyword] is True):
                 return f"{pointer}/{keyword}", keyword
@@ -198,7 +199,8 @@ class _Walk:
         return f"{pointer}/{keyword}", keyword
 
     def _wrap_child(self, node: Node) -> Node:
-        """A schema inside a value. One of the client's is visited later; one made here, now."""
+        """Return a schema inside a value. One of the client's is visited later; one made here,
+        now."""
         if isinstance(node, bool):
             return node
         if id(node) in self._pointers:
@@ -224,7 +226,8 @@ class _Walk:
         return {"$ref": f"#/$defs/{definition}"}
 
     def _copy_clients(self, node: dict[str, Any]) -> Node:
-        """A schema of the client; a reference to it if it may contain the schema being written."""
+        """Return a schema of the client; a reference to it if it may contain the schema being
+        written."""
         pointer = self._pointers[id(node)]
         has_others = self._needs_rewriting(node) or any(
             isinstance(each, dict) for each in _iter_inside(node)
@@ -236,7 +239,7 @@ class _Walk:
         return {"$ref": reference}
 
     def _make(self, node: dict[str, Any]) -> Node:
-        """A combination made here that llguidance can intersect itself."""
+        """Return a combination made here that llguidance can intersect itself."""
         if node.keys() == {"allOf"}:
             return {"allOf": [self._wrap_child(inner) for inner in node["allOf"]]}
         self._waiting += [node]
@@ -289,7 +292,7 @@ def _give_advice(error: Exception, keyword: str) -> str:
 
 
 def _is_counted(node: Mapping[str, Any]) -> bool:
-    """Whether llguidance counts the properties of an object itself."""
+    """Return whether llguidance counts the properties of an object itself."""
     required = set(node.get("required", ()))
     if node.get("minProperties", 0) > len(required) + 1:
         return False  # names that are not declared may be generated twice
@@ -300,7 +303,7 @@ def _is_counted(node: Mapping[str, Any]) -> bool:
 
 
 def _iter_in_place(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas that apply to the same value, without references."""
+    """Yield the schemas that apply to the same value, without references."""
     for keyword in _IN_PLACE:
         for inner in node.get(keyword, ()):
             if isinstance(inner, dict):
@@ -309,7 +312,7 @@ def _iter_in_place(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _has_counts_inside(node: Mapping[str, Any]) -> bool:
-    """Whether a schema counts properties that another one declares."""
+    """Return whether a schema counts properties that another one declares."""
     combined = node.keys() & {"$ref", *_IN_PLACE}
     return bool(combined and node.keys() & _COUNTS) or any(
         each.keys() & _COUNTS for each in _iter_in_place(node)
@@ -327,7 +330,7 @@ def _iter_inside(node: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _iter_free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
-    """Names that no definition of a schema has."""
+    """Return names that no definition of a schema has."""
     taken = frozenset(root.get("$defs", ()))
     return (name for number in count() if (name := f"{stem}-{number}") not in taken)
 

@@ -25,7 +25,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def list_values(node: Node) -> list[Any] | None:
-    """The values of a schema that only lists values; None for any other schema."""
+    """Return the values of a schema that only lists values; None for any other schema."""
     if node is False:
         return []
     if isinstance(node, dict) and len(node) == 1:
@@ -37,7 +37,7 @@ def list_values(node: Node) -> list[Any] | None:
 
 
 def combine(one: Node, other: Node) -> Node:
-    """What both schemas accept."""
+    """Return what both schemas accept."""
     if one is False or other is False:
         return False
     parts: dict[str, Node] = {}
@@ -66,7 +66,7 @@ def _iter_conjuncts(node: Node) -> Iterable[Node]:
 
 
 def negate(node: Node) -> Node:
-    """What the schema does not accept."""
+    """Return what the schema does not accept."""
     if isinstance(node, bool):
         return not node
     if not node:
@@ -78,5 +78,6 @@ def negate(node: Node) -> Node:
 
 
 def serialize(node: Node) -> str:
-    """A key of a schema. Its order counts: it is the order in which properties are generated."""
+    """Return a key of a schema. Its order counts: it is the order in which properties are
+    generated."""
     return json.dumps(node, separators=(",", ":"))

@@ -38,7 +38,8 @@ _NAMES: dict[type, str] = {
 
 @dataclass(slots=True)
 class Writer:
-    """Writes unions of shapes. `read` and `is_possible` answer questions about names and values."""
+    """Writer of unions of shapes. `read` and `is_possible` answer questions about names and
+    values."""
 
     read: Callable[[Node], Union]
     is_possible: Callable[[Shape], bool]
@@ -46,7 +47,7 @@ class Writer:
     """A schema inside a value, rewritten."""
 
     def write(self, union: Union) -> Node:
-        """Raises CannotWriteError."""
+        """Raise CannotWriteError."""
         plain = [_NAMES[type(shape)] for shape in union if shape in ALL]
         if len(plain) == len(ALL):
             return True
@@ -119,7 +120,8 @@ class Writer:
         return schema
 
     def _apply_names(self, shape: Object) -> Object:
-        """The object without `propertyNames`: what it allows is declared, or has a pattern."""
+        """Return the object without `propertyNames`: what it allows is declared, or has a
+        pattern."""
         pointer = shape.names_at
         union: Union = [String()]
         for node in shape.names:
@@ -160,7 +162,8 @@ class Writer:
 
 
 def _exclude_properties(pattern: str, node: Node, properties: Mapping[str, Node]) -> str:
-    """The pattern without the declared names whose own schema does not include the pattern's."""
+    """Return the pattern without the declared names whose own schema does not include the
+    pattern's."""
     others = [
         name
         for name, own in properties.items()

@@ -129,7 +129,7 @@ class String:
             return False
 
     def list_texts(self) -> list[str]:
-        """The texts of a shape that lists them. Raises PatternError."""
+        """Return the texts of a shape that lists them. Raises PatternError."""
         assert self.values is not None
         checks = [(build_network(each), True) for each in self.patterns]
         checks += [(build_network(each), False) for each in self.lacking]
@@ -199,7 +199,7 @@ class Array:
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
     def trim(self) -> "Array":
-        """The same array, shortened before the first item that can have no value."""
+        """Return the same array, shortened before the first item that can have no value."""
         high = self.high
         for index in range(len(self.prefix) + 1):
             if self.get_item(index) is False and (high is None or high > index):
@@ -238,7 +238,7 @@ class Object:
     """The pointer of `propertyNames`."""
 
     def __and__(self, other: "Object") -> "Object":
-        """Raises PatternError."""
+        """Raise PatternError."""
         properties = {
             name: combine(node, other.get_property(name)) for name, node in self.properties.items()
         }
@@ -255,7 +255,7 @@ class Object:
         )  # fmt: skip
 
     def get_property(self, name: str) -> Node:
-        """The schema of the property with this name."""
+        """Return the schema of the property with this name."""
         if name in self.properties:
             return self.properties[name]
         nodes = [node for pattern, node in self.patterns.items() if is_match(pattern, name)]
@@ -270,7 +270,7 @@ class Object:
 
 
 def is_match(pattern: str, name: str) -> bool:
-    """Raises PatternError."""
+    """Raise PatternError."""
     return build_network(pattern).accepts(name)
 
 
@@ -296,7 +296,7 @@ def make_only(*shapes: Shape) -> Union:
 
 
 def meet(one: Union, other: Union, possible: Callable[[Shape], bool]) -> Union:
-    """The intersection, without the shapes that are not possible. Raises TooLargeError."""
+    """Return the intersection, without the shapes that are not possible. Raises TooLargeError."""
     shapes = [shape for shape in _iter_products(one, other) if possible(shape)]
     return simplify(shapes)
 
@@ -316,7 +316,7 @@ def _iter_products(one: Union, other: Union) -> Iterator[Shape]:
 
 
 def simplify(union: Union) -> Union:
-    """The union without repetitions, and without shapes beside all values of their type."""
+    """Return the union without repetitions, and without shapes beside all values of their type."""
     whole = {type(shape) for shape in union if shape in ALL}
     # Not by equality, under which the schemas {"const": 1} and {"const": true} are the same.
     shapes = {repr(shape): shape for shape in union if shape in ALL or type(shape) not in whole}

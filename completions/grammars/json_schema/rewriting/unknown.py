@@ -14,7 +14,7 @@ _SHORTEST = 4
 
 
 def suggest(keyword: str, constraints: Iterable[str]) -> str:
-    """The constraint that a keyword misspells; empty if it misspells none."""
+    """Return the constraint that a keyword misspells; empty if it misspells none."""
     if _PRIVATE.match(keyword):
         return ""
     letters = _normalize(keyword)
@@ -36,7 +36,8 @@ def _normalize(keyword: str) -> str:
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """Whether one letter more, less or different, or two letters exchanged, makes them equal."""
+    """Return whether one letter more, less or different, or two letters exchanged, makes them
+    equal."""
     if abs(len(one) - len(other)) > 1:
         return False
     same = 0
