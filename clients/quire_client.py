@@ -183,9 +183,11 @@ def _upload(file: Path, note: _Note) -> _Verb[str]:
     size = file.stat().st_size
     if size <= PART_BYTES:
         answer = yield from _send(
-            "POST", "/files", data={"purpose": "batch"},
+            "POST",
+            "/files",
+            data={"purpose": "batch"},
             file=("file", (file.name[:255], file.read_bytes())),
-        )  # fmt: skip
+        )
         note.keep(file=answer["id"])
         return str(answer["id"])
     try:
@@ -207,10 +209,16 @@ def _upload_in_parts(file: Path, size: int, note: _Note) -> _Verb[str | None]:
     """Send the parts that are missing. Returns the file's id; None if the file was deleted since
     an earlier client completed the upload."""
     if not note.values.get("upload"):
-        begun = yield from _send("POST", "/uploads", {
-            "filename": file.name[:255], "purpose": "batch", "bytes": size,
-            "mime_type": "application/jsonl",
-        })  # fmt: skip
+        begun = yield from _send(
+            "POST",
+            "/uploads",
+            {
+                "filename": file.name[:255],
+                "purpose": "batch",
+                "bytes": size,
+                "mime_type": "application/jsonl",
+            },
+        )
         note.keep(upload=begun["id"], parts=[], part_bytes=PART_BYTES)
     path, parts = f"/uploads/{note.values['upload']}", list(note.values["parts"])
     part_bytes = note.values["part_bytes"]  # an older client's parts may have another size
@@ -240,8 +248,9 @@ def _submit_file(file: Path, url: str, options: Body) -> _Verb[Body]:
             raise QuireError(
                 f"{file} was submitted as {entry['id']}, which this key cannot see: use the key "
                 f"that submitted it, or delete {note.path} to run all lines again",
-                error.status, error.code,
-            ) from error  # fmt: skip
+                error.status,
+                error.code,
+            ) from error
     batch = yield from _create(file, note, options, {"Idempotency-Key": entry["key"]})
     entry["id"] = batch["id"]
     note.keep()
@@ -337,9 +346,11 @@ def _map(
         "POST", "/files", data={"purpose": "batch"}, file=("file", ("rows.jsonl", content))
     )
     batch = yield from _send(
-        "POST", "/batches", {"input_file_id": sent["id"], "endpoint": CHAT},
+        "POST",
+        "/batches",
+        {"input_file_id": sent["id"], "endpoint": CHAT},
         headers={"Idempotency-Key": str(uuid.uuid4())},
-    )  # fmt: skip
+    )
     seen: set[str] = set()
     while True:
         batch = yield from _send("GET", f"/batches/{batch['id']}")
@@ -373,8 +384,9 @@ def _make_line(number: int, prompt: Any, schema: Body | None, body: Body) -> Bod
     request = {"messages": messages, **body}
     if schema is not None:
         request["response_format"] = {
-            "type": "json_schema", "json_schema": {"name": "answer", "schema": schema},
-        }  # fmt: skip
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema},
+        }
     return {"custom_id": str(number), "method": "POST", "url": CHAT, "body": request}
 
 
@@ -408,9 +420,14 @@ def _make_progress(batch: Body, prices: Body | None) -> Progress:
             + usage["output_tokens"] * prices["completion"]
         ) / 1_000_000
     return Progress(
-        batch["status"], counts["total"], counts["completed"], counts["failed"],
-        now.get("lines_per_second"), now.get("seconds_left"), cost,
-    )  # fmt: skip
+        batch["status"],
+        counts["total"],
+        counts["completed"],
+        counts["failed"],
+        now.get("lines_per_second"),
+        now.get("seconds_left"),
+        cost,
+    )
 
 
 def _read_first_url(file: Path) -> str:
@@ -513,9 +530,13 @@ def _make_request(client: httpx.Client | httpx.AsyncClient, step: _Send | _Save)
         headers = {"Range": f"bytes={size}-"} if size else {}
         return client.build_request("GET", step.path, headers=headers)
     return client.build_request(
-        step.method, step.path, json=step.body, data=step.data,
-        files=[step.file] if step.file else None, headers=dict(step.headers),
-    )  # fmt: skip
+        step.method,
+        step.path,
+        json=step.body,
+        data=step.data,
+        files=[step.file] if step.file else None,
+        headers=dict(step.headers),
+    )
 
 
 def _choose_mode(response: httpx.Response) -> str:
@@ -801,17 +822,20 @@ def _submit(quire: Quire, options: argparse.Namespace) -> int:
 def _make_fields(options: argparse.Namespace) -> Body:
     """Return the fields of a batch that the command line sets."""
     fields = {
-        "endpoint": options.endpoint, "completion_window": options.window,
-        "on_invalid": options.on_invalid, "receipts": options.receipts or None,
-    }  # fmt: skip
+        "endpoint": options.endpoint,
+        "completion_window": options.window,
+        "on_invalid": options.on_invalid,
+        "receipts": options.receipts or None,
+    }
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "quire", description="Batches of a Quire service, from another machine.",
+        "quire",
+        description="Batches of a Quire service, from another machine.",
         epilog="Environment: QUIRE_BASE_URL (default http://localhost:8000/v1), QUIRE_API_KEY.",
-    )  # fmt: skip
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     submit = verbs.add_parser("submit", help="upload a file of requests and run it as a batch")
     submit.add_argument("--wait", action="store_true", help="show progress, write the results")

@@ -260,11 +260,16 @@ TEMPLATES = [
 OIDC = {
     name.removeprefix("QUIRE_OIDC_"): os.environ.get(name, "").strip()
     for name in (
-        "QUIRE_OIDC_ISSUER", "QUIRE_OIDC_CLIENT_ID", "QUIRE_OIDC_CLIENT_SECRET",
-        "QUIRE_OIDC_CLIENT_SECRET_FILE", "QUIRE_OIDC_NAME", "QUIRE_OIDC_SCOPES",
-        "QUIRE_OIDC_GROUPS_CLAIM", "QUIRE_OIDC_ROLES",
+        "QUIRE_OIDC_ISSUER",
+        "QUIRE_OIDC_CLIENT_ID",
+        "QUIRE_OIDC_CLIENT_SECRET",
+        "QUIRE_OIDC_CLIENT_SECRET_FILE",
+        "QUIRE_OIDC_NAME",
+        "QUIRE_OIDC_SCOPES",
+        "QUIRE_OIDC_GROUPS_CLAIM",
+        "QUIRE_OIDC_ROLES",
     )
-}  # fmt: skip
+}
 AUTHENTICATION_BACKENDS = ["project.server.login_throttle.ThrottledBackend"]
 if OIDC["ISSUER"]:
     AUTHENTICATION_BACKENDS.append("completions.sign_in.backend.ProviderBackend")
@@ -286,9 +291,17 @@ UNFOLD = {
     "STYLES": ["/static/completions/admin.css"],
     "COLORS": {
         "primary": {
-            "50": "#f0fdfa", "100": "#ccfbf1", "200": "#99f6e4", "300": "#5eead4",
-            "400": "#2dd4bf", "500": "#14b8a6", "600": "#0f766e", "700": "#115e59",
-            "800": "#134e4a", "900": "#123f3c", "950": "#042f2e",
+            "50": "#f0fdfa",
+            "100": "#ccfbf1",
+            "200": "#99f6e4",
+            "300": "#5eead4",
+            "400": "#2dd4bf",
+            "500": "#14b8a6",
+            "600": "#0f766e",
+            "700": "#115e59",
+            "800": "#134e4a",
+            "900": "#123f3c",
+            "950": "#042f2e",
         }
     },
     "SIDEBAR": {
@@ -296,7 +309,7 @@ UNFOLD = {
         "command_search": True,
         "navigation": "completions.admin.navigation.make_items",
     },
-}  # fmt: skip
+}
 STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True  # serves from the packages, without collectstatic
 WHITENOISE_AUTOREFRESH = False

@@ -9,9 +9,14 @@ from completions.admin.display import NONE, make_label
 from completions.models import AuditEntry
 
 _TONES = {
-    "revoked": "revoked", "deleted": "revoked", "created": "active", "rotated": "draining",
-    "used": "running", "signed_in": "active", "refused": "revoked",
-}  # fmt: skip
+    "revoked": "revoked",
+    "deleted": "revoked",
+    "created": "active",
+    "rotated": "draining",
+    "used": "running",
+    "signed_in": "active",
+    "refused": "revoked",
+}
 
 
 @admin.register(AuditEntry)

@@ -11,12 +11,26 @@ NONE = "\N{EN DASH}"
 
 _UNITS = ((1, ""), (10**3, "k"), (10**6, "M"), (10**9, "G"), (10**12, "T"))
 _TONES = {
-    "completed": "good", "active": "good", "serving": "good", "loaded": "good",
-    "failed": "bad", "revoked": "bad", "unreachable": "bad", "no worker": "bad",
-    "running": "info", "in_progress": "info", "validating": "info", "finalizing": "info",
-    "cancelled": "warn", "cancelling": "warn", "expired": "warn", "draining": "warn",
-    "drained": "warn", "silent": "warn", "suspended": "warn",
-}  # fmt: skip
+    "completed": "good",
+    "active": "good",
+    "serving": "good",
+    "loaded": "good",
+    "failed": "bad",
+    "revoked": "bad",
+    "unreachable": "bad",
+    "no worker": "bad",
+    "running": "info",
+    "in_progress": "info",
+    "validating": "info",
+    "finalizing": "info",
+    "cancelled": "warn",
+    "cancelling": "warn",
+    "expired": "warn",
+    "draining": "warn",
+    "drained": "warn",
+    "silent": "warn",
+    "suspended": "warn",
+}
 
 
 def format_compact(number: float | None) -> str:

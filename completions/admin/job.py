@@ -154,9 +154,11 @@ class Timeline:
     def list_moments(self) -> list[tuple[str, str, str]]:
         """Return (event, clock time, time since arrival) for each known event."""
         rows = (
-            ("Accepted", 0.0), ("Claimed by a worker", self.claimed),
-            ("First token", self.first_token), ("Ended", self.end),
-        )  # fmt: skip
+            ("Accepted", 0.0),
+            ("Claimed by a worker", self.claimed),
+            ("First token", self.first_token),
+            ("Ended", self.end),
+        )
         return [
             (
                 name,
@@ -214,15 +216,24 @@ def _list_counts(facts: _JobFacts) -> list[tuple[str, str, str]]:
             generating = max(1, record.latency_ms - record.first_token_ms)
         rate = 1000 * record.completion_tokens / generating if generating else 0
         return [
-            ("Prompt tokens", format_exact(record.prompt_tokens),
-             f"{format_share(record.cached_tokens, record.prompt_tokens)} cached"),
-            ("Output tokens", format_exact(record.completion_tokens),
-             f"{format_share(record.forced_tokens, record.completion_tokens)} forced"),
-            ("Took", format_milliseconds(record.latency_ms),
-             f"first token {format_milliseconds(record.first_token_ms)}"),
+            (
+                "Prompt tokens",
+                format_exact(record.prompt_tokens),
+                f"{format_share(record.cached_tokens, record.prompt_tokens)} cached",
+            ),
+            (
+                "Output tokens",
+                format_exact(record.completion_tokens),
+                f"{format_share(record.forced_tokens, record.completion_tokens)} forced",
+            ),
+            (
+                "Took",
+                format_milliseconds(record.latency_ms),
+                f"first token {format_milliseconds(record.first_token_ms)}",
+            ),
             ("Speed", f"{format_compact(rate)}/s" if rate else NONE, "output tokens"),
             ("Cost", format_money(record.cost_nanos), ""),
-        ]  # fmt: skip
+        ]
     job = _get_either(facts.job)
     now = job.finished or timezone.now().timestamp()
     running = now - job.started if job.started else None

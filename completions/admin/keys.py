@@ -47,8 +47,12 @@ from completions.models.organizations import (
 from completions.usage import budgets
 
 GRACES = (
-    (0, "now"), (1, "in an hour"), (24, "in a day"), (168, "in a week"), (720, "in 30 days"),
-)  # fmt: skip
+    (0, "now"),
+    (1, "in an hour"),
+    (24, "in a day"),
+    (168, "in a week"),
+    (720, "in 30 days"),
+)
 """Hours for which the old secret still works after a rotation, with their labels."""
 
 
@@ -113,12 +117,15 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         (
             "Limits",
             [
-                "requests_per_minute", "tokens_per_minute", "max_concurrency",
-                "default_priority", "max_priority",
+                "requests_per_minute",
+                "tokens_per_minute",
+                "max_concurrency",
+                "default_priority",
+                "max_priority",
             ],
         ),
         ("Budgets", BUDGETS),
-    )  # fmt: skip
+    )
     changeable = ["name", *(name for _, names in groups for name in names)]
 
     # The list ------------------------------------------------------------------------------------
@@ -169,10 +176,12 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     @admin.display(description="Limits")
     def limits(self, key: ApiKey) -> SafeString:
         labels = (
-            (key.requests_per_minute, "req/min"), (key.tokens_per_minute, "tok/min"),
-            (key.max_concurrency, "at once"), (key.daily_token_budget, "tok/day"),
+            (key.requests_per_minute, "req/min"),
+            (key.tokens_per_minute, "tok/min"),
+            (key.max_concurrency, "at once"),
+            (key.daily_token_budget, "tok/day"),
             (key.monthly_token_budget, "tok/month"),
-        )  # fmt: skip
+        )
         parts = [f"{format_compact(value)} {unit}" for value, unit in labels if value]
         budget = read_limits(key).budget
         costs = ((budget.daily_cost, "day"), (budget.monthly_cost, "month"))
@@ -269,9 +278,11 @@ def _load_spent(key: ApiKey) -> dict[str, Any]:
 
 
 _SPENT: Sequence[tuple[str, Callable[[int], str]]] = (
-    ("Tokens today", format_compact), ("Tokens this month", format_compact),
-    ("Cost today", format_money), ("Cost this month", format_money),
-)  # fmt: skip
+    ("Tokens today", format_compact),
+    ("Tokens this month", format_compact),
+    ("Cost today", format_money),
+    ("Cost this month", format_money),
+)
 """Titles of what is spent, in the order of Budget and Spent."""
 
 

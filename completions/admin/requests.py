@@ -170,5 +170,7 @@ class RequestAdmin(ReadOnlyAdmin):
 def _show_moment(at: datetime) -> SafeString:
     return format_html(
         '<time datetime="{}" title="{} UTC">{}</time>',
-        at.isoformat(), f"{at:%Y-%m-%d %H:%M:%S}", format_ago(at, timezone.now()),
-    )  # fmt: skip
+        at.isoformat(),
+        f"{at:%Y-%m-%d %H:%M:%S}",
+        format_ago(at, timezone.now()),
+    )

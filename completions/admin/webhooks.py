@@ -32,10 +32,15 @@ class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
 @admin.register(WebhookDelivery)
 class WebhookDeliveryAdmin(ReadOnlyAdmin):
     list_display = [
-        "id", "type", "subject", make_column("To", lambda row: row.endpoint.url),
-        make_column("Status", lambda row: _show_state(row)), "attempts",
-        make_column("Answer", lambda row: row.error or row.status_code or NONE), "created_at",
-    ]  # fmt: skip
+        "id",
+        "type",
+        "subject",
+        make_column("To", lambda row: row.endpoint.url),
+        make_column("Status", lambda row: _show_state(row)),
+        "attempts",
+        make_column("Answer", lambda row: row.error or row.status_code or NONE),
+        "created_at",
+    ]
     list_filter = ["type", "endpoint"]
     list_select_related = ["endpoint"]
     search_fields = ["id", "subject"]

@@ -156,22 +156,41 @@ def load(path: Path, models_dir: Path) -> Catalog:
 
 
 _TYPES: dict[str, type] = {
-    "path": str, "hub": str, "wheel": str, "gguf": str, "sha256": str, "dtype": str,
-    "max_model_len": int, "max_num_seqs": int, "max_num_batched_tokens": int,
+    "path": str,
+    "hub": str,
+    "wheel": str,
+    "gguf": str,
+    "sha256": str,
+    "dtype": str,
+    "max_model_len": int,
+    "max_num_seqs": int,
+    "max_num_batched_tokens": int,
     "tensor_parallel_size": int,
-    "stream_interval": int, "kv_cache_bytes": int, "gpu_memory_utilization": float,
-    "enforce_eager": bool, "async_scheduling": bool, "grammar_threads": int,
-    "json_whitespace": str, "tool_format": str,
-    "think_tags": list, "thinking_switch": str, "adapters": dict,
-    "text_prompts": bool, "speculation": object, "stop_token_ids": list, "prices": dict,
+    "stream_interval": int,
+    "kv_cache_bytes": int,
+    "gpu_memory_utilization": float,
+    "enforce_eager": bool,
+    "async_scheduling": bool,
+    "grammar_threads": int,
+    "json_whitespace": str,
+    "tool_format": str,
+    "think_tags": list,
+    "thinking_switch": str,
+    "adapters": dict,
+    "text_prompts": bool,
+    "speculation": object,
+    "stop_token_ids": list,
+    "prices": dict,
     "repetition_penalty_scope": str,
     "logit_processors": dict,
-}  # fmt: skip
+}
 """The types of values; `object` for one of several types, which is checked when it is read."""
 _CHOICES = {
-    "dtype": DTYPES, "json_whitespace": JSON_WHITESPACES, "tool_format": TOOL_FORMAT_NAMES,
+    "dtype": DTYPES,
+    "json_whitespace": JSON_WHITESPACES,
+    "tool_format": TOOL_FORMAT_NAMES,
     "repetition_penalty_scope": PENALTY_SCOPES,
-}  # fmt: skip
+}
 
 _SPECULATION: Mapping[Any, bool] = {"auto": True, "off": False, True: True, False: False}
 _FORMER_KEYS = {"thinking_marks": "think_tags"}

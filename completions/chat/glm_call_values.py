@@ -19,13 +19,25 @@ _MAX_PARTS = 1000
 """How many parts of a schema are read for one argument, and how many values are compared with
 parts. A schema may be large, and lead back to itself."""
 _BOUNDS = {
-    "minimum": operator.ge, "exclusiveMinimum": operator.gt,
-    "maximum": operator.le, "exclusiveMaximum": operator.lt,
-}  # fmt: skip
+    "minimum": operator.ge,
+    "exclusiveMinimum": operator.gt,
+    "maximum": operator.le,
+    "exclusiveMaximum": operator.lt,
+}
 _CHECKED = {
-    "type", "enum", "const", "minLength", "maxLength", "items", "minItems", "maxItems",
-    "properties", "required", "additionalProperties", *_BOUNDS,
-}  # fmt: skip
+    "type",
+    "enum",
+    "const",
+    "minLength",
+    "maxLength",
+    "items",
+    "minItems",
+    "maxItems",
+    "properties",
+    "required",
+    "additionalProperties",
+    *_BOUNDS,
+}
 """Keywords that are checked; with any other, it is undecided whether a value is an instance."""
 _JOINING = ("$ref", "anyOf", "oneOf", "allOf")
 _OTHER = "other"
@@ -75,9 +87,12 @@ class ArgumentReader:
         return self._known[name]
 
     def _iter_alternatives(
-        self, schema: Any, beside: Schema = MappingProxyType({}), seen: set[str] | None = None,
+        self,
+        schema: Any,
+        beside: Schema = MappingProxyType({}),
+        seen: set[str] | None = None,
         depth: int = 0,
-    ) -> Iterator[Schema]:  # fmt: skip
+    ) -> Iterator[Schema]:
         """Yield the schemas that references and unions lead to, each with the keywords beside
         these. A reference is followed once on each way."""
         if schema is True:

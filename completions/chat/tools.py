@@ -12,8 +12,10 @@ from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode,
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 NO_ARGUMENTS: Mapping[str, Any] = {
-    "type": "object", "properties": {}, "additionalProperties": False,
-}  # fmt: skip
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
 """The schema of a tool without `parameters`: OpenAI's API defines it as an empty list."""
 
 

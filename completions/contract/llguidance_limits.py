@@ -10,9 +10,12 @@ from functools import partial
 from llguidance import LLParserLimits
 
 _make_limits = partial(
-    LLParserLimits, max_lexer_states=50_000, step_lexer_fuel=50_000, verbose_errors=False,
+    LLParserLimits,
+    max_lexer_states=50_000,
+    step_lexer_fuel=50_000,
+    verbose_errors=False,
     precompute_large_lexemes=False,
-)  # fmt: skip
+)
 # If the fuel runs out while llguidance precomputes large patterns, it drops texts without an error.
 ENGINE_LIMITS = _make_limits(step_max_items=20_000)
 """For grammars that the web tier has accepted. Its trial covers some texts only, and a step near

@@ -15,9 +15,15 @@ from completions.requests.model import find_entry
 
 OWNER = "quire"
 _EVERY_MODEL = (
-    "token_prompts", "ebnf", "regex", "json_schema", "structural_tag", "lark", "logprobs",
+    "token_prompts",
+    "ebnf",
+    "regex",
+    "json_schema",
+    "structural_tag",
+    "lark",
+    "logprobs",
     "hidden_states",
-)  # fmt: skip
+)
 """Capabilities that no model lacks."""
 
 

@@ -17,4 +17,4 @@ __all__ = [
     "ValidationResult",
     "Validator",
     "translate",
-]  # fmt: skip
+]

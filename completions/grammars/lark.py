@@ -195,8 +195,9 @@ def _move_to_line(line: int, diagnostics: Sequence[Diagnostic]) -> list[Diagnost
 
 def _find_culprit(message: str, grammars: list[dict[str, Any]]) -> int | None:
     """Return the index of the Lark text that a message is about, which shows the lines at fault."""
-    texts = {index: each["lark_grammar"] for index, each in enumerate(grammars)
-             if "lark_grammar" in each}  # fmt: skip
+    texts = {
+        index: each["lark_grammar"] for index, each in enumerate(grammars) if "lark_grammar" in each
+    }
     if len(grammars) > 1:
         quoted_lines = [(int(number), line) for number, line in _QUOTED_LINE.findall(message)]
         texts = {

@@ -242,6 +242,9 @@ class ChatChunks(Chunks):
 def _make_empty(index: int, delta: dict[str, Any]) -> dict[str, Any]:
     """Return the choice object of a chunk that has only a delta."""
     return {
-        "index": index, "delta": delta, "logprobs": None, "finish_reason": None,
+        "index": index,
+        "delta": delta,
+        "logprobs": None,
+        "finish_reason": None,
         "matched_stop": None,
-    }  # fmt: skip
+    }

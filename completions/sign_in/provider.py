@@ -33,8 +33,17 @@ STARTED = 8
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _OPTIONAL = ("userinfo_endpoint", "end_session_endpoint")
 _ALGORITHMS = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
 """Signatures that only the provider can make: neither `none`, nor HMAC with the client's secret."""
 
 

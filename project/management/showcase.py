@@ -27,9 +27,27 @@ _PERSON = {
     "additionalProperties": False,
 }
 _TOPICS = (
-    "rivers", "bread", "chess", "the moon", "trains", "bees", "salt", "violins", "maps", "rain",
-    "glass", "owls", "bridges", "tea", "clocks", "paper", "whales", "gardens", "coins", "wind",
-)  # fmt: skip
+    "rivers",
+    "bread",
+    "chess",
+    "the moon",
+    "trains",
+    "bees",
+    "salt",
+    "violins",
+    "maps",
+    "rain",
+    "glass",
+    "owls",
+    "bridges",
+    "tea",
+    "clocks",
+    "paper",
+    "whales",
+    "gardens",
+    "coins",
+    "wind",
+)
 
 
 class ShowcaseError(Exception):

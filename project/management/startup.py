@@ -33,8 +33,10 @@ def explain_errors() -> Iterator[None]:
             "and PORT to run another beside it."
         ) from error
     except (
-        entries.CatalogError, model_files.ModelFilesError, valkey.ValkeyUnavailableError,
-    ) as error:  # fmt: skip
+        entries.CatalogError,
+        model_files.ModelFilesError,
+        valkey.ValkeyUnavailableError,
+    ) as error:
         raise CommandError(str(error)) from error
     except DatabaseError as error:
         raise CommandError(f"the database cannot be used: {error}") from error

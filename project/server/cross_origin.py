@@ -20,10 +20,17 @@ _METHODS = b"GET, POST, PUT, PATCH, DELETE, HEAD"
 _NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,4096}")
 _MAX_AGE = b"600"
 """Seconds for which a browser remembers a preflight; Chrome takes at most 7,200."""
-_READABLE = frozenset({
-    b"cache-control", b"content-language", b"content-length", b"content-type", b"expires",
-    b"last-modified", b"pragma",
-})  # fmt: skip
+_READABLE = frozenset(
+    {
+        b"cache-control",
+        b"content-language",
+        b"content-length",
+        b"content-type",
+        b"expires",
+        b"last-modified",
+        b"pragma",
+    }
+)
 """Response headers that every page may read. A page may read the others that are exposed."""
 
 

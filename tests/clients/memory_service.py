@@ -53,12 +53,23 @@ class Service:
             self.bodies.append(json.loads(request.content))
         if path.startswith("/batches"):
             counts = {"total": 2, "completed": 1, "failed": 1}
-            return httpx.Response(200, json={
-                "id": "batch_1", "status": self.status, "request_counts": counts, "model": "m",
-                "output_file_id": "file-2", "error_file_id": None, "errors": None,
-                "usage": {"input_tokens": 3_000_000, "output_tokens": 500_000,
-                          "input_tokens_details": {"cached_tokens": 1_000_000}},
-            })  # fmt: skip
+            return httpx.Response(
+                200,
+                json={
+                    "id": "batch_1",
+                    "status": self.status,
+                    "request_counts": counts,
+                    "model": "m",
+                    "output_file_id": "file-2",
+                    "error_file_id": None,
+                    "errors": None,
+                    "usage": {
+                        "input_tokens": 3_000_000,
+                        "output_tokens": 500_000,
+                        "input_tokens_details": {"cached_tokens": 1_000_000},
+                    },
+                },
+            )
         if path.startswith("/models"):
             prices = {"prompt": 1.0, "cached_prompt": 0.1, "completion": 4.0}
             return httpx.Response(200, json={"prices_per_million_tokens": prices})

@@ -176,9 +176,13 @@ def test_a_closed_pipe_is_not_an_error(tmp_path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-c", program], stdout=writing, stderr=subprocess.PIPE, text=True,
-        cwd=Path(quire_client.__file__).parent, env={**os.environ, "QUIRE_API_KEY": "sk-a"},
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(quire_client.__file__).parent,
+        env={**os.environ, "QUIRE_API_KEY": "sk-a"},
+    )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -203,12 +207,21 @@ def test_a_wait_that_is_no_number_of_seconds_does_no_harm(service, wait) -> None
 @pytest.mark.parametrize(
     "url",
     [
-        "quire.example.com/v1", "ftp://quire/v1", "http:///v1", "http://::1:8000/v1", "//a",
-        "http://xn--a/v1", "http://quire..example.com/v1", f"http://{'a' * 64}/v1",
-        "http://quire:65536/v1", "http://quire:0/v1", "http://quire:-1/v1",
-        "http://quire/v1?key=a", "http://quire/v1#a",
+        "quire.example.com/v1",
+        "ftp://quire/v1",
+        "http:///v1",
+        "http://::1:8000/v1",
+        "//a",
+        "http://xn--a/v1",
+        "http://quire..example.com/v1",
+        f"http://{'a' * 64}/v1",
+        "http://quire:65536/v1",
+        "http://quire:0/v1",
+        "http://quire:-1/v1",
+        "http://quire/v1?key=a",
+        "http://quire/v1#a",
     ],
-)  # fmt: skip
+)
 def test_a_base_url_that_is_none_is_refused_at_once(url: str) -> None:
     with pytest.raises(QuireError, match=r"http://\[::1\]:8000/v1"):
         Quire(url, "sk-a")

@@ -15,9 +15,11 @@ def test_a_large_file_goes_in_parts(quire, service, large) -> None:
     completed, created = service.bodies
     assert completed == {"part_ids": ["part_1", "part_2", "part_3"]}
     assert created == {
-        "input_file_id": "file-1", "endpoint": "/v1/chat/completions", "completion_window": "24h",
+        "input_file_id": "file-1",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
         "metadata": {"for": "a test"},
-    }  # fmt: skip
+    }
 
 
 def test_an_interrupted_upload_goes_on_with_its_next_part(quire, service, large) -> None:

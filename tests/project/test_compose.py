@@ -126,8 +126,11 @@ def test_compose_itself_understands_the_files(files, tmp_path):
     def config(env_file: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*client, "--env-file", str(env_file), *named, "config"],
-            cwd=ROOT, env=environment, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
 
     example = ROOT / "deploy" / "compose.env.example"
     refused = config(example)
@@ -159,17 +162,23 @@ def environment_of(name: str, given: dict[str, str]) -> dict[str, str]:
 @pytest.mark.integration
 def test_django_finds_nothing_to_deplore_in_a_deployment_behind_tls(tmp_path):
     given = {
-        "QUIRE_SECRET_KEY": "s3cret-" * 10, "QUIRE_KEY_PEPPER": "pepper-" * 10,
-        "REDIS_PASSWORD": "a", "POSTGRES_PASSWORD": "b", "QUIRE_HTTPS": "true",
+        "QUIRE_SECRET_KEY": "s3cret-" * 10,
+        "QUIRE_KEY_PEPPER": "pepper-" * 10,
+        "REDIS_PASSWORD": "a",
+        "POSTGRES_PASSWORD": "b",
+        "QUIRE_HTTPS": "true",
         "QUIRE_ALLOWED_HOSTS": "api.example.com",
-    }  # fmt: skip
+    }
     environment = {**os.environ, **environment_of("web", given), "QUIRE_HOME": str(tmp_path)}
     assert environment["DATABASE_URL"] == "postgres://quire:b@postgres:5432/quire"
     assert environment["QUIRE_ALLOWED_HOSTS"] == "api.example.com,127.0.0.1"
     done = subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        cwd=ROOT, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "no issues" in done.stdout
     assert not (tmp_path / "secrets.json").exists()  # none had to be made up

@@ -95,8 +95,11 @@ def test_commands_and_probes_exist() -> None:
 
 def test_a_stopping_pod_outlives_the_grace_of_its_process() -> None:
     """20 s of uvicorn after 5 s in which the Service forgets the pod; 25 s of an engine worker."""
-    graces = {name: t["spec"]["terminationGracePeriodSeconds"] for name, t in TEMPLATES.items()
-              if name.startswith(("Deployment", "StatefulSet"))}  # fmt: skip
+    graces = {
+        name: t["spec"]["terminationGracePeriodSeconds"]
+        for name, t in TEMPLATES.items()
+        if name.startswith(("Deployment", "StatefulSet"))
+    }
     assert graces["Deployment web"] > 25
     assert graces["Deployment worker"] > 25
 
@@ -106,9 +109,11 @@ def test_every_pod_is_covered_by_a_network_policy() -> None:
     closed = [p for p in policies if p["spec"]["podSelector"] == {}]
     assert [p["spec"]["policyTypes"] for p in closed] == [["Ingress", "Egress"]]
     open_to_all = [
-        p["metadata"]["name"] for p in policies
-        for rule in p["spec"].get("ingress", []) if "from" not in rule
-    ]  # fmt: skip
+        p["metadata"]["name"]
+        for p in policies
+        for rule in p["spec"].get("ingress", [])
+        if "from" not in rule
+    ]
     assert open_to_all == ["web"]
 
 
@@ -120,8 +125,9 @@ def test_an_overlay_is_valid(name: str, tmp_path: Path) -> None:
             validate(resource, "1.34", strict=True)
     for scaled in (r for r in resources if r["kind"] == "ScaledObject"):
         target = scaled["spec"]["scaleTargetRef"]["name"]
-        (workers,) = [r for r in resources if r["metadata"]["name"] == target
-                      and r["kind"] == "Deployment"]  # fmt: skip
+        (workers,) = [
+            r for r in resources if r["metadata"]["name"] == target and r["kind"] == "Deployment"
+        ]
         assert "replicas" not in workers["spec"]
         model = workers["spec"]["template"]["metadata"]["labels"]["quire/model"]
         query = scaled["spec"]["triggers"][0]["metadata"]["query"]
@@ -134,9 +140,10 @@ def test_what_a_pod_reads_is_defined(name: str, tmp_path: Path) -> None:
     resources = built(name, tmp_path)
     names = {(r["kind"], r["metadata"]["name"]) for r in resources}
     settings = next(
-        r["data"] for r in resources
+        r["data"]
+        for r in resources
         if r["kind"] == "ConfigMap" and r["metadata"]["name"].startswith("settings-")
-    )  # fmt: skip
+    )
     for template in pods(resources).values():
         spec = template["spec"]
         for volume in spec.get("volumes", []):

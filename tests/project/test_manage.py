@@ -16,8 +16,11 @@ def test_a_closed_pipe_is_not_an_error():
     try:
         done = subprocess.run(
             [sys.executable, "manage.py", "help"],
-            cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
@@ -58,8 +61,10 @@ def test_an_engine_worker_loads_no_django_application():
 def test_a_wrong_setting_is_a_message_without_a_traceback(command, tmp_path):
     done = subprocess.run(
         [sys.executable, "manage.py", command],
-        cwd=ROOT, env={**os.environ, "QUIRE_HOME": str(tmp_path), "QUIRE_RESULT_TTL": "10m"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "QUIRE_HOME": str(tmp_path), "QUIRE_RESULT_TTL": "10m"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert done.stderr == "QUIRE_RESULT_TTL is '10m'; use a whole number\n"

@@ -25,9 +25,11 @@ def read(home, *names, **environment):
     inherited = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
     done = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=ROOT, env={**inherited, "QUIRE_HOME": str(home), **environment},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**inherited, "QUIRE_HOME": str(home), **environment},
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise ValueError(done.stderr)
     return json.loads(done.stdout)
@@ -80,9 +82,13 @@ def test_a_deep_home_gets_a_short_socket_of_its_own(tmp_path):
 
 def test_servers_that_are_given_are_used(tmp_path):
     found = read(
-        tmp_path, "REDIS_URL", "VALKEY_SOCKET", "DATABASES",
-        REDIS_URL="redis://r:1/2", DATABASE_URL="postgres://u:p@h:5/d",
-    )  # fmt: skip
+        tmp_path,
+        "REDIS_URL",
+        "VALKEY_SOCKET",
+        "DATABASES",
+        REDIS_URL="redis://r:1/2",
+        DATABASE_URL="postgres://u:p@h:5/d",
+    )
     assert (found["REDIS_URL"], found["VALKEY_SOCKET"]) == ("redis://r:1/2", "None")
     assert "postgresql" in found["DATABASES"]
     assert "pool" in found["DATABASES"]

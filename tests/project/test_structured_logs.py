@@ -41,9 +41,12 @@ def test_a_line_is_one_json_object(lines):
     (line,) = read()
     assert line.pop("timestamp").endswith("Z")
     assert line == {
-        "message": "two\nlines of text", "level": "info", "logger": "tests.lines",
-        "job_id": "cmpl-1", "request_id": "req_1",
-    }  # fmt: skip
+        "message": "two\nlines of text",
+        "level": "info",
+        "logger": "tests.lines",
+        "job_id": "cmpl-1",
+        "request_id": "req_1",
+    }
 
 
 @pytest.mark.parametrize("value", ["\x85", "\u2028", "\u2029"], ids=ascii)
@@ -139,8 +142,9 @@ def test_a_path_cannot_speak_to_a_terminal(caplog):
         access_log.write("GET", "/v1/\x1b[2Jé\n", 404, 0.1, {})
         access_log.write("GET", "/v1/größe", 404, 0.1, {})
     assert [record.getMessage() for record in caplog.records] == [
-        r"GET /v1/\x1b[2J\xe9\n 404", "GET /v1/größe 404",
-    ]  # fmt: skip
+        r"GET /v1/\x1b[2J\xe9\n 404",
+        "GET /v1/größe 404",
+    ]
 
 
 def test_a_path_does_not_fill_the_log(caplog):

@@ -77,8 +77,12 @@ def _make_options(unit: str, stacked: bool, legend: bool, prefix: str) -> dict[s
                 "display": legend,
                 "align": "start",
                 "labels": {
-                    "boxWidth": 22 if prefix == "line" else 7, "boxHeight": 7, "padding": 12,
-                    "usePointStyle": True, "pointStyle": prefix, "color": _TEXT,
+                    "boxWidth": 22 if prefix == "line" else 7,
+                    "boxHeight": 7,
+                    "padding": 12,
+                    "usePointStyle": True,
+                    "pointStyle": prefix,
+                    "color": _TEXT,
                     "font": {"size": 11},
                 },
             },
@@ -96,15 +100,17 @@ def _make_options(unit: str, stacked: bool, legend: bool, prefix: str) -> dict[s
                 "grid": {"color": _GRID},
                 "title": title,
                 "ticks": {
-                    **ticks, "maxTicksLimit": 5,
+                    **ticks,
+                    "maxTicksLimit": 5,
                     "format": {
-                        "notation": "compact", "minimumFractionDigits": 0,
+                        "notation": "compact",
+                        "minimumFractionDigits": 0,
                         "maximumFractionDigits": 3,
                     },
                 },
             },
         },
-    }  # fmt: skip
+    }
 
 
 def make_sparkline(values: Sequence[float], title: str) -> SafeString:
@@ -122,6 +128,11 @@ def make_sparkline(values: Sequence[float], title: str) -> SafeString:
     )
     return format_html(
         '<svg class="q-spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img">'
-        "<title>{}</title><path d=\"{}\"/></svg>",
-        width, height, width, height, title, drawn,
-    )  # fmt: skip
+        '<title>{}</title><path d="{}"/></svg>',
+        width,
+        height,
+        width,
+        height,
+        title,
+        drawn,
+    )

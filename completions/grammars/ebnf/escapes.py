@@ -9,15 +9,26 @@ from completions.grammars.exceptions import GrammarError
 from completions.grammars.messages import truncate
 
 _CONTROLS = {
-    "n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "a": "\a", "v": "\v",
-    "0": "\0", "e": "\x1b",
-}  # fmt: skip
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "b": "\b",
+    "f": "\f",
+    "a": "\a",
+    "v": "\v",
+    "0": "\0",
+    "e": "\x1b",
+}
 _IN_LITERALS = _CONTROLS | {character: character for character in "\"\\/'?"}
 _IN_CLASSES = _IN_LITERALS | {character: character for character in "^$.*+()[]{}|-"}
 _SHORTHANDS = {
-    "d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r\f\v",
-    "D": "^0-9", "W": "^A-Za-z0-9_", "S": r"^ \t\n\r\f\v",
-}  # fmt: skip
+    "d": "0-9",
+    "w": "A-Za-z0-9_",
+    "s": r" \t\n\r\f\v",
+    "D": "^0-9",
+    "W": "^A-Za-z0-9_",
+    "S": r"^ \t\n\r\f\v",
+}
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = {"u": 4, "U": 8}
 

@@ -17,12 +17,23 @@ _DIGITS: Ranges = ((0x30, 0x39),)
 _WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
 _SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
 _SHORTHANDS = {
-    "d": _DIGITS, "w": _WORD, "s": _SPACE, "D": code_points.invert(_DIGITS),
-    "W": code_points.invert(_WORD), "S": code_points.invert(_SPACE),
-}  # fmt: skip
+    "d": _DIGITS,
+    "w": _WORD,
+    "s": _SPACE,
+    "D": code_points.invert(_DIGITS),
+    "W": code_points.invert(_WORD),
+    "S": code_points.invert(_SPACE),
+}
 _CONTROLS = {
-    "n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00, "a": 0x07, "e": 0x1B,
-}  # fmt: skip
+    "n": 0x0A,
+    "r": 0x0D,
+    "t": 0x09,
+    "f": 0x0C,
+    "v": 0x0B,
+    "0": 0x00,
+    "a": 0x07,
+    "e": 0x1B,
+}
 _JSON_ESCAPED: Ranges = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
 _INLINE_FLAGS = re.compile(r"\(\?([isu]+)\)")
 _LOOKAHEAD = re.compile(r"\(\?[=!]")

@@ -20,4 +20,4 @@ __all__ = [
     "prepare",
     "screen",
     "translate",
-]  # fmt: skip
+]

@@ -28,9 +28,14 @@ _SPACES = Terminal("/[ \\t\\n\\r]{0,16}/", nullable=True, beginnings="/[ \\t\\n\
 """White space between tags. Bounded, so that a model cannot write it forever."""
 _MAX_UNIONS = 8
 _BEGINNINGS = {
-    "object": '"{"', "array": '"["', "string": r'"\""', "number": "/[0-9-]/",
-    "integer": "/[0-9-]/", "boolean": "/[tf]/", "null": '"n"',
-}  # fmt: skip
+    "object": '"{"',
+    "array": '"["',
+    "string": r'"\""',
+    "number": "/[0-9-]/",
+    "integer": "/[0-9-]/",
+    "boolean": "/[tf]/",
+    "null": '"n"',
+}
 _ANY_BEGINNING = r'/[{\["0-9tfn-]/'
 
 
@@ -62,15 +67,20 @@ STYLES = {
         Style("qwen_xml", "<parameter=", ">", "</parameter>"),
         Style("minimax_xml", '<parameter name="', '">', "</parameter>"),
         Style(
-            "deepseek_xml", f'<{_DSML}parameter name="', '" string="{mark}">',
+            "deepseek_xml",
+            f'<{_DSML}parameter name="',
+            '" string="{mark}">',
             f"</{_DSML}parameter>",
         ),
         Style(
-            "glm_xml", "<arg_key>", "</arg_key>{spaces}<arg_value>", "</arg_value>",
+            "glm_xml",
+            "<arg_key>",
+            "</arg_key>{spaces}<arg_value>",
+            "</arg_value>",
             r"/[^<>\s]([^<>\n]*[^<>\s])?/",
         ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,13 @@ def _follow(matcher: LLMatcher, tokenizer: LLTokenizer) -> list[int | None]:
 def _measure_work(grammar: str, tokenizer: LLTokenizer, path: list[int | None]) -> int:
     """Return what llguidance counts along a path, per token, in nodes of the trie of tokens."""
     start = LLInterpreter(
-        tokenizer, grammar, enable_backtrack=False, enable_ff_tokens=False, log_level=0,
+        tokenizer,
+        grammar,
+        enable_backtrack=False,
+        enable_ff_tokens=False,
+        log_level=0,
         limits=VALIDATION_LIMITS,
-    )  # fmt: skip
+    )
     start.start_without_prompt()
     following, work, steps = start.deep_copy(), 0, 0
     for token in path:

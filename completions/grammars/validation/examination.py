@@ -119,9 +119,13 @@ def _make_refusal(
 
 def _dump_error(error: GrammarError) -> dict[str, Any]:
     return {
-        "code": error.code, "field": error.field, "message": error.message,
-        "line": error.line, "column": error.column, "pointer": error.pointer,
-    }  # fmt: skip
+        "code": error.code,
+        "field": error.field,
+        "message": error.message,
+        "line": error.line,
+        "column": error.column,
+        "pointer": error.pointer,
+    }
 
 
 def _load_error(fields: Mapping[str, Any]) -> GrammarError:

@@ -22,9 +22,19 @@ MAX_FORCED = 200_000
 """Characters that repetitions may write out. llguidance follows a forced text to its end, which
 takes some 3 s for 1 MB."""
 MAX_OCCURRENCES = {
-    "$ref": 50, "(": 200, "multipleOf": 1, '"not': 20, '"oneOf': 20, '"if': 20,
-    "(?=": 3, "(?!": 3, "(?<=": 3, "(?<!": 3, "\\b": 6, "\\B": 6,
-}  # fmt: skip
+    "$ref": 50,
+    "(": 200,
+    "multipleOf": 1,
+    '"not': 20,
+    '"oneOf': 20,
+    '"if': 20,
+    "(?=": 3,
+    "(?!": 3,
+    "(?<=": 3,
+    "(?<!": 3,
+    "\\b": 6,
+    "\\B": 6,
+}
 """llguidance multiplies several `multipleOf`, beyond its own limits on time and memory. Schemas are
 rewritten in Python, so 150 negations of patterns would slow the event loop for two seconds, and so
 would ten look-aheads that need too many states."""

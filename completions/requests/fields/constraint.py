@@ -26,15 +26,29 @@ from completions.requests.fields.vllm import (
 )
 
 CONSTRAINTS = (
-    "ebnf", "regex", "json_schema", "response_format", "structural_tag", "grammar",
-    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-)  # fmt: skip
+    "ebnf",
+    "regex",
+    "json_schema",
+    "response_format",
+    "structural_tag",
+    "grammar",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
 """GET /v1/models lists the kinds of constraints too: `_EVERY_MODEL` in endpoints/models.py."""
 _OLDER_NAMES = {"guided_json": "json_schema", "guided_regex": "regex"}
 _JSON_CONSTRAINTS = (
-    "json_schema", "response_format", "structural_tag", "guided_json", "structured_outputs.json",
-    "structured_outputs.json_object", "structured_outputs.structural_tag",
-)  # fmt: skip
+    "json_schema",
+    "response_format",
+    "structural_tag",
+    "guided_json",
+    "structured_outputs.json",
+    "structured_outputs.json_object",
+    "structured_outputs.structural_tag",
+)
 _JSON_GRAMMARS = ("json_schema", "llguidance")
 """Types of `grammar` whose output may be JSON."""
 

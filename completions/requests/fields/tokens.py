@@ -99,10 +99,12 @@ class LogitBiasField(Field):
             "type": "object",
             "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},
             "additionalProperties": {
-                "type": "number", "minimum": LOGIT_BIAS.low, "maximum": LOGIT_BIAS.high,
+                "type": "number",
+                "minimum": LOGIT_BIAS.low,
+                "maximum": LOGIT_BIAS.high,
             },
             "maxProperties": MAX_BIASES,
-        }  # fmt: skip
+        }
 
     def read(self, data: Any, model: Any = None) -> dict[int, float]:
         expect(data, dict, "an object")

@@ -18,13 +18,23 @@ from tests.completions.conftest import Tenant
 def batch(owner: Tenant) -> Batch:
     now = timezone.now()
     return Batch.objects.create(
-        organization=owner.organization, api_key=owner.key, endpoint="/v1/completions",
-        model="tiny", job_prefix="cmpl-", input_file_id="file-gone", completion_window="24h",
-        output_seconds=60, status=BatchStatus.IN_PROGRESS, total=400, completed=197, failed=3,
-        created_at=now - timedelta(minutes=5), in_progress_at=now - timedelta(minutes=4),
+        organization=owner.organization,
+        api_key=owner.key,
+        endpoint="/v1/completions",
+        model="tiny",
+        job_prefix="cmpl-",
+        input_file_id="file-gone",
+        completion_window="24h",
+        output_seconds=60,
+        status=BatchStatus.IN_PROGRESS,
+        total=400,
+        completed=197,
+        failed=3,
+        created_at=now - timedelta(minutes=5),
+        in_progress_at=now - timedelta(minutes=4),
         expires_at=now + timedelta(hours=23, minutes=30),
         pace=[[now.timestamp() - 50, 100]],
-    )  # fmt: skip
+    )
 
 
 def page_of(admin: Client, batch: Batch) -> str:

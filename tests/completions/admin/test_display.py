@@ -13,13 +13,29 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (0, "0"), (999, "999"), (1000, "1k"), (12_345, "12.3k"), (123_456, "123k"),
-        (1_500_000, "1.5M"), (68_400_000, "68.4M"), (0.25, "0.25"), (None, display.NONE),
-        (999.4, "999"), (999.7, "1k"), (999_499, "999k"), (999_999, "1M"), (99_960, "100k"),
-        (999_999_999, "1G"), (999_999_999_999, "1T"), (10**15, "1000T"), (-999_999, "-1M"),
-        (1234.5, "1.23k"), (12.34, "12.3"), (0.9999, "1"),
+        (0, "0"),
+        (999, "999"),
+        (1000, "1k"),
+        (12_345, "12.3k"),
+        (123_456, "123k"),
+        (1_500_000, "1.5M"),
+        (68_400_000, "68.4M"),
+        (0.25, "0.25"),
+        (None, display.NONE),
+        (999.4, "999"),
+        (999.7, "1k"),
+        (999_499, "999k"),
+        (999_999, "1M"),
+        (99_960, "100k"),
+        (999_999_999, "1G"),
+        (999_999_999_999, "1T"),
+        (10**15, "1000T"),
+        (-999_999, "-1M"),
+        (1234.5, "1.23k"),
+        (12.34, "12.3"),
+        (0.9999, "1"),
     ],
-)  # fmt: skip
+)
 def test_compact_numbers(number: float | None, text: str) -> None:
     assert display.format_compact(number) == text
 
@@ -27,10 +43,15 @@ def test_compact_numbers(number: float | None, text: str) -> None:
 @pytest.mark.parametrize(
     ("nanos", "text"),
     [
-        (0, "0.00"), (1234 * 10**9, "1,234.00"), (10**9, "1.00"), (355_700_000, "0.3557"),
-        (100_000, "0.0001"), (99_999, "< 0.0001"), (None, display.NONE),
+        (0, "0.00"),
+        (1234 * 10**9, "1,234.00"),
+        (10**9, "1.00"),
+        (355_700_000, "0.3557"),
+        (100_000, "0.0001"),
+        (99_999, "< 0.0001"),
+        (None, display.NONE),
     ],
-)  # fmt: skip
+)
 def test_money_has_the_digits_that_its_size_needs(nanos: int | None, text: str) -> None:
     assert display.format_money(nanos) == text
 
@@ -38,11 +59,17 @@ def test_money_has_the_digits_that_its_size_needs(nanos: int | None, text: str) 
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [
-        (0, "0 ms"), (840, "840 ms"), (999.9, "1 s"), (1250, "1.25 s"), (59_990, "1 min"),
-        (65_000, "1 min 5 s"), (7_500_000, "2 h 5 min"), (273_600_000, "3 d 4 h"),
+        (0, "0 ms"),
+        (840, "840 ms"),
+        (999.9, "1 s"),
+        (1250, "1.25 s"),
+        (59_990, "1 min"),
+        (65_000, "1 min 5 s"),
+        (7_500_000, "2 h 5 min"),
+        (273_600_000, "3 d 4 h"),
         (None, display.NONE),
     ],
-)  # fmt: skip
+)
 def test_durations_are_written_in_the_unit_that_suits_them(
     milliseconds: float | None, text: str
 ) -> None:

@@ -23,28 +23,46 @@ def written(owner: Tenant) -> dict[str, str]:
     owner.key.save()
     owner.organization.save()
     request = record(
-        owner, 1, status="failed", error_code=EVIL[:64], model=EVIL, adapter=EVIL, worker=EVIL,
-        request_id=EVIL[:64], parameters={EVIL: EVIL, "stop": [EVIL], "user": EVIL},
-    )  # fmt: skip
+        owner,
+        1,
+        status="failed",
+        error_code=EVIL[:64],
+        model=EVIL,
+        adapter=EVIL,
+        worker=EVIL,
+        request_id=EVIL[:64],
+        parameters={EVIL: EVIL, "stop": [EVIL], "user": EVIL},
+    )
     whose = {"organization": owner.organization, "api_key": owner.key}
     file = File.objects.create(
         **whose, filename=EVIL, purpose=FilePurpose.BATCH, bytes=1, content="nowhere"
     )
     batch = Batch.objects.create(
-        **whose, endpoint="/v1/completions", model=EVIL, job_prefix="cmpl-",
-        input_file_id=file.id, completion_window="24h", output_seconds=60, metadata={EVIL: EVIL},
-        status=BatchStatus.FAILED, expires_at=timezone.now() + timedelta(hours=1),
+        **whose,
+        endpoint="/v1/completions",
+        model=EVIL,
+        job_prefix="cmpl-",
+        input_file_id=file.id,
+        completion_window="24h",
+        output_seconds=60,
+        metadata={EVIL: EVIL},
+        status=BatchStatus.FAILED,
+        expires_at=timezone.now() + timedelta(hours=1),
         errors=[{"code": EVIL, "message": EVIL, "param": EVIL, "line": 1}],
-    )  # fmt: skip
+    )
     base = "/admin/completions"
     return {
-        "key": f"{base}/apikey/{owner.key.pk}/change/", "keys": f"{base}/apikey/",
+        "key": f"{base}/apikey/{owner.key.pk}/change/",
+        "keys": f"{base}/apikey/",
         "organizations": f"{base}/organization/",
-        "request": f"/admin/jobs/{request.job_id}/", "requests": f"{base}/usagerecord/",
-        "file": f"{base}/file/{file.id}/change/", "files": f"{base}/file/",
-        "batch": f"{base}/batch/{batch.id}/change/", "batches": f"{base}/batch/",
+        "request": f"/admin/jobs/{request.job_id}/",
+        "requests": f"{base}/usagerecord/",
+        "file": f"{base}/file/{file.id}/change/",
+        "files": f"{base}/file/",
+        "batch": f"{base}/batch/{batch.id}/change/",
+        "batches": f"{base}/batch/",
         "dashboard": "/admin/?period=1h",
-    }  # fmt: skip
+    }
 
 
 def test_no_page_runs_what_a_client_wrote(admin: Client, written: dict[str, str]) -> None:

@@ -28,9 +28,17 @@ REQUEST = {
 
 def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> None:
     job = NewJob(
-        job_id, "background", "tiny", tenant.organization.pk, tenant.key.pk, REQUEST, {},
-        time.time() + 60, 60, request_id="trace-1",
-    )  # fmt: skip
+        job_id,
+        "background",
+        "tiny",
+        tenant.organization.pk,
+        tenant.key.pk,
+        REQUEST,
+        {},
+        time.time() + 60,
+        60,
+        request_id="trace-1",
+    )
     submit_durable(JobStore(client, settings.REDIS_PREFIX), [job])
 
 
@@ -79,9 +87,11 @@ def test_prompts_are_shown_where_they_are_stored(
     page = admin.get("/admin/jobs/cmpl-1/").content.decode()
     assert "was not stored" in page
     StoredPrompt.objects.create(
-        job_id="cmpl-1", organization=owner.organization, request=compress_json(REQUEST),
+        job_id="cmpl-1",
+        organization=owner.organization,
+        request=compress_json(REQUEST),
         created_at=timezone.now(),
-    )  # fmt: skip
+    )
     assert "ABC" in admin.get("/admin/jobs/cmpl-1/").content.decode()
     Organization.objects.update(store_prompts=False)
     assert "ABC" not in admin.get("/admin/jobs/cmpl-1/").content.decode()

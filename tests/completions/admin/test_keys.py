@@ -91,9 +91,13 @@ def test_editing_a_key_is_announced(
     page = admin.get(f"{KEYS}{owner.key.pk}/change/").content.decode()
     assert "gone (no longer served)" in page
     form = {
-        "name": "renamed", "allowed_models": ["tiny"], "organization": "999", "digest": "x",
-        "max_priority": 0, **POLICY,
-    }  # fmt: skip
+        "name": "renamed",
+        "allowed_models": ["tiny"],
+        "organization": "999",
+        "digest": "x",
+        "max_priority": 0,
+        **POLICY,
+    }
     with django_capture_on_commit_callbacks(execute=True):
         response = admin.post(f"{KEYS}{owner.key.pk}/change/", form)
     assert response.status_code == 302
@@ -188,10 +192,16 @@ def test_the_list_says_when_a_key_ends(admin: Client, owner: Tenant, stranger: T
 
 def test_a_clone_has_the_policy_and_a_secret_of_its_own(admin: Client, owner: Tenant) -> None:
     ApiKey.objects.filter(pk=owner.key.pk).update(
-        name="x" * 98, role="admin", scopes=["batches"], allowed_models=["tiny"],
-        allowed_networks=["10.0.0.0/8"], requests_per_minute=60, max_priority=7,
-        daily_cost_budget=5, max_enqueued_tokens=900,
-    )  # fmt: skip
+        name="x" * 98,
+        role="admin",
+        scopes=["batches"],
+        allowed_models=["tiny"],
+        allowed_networks=["10.0.0.0/8"],
+        requests_per_minute=60,
+        max_priority=7,
+        daily_cost_budget=5,
+        max_enqueued_tokens=900,
+    )
     page = admin.get(f"{KEYS}{owner.key.pk}/change/").content.decode()
     assert f"{KEYS}add/?like={owner.key.pk}" in page
     asked = admin.get(f"{KEYS}add/?like={owner.key.pk}")
@@ -218,9 +228,12 @@ def test_cloning_an_unknown_key_shows_an_empty_form(
 
 def test_networks_are_entered_one_per_line(admin: Client, owner: Tenant) -> None:
     form = {
-        "name": "n", "role": "member", "default_priority": 0, "max_priority": 0,
+        "name": "n",
+        "role": "member",
+        "default_priority": 0,
+        "max_priority": 0,
         "allowed_networks": "10.0.0.0/8\r\n\r\n 192.0.2.7 ",
-    }  # fmt: skip
+    }
     change = f"{KEYS}{owner.key.pk}/change/"
     assert admin.post(change, form).status_code == 302
     key = ApiKey.objects.get(pk=owner.key.pk)
@@ -233,9 +246,13 @@ def test_networks_are_entered_one_per_line(admin: Client, owner: Tenant) -> None
 def test_the_list_shows_use_and_limits(admin: Client, owner: Tenant) -> None:
     ApiKey.objects.filter(pk=owner.key.pk).update(requests_per_minute=60, daily_cost_budget=5)
     UsageHour.objects.create(
-        organization=owner.organization, api_key=owner.key, model="tiny", hour=timezone.now(),
-        prompt_tokens=12_000, completion_tokens=345,
-    )  # fmt: skip
+        organization=owner.organization,
+        api_key=owner.key,
+        model="tiny",
+        hour=timezone.now(),
+        prompt_tokens=12_000,
+        completion_tokens=345,
+    )
     page = admin.get(KEYS).content.decode()
     assert "12,345 tokens in 30 days" in page
     assert "60 req/min, cost 5.00/day" in page
@@ -245,8 +262,11 @@ def test_the_list_shows_use_and_limits(admin: Client, owner: Tenant) -> None:
 def test_usage_of_a_clock_that_is_ahead_does_no_harm(admin: Client, owner: Tenant) -> None:
     """Hours are counted by Redis's clock, and the page asks this machine's."""
     UsageHour.objects.create(
-        organization=owner.organization, api_key=owner.key, model="tiny",
-        hour=timezone.now() + timedelta(days=1), prompt_tokens=5,
-    )  # fmt: skip
+        organization=owner.organization,
+        api_key=owner.key,
+        model="tiny",
+        hour=timezone.now() + timedelta(days=1),
+        prompt_tokens=5,
+    )
     for path in (KEYS, f"{KEYS}{owner.key.pk}/change/", "/admin/?period=30d"):
         assert admin.get(path).status_code == 200

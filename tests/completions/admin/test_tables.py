@@ -67,12 +67,21 @@ def record(tenant: Tenant, number: int, **fields: object) -> UsageRecord:
     now = timezone.now()
     return UsageRecord.objects.create(
         **{
-            "job_id": f"cmpl-{number}", "request_id": f"req_{number}", "model": "tiny",
-            "organization": tenant.organization, "api_key": tenant.key, "kind": "sync",
-            "status": "completed", "queued_ms": 5, "first_token_ms": 40, "run_ms": 900,
-            "created_at": now - timedelta(seconds=1), "finished_at": now, **fields,
+            "job_id": f"cmpl-{number}",
+            "request_id": f"req_{number}",
+            "model": "tiny",
+            "organization": tenant.organization,
+            "api_key": tenant.key,
+            "kind": "sync",
+            "status": "completed",
+            "queued_ms": 5,
+            "first_token_ms": 40,
+            "run_ms": 900,
+            "created_at": now - timedelta(seconds=1),
+            "finished_at": now,
+            **fields,
         }
-    )  # fmt: skip
+    )
 
 
 def test_requests_are_found_by_either_id(admin: Client, owner: Tenant) -> None:
@@ -88,11 +97,15 @@ def test_requests_are_found_by_either_id(admin: Client, owner: Tenant) -> None:
 @pytest.mark.parametrize(
     ("query", "shown"),
     [
-        ("status=failed", {2}), ("error_code=worker_error", {2}), ("slower=1", {1}),
-        ("kind=batch", {1}), ("ended=1", {0, 1, 2}), ("model=other", {2}),
+        ("status=failed", {2}),
+        ("error_code=worker_error", {2}),
+        ("slower=1", {1}),
+        ("kind=batch", {1}),
+        ("ended=1", {0, 1, 2}),
+        ("model=other", {2}),
         ("status=", {0, 1, 2, 3}),
     ],
-)  # fmt: skip
+)
 def test_requests_are_filtered(admin: Client, owner: Tenant, query: str, shown: set[int]) -> None:
     record(owner, 0)
     record(owner, 1, kind="batch", run_ms=4000)
@@ -108,8 +121,9 @@ def test_a_filter_with_an_unknown_value_is_taken_out_of_the_address(
 ) -> None:
     page = admin.get(f"/admin/completions/usagerecord/?{name}=junk")
     assert (page.status_code, page.headers["Location"]) == (
-        302, "/admin/completions/usagerecord/?e=1",
-    )  # fmt: skip
+        302,
+        "/admin/completions/usagerecord/?e=1",
+    )
     assert admin.get(page.headers["Location"]).status_code == 200
 
 
@@ -144,12 +158,19 @@ def test_the_role_decides_who_sees_the_pages(
     user = in_role(role)
     record(owner, 1)
     for path in (
-        "/admin/", "/admin/live/", "/admin/workers/", "/admin/models/", "/admin/jobs/cmpl-1/",
-        "/admin/completions/apikey/", f"/admin/completions/apikey/{owner.key.pk}/change/",
-        "/admin/completions/usagerecord/", "/admin/completions/usagehour/",
+        "/admin/",
+        "/admin/live/",
+        "/admin/workers/",
+        "/admin/models/",
+        "/admin/jobs/cmpl-1/",
+        "/admin/completions/apikey/",
+        f"/admin/completions/apikey/{owner.key.pk}/change/",
+        "/admin/completions/usagerecord/",
+        "/admin/completions/usagehour/",
         "/admin/completions/batch/",
-        "/admin/completions/file/", "/admin/completions/auditentry/",
-    ):  # fmt: skip
+        "/admin/completions/file/",
+        "/admin/completions/auditentry/",
+    ):
         assert user.get(path).status_code == 200, path
     allowed = 200 if may else 403
     assert user.get("/admin/completions/apikey/add/").status_code == allowed
@@ -158,12 +179,18 @@ def test_the_role_decides_who_sees_the_pages(
     assert ('name="_save"' in page) is may
     assert ("Rotate secret" in page) is may
     for path in (
-        f"/admin/keys/{owner.key.pk}/revoke/", f"/admin/keys/{owner.key.pk}/rotate/",
-    ):  # fmt: skip
+        f"/admin/keys/{owner.key.pk}/revoke/",
+        f"/admin/keys/{owner.key.pk}/rotate/",
+    ):
         assert (user.post(path).status_code != 403) is may
     if not may:
-        for path in ("jobs/cmpl-1/cancel/", "jobs/cmpl-1/requeue/", "workers/w/drain/",
-                     "workers/w/resume/", "batches/b/cancel/"):  # fmt: skip
+        for path in (
+            "jobs/cmpl-1/cancel/",
+            "jobs/cmpl-1/requeue/",
+            "workers/w/drain/",
+            "workers/w/resume/",
+            "batches/b/cancel/",
+        ):
             assert user.post(f"/admin/{path}").status_code == 403
         owner.key.refresh_from_db()
         assert owner.key.revoked_at is None

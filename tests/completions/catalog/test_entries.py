@@ -113,8 +113,9 @@ def test_how_a_model_calls_tools_and_thinks(read):
     )
     assert entry.tool_format == "glm"
     assert (entry.think_tags, entry.thinking_switch) == (
-        ("<think>", "</think>"), "enable_thinking",
-    )  # fmt: skip
+        ("<think>", "</think>"),
+        "enable_thinking",
+    )
     hash(entry)
 
 

@@ -20,8 +20,10 @@ KNOWS = (
 )
 TOOLS = (Tool("weather", "Tells it.", {"type": "object"}),)
 CALL = {
-    "id": "c", "type": "function", "function": {"name": "weather", "arguments": {"city": "Rome"}},
-}  # fmt: skip
+    "id": "c",
+    "type": "function",
+    "function": {"name": "weather", "arguments": {"city": "Rome"}},
+}
 MESSAGES = [
     {"role": "user", "content": "Go."},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -155,9 +157,12 @@ NO_SYSTEM = (
 
 def test_a_template_of_single_calls_gets_them_one_by_one(tmp_path: Path) -> None:
     messages = [
-        MESSAGES[0], said({"city": "Rome"}, {"city": "Oslo"}, {"city": "Bonn"}),
-        answer(1), answer(0), {"role": "user", "content": "And?"},
-    ]  # fmt: skip
+        MESSAGES[0],
+        said({"city": "Rome"}, {"city": "Oslo"}, {"city": "Bonn"}),
+        answer(1),
+        answer(0),
+        {"role": "user", "content": "And?"},
+    ]
     assert render(tmp_path, SINGLE, messages) == (
         "[user]Go.[assistant]Rome[tool]Sun 0.[assistant]Oslo[tool]Sun 1.[assistant]Bonn[user]And?1"
     )

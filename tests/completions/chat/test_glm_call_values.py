@@ -41,18 +41,30 @@ def read(schema: Any, text: str, **root: Any) -> Any:
         ({"anyOf": [STRING, POINT]}, '{"x": 1, "label": "b"}', {"x": 1, "label": "b"}),
         ({"anyOf": [STRING, POINT]}, '{"label": "b"}', '{"label": "b"}'),
         ({"anyOf": [STRING, POINT]}, '{"x": 1, "y": 2}', '{"x": 1, "y": 2}'),
-        ({"anyOf": [STRING, {"type": "object", "additionalProperties": {"type": "integer"}}]},
-         '{"b": "c"}', '{"b": "c"}'),
+        (
+            {"anyOf": [STRING, {"type": "object", "additionalProperties": {"type": "integer"}}]},
+            '{"b": "c"}',
+            '{"b": "c"}',
+        ),
         ({"type": ["string", "array"], "items": {"enum": ["b"]}}, '["c"]', '["c"]'),
-        ({"type": ["string", "array"], "items": {"type": "string", "minLength": 9}}, '["c"]',
-         '["c"]'),
-        ({"anyOf": [STRING, {"type": "array", "items": {"type": "string", "minLength": 1}}]},
-         '["b", "c"]', ["b", "c"]),
-        ({"anyOf": [STRING, {"type": "array", "items": {"type": "string", "pattern": "b"}}]},
-         '["b", "c"]', '["b", "c"]'),
+        (
+            {"type": ["string", "array"], "items": {"type": "string", "minLength": 9}},
+            '["c"]',
+            '["c"]',
+        ),
+        (
+            {"anyOf": [STRING, {"type": "array", "items": {"type": "string", "minLength": 1}}]},
+            '["b", "c"]',
+            ["b", "c"],
+        ),
+        (
+            {"anyOf": [STRING, {"type": "array", "items": {"type": "string", "pattern": "b"}}]},
+            '["b", "c"]',
+            '["b", "c"]',
+        ),
         ({"type": ["string", "integer"], "minLength": 3}, "5", 5),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_certainly_matches_is_not_a_string(schema: Any, text: str, value: Any) -> None:
     assert read(schema, text) == value
 
@@ -80,9 +92,16 @@ def test_a_text_that_the_schema_excludes_is_no_string(schema: Any, text: str, va
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
     [
-        ({"anyOf": [{"allOf": [{"$ref": "#/$defs/base"}, STRING]},
-                    {"allOf": [{"$ref": "#/$defs/base"}, {"type": "object"}]}]},
-         '{"x": 1}', {"x": 1}),
+        (
+            {
+                "anyOf": [
+                    {"allOf": [{"$ref": "#/$defs/base"}, STRING]},
+                    {"allOf": [{"$ref": "#/$defs/base"}, {"type": "object"}]},
+                ]
+            },
+            '{"x": 1}',
+            {"x": 1},
+        ),
         ({"allOf": [{"$ref": "#/$defs/text"}, {"allOf": [{"$ref": "#/$defs/text"}]}]}, "5", "5"),
         ({"type": "string", "allOf": [{"type": ["string", "integer"]}]}, "5", "5"),
         ({"type": "number", "allOf": [{"type": "integer"}]}, "5", 5),
@@ -90,7 +109,7 @@ def test_a_text_that_the_schema_excludes_is_no_string(schema: Any, text: str, va
         ({"enum": ["1", "2"], "anyOf": [{"enum": [1, 2, "1"]}, STRING]}, "1", "1"),
         ({"oneOf": [{"type": "string", "const": str(i)} for i in range(1200)]}, "5", "5"),
     ],
-)  # fmt: skip
+)
 def test_keywords_that_hold_together(schema: Any, text: str, value: Any) -> None:
     definitions = {"base": {"description": "of both"}, "text": STRING}
     assert read(schema, text, **{"$defs": definitions}) == value
@@ -130,10 +149,12 @@ def test_arguments_are_declared_anywhere_in_the_schema(root: Any) -> None:
     [
         ({"type": ["string", "integer"]}, "9" * 400),
         ({"enum": ["b", 1e300]}, "9" * 400),
-        ({"type": ["string", "array"], "items": {"$ref": "#/properties/a"}},
-         "[" * 190 + "9" + "]" * 190),
+        (
+            {"type": ["string", "array"], "items": {"$ref": "#/properties/a"}},
+            "[" * 190 + "9" + "]" * 190,
+        ),
     ],
-)  # fmt: skip
+)
 def test_huge_values_are_read(schema: Any, text: str) -> None:
     assert read(schema, text) is not None
 

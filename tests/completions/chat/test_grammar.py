@@ -218,10 +218,13 @@ def test_no_grammar_where_anything_goes(bench: Bench) -> None:
         ("glm", {"type": "array"}, ""),
         ("glm", {"anyOf": [{}]}, "/anyOf"),
         ("glm", {"required": ["x"], "additionalProperties": False}, "/required"),
-        ("glm", {"properties": {"a": {"type": "string", "format": "uuid"}}},
-         "/properties/a/format"),
+        (
+            "glm",
+            {"properties": {"a": {"type": "string", "format": "uuid"}}},
+            "/properties/a/format",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_schema_that_cannot_be_enforced_is_named(
     bench: Bench, form: str, schema: dict[str, Any], pointer: str
 ) -> None:
@@ -293,13 +296,17 @@ def test_glm_strings_hold_their_patterns(tmp_path: Path, special: bool) -> None:
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ["New York", None, "12"]),
         ({"type": ["string", "null"]}, ["New York", None, "12", '"']),
         ({"enum": ["1", 2]}, ["1", 2]),
-        ({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]},
-         ["x", "12 apples", 7, "3"]),
-        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]},
-         ["x", [1], '["y"]']),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]},
+            ["x", "12 apples", 7, "3"],
+        ),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]},
+            ["x", [1], '["y"]'],
+        ),
         ({"$ref": "#/$defs/short"}, ["3", "yes"]),
     ],
-)  # fmt: skip
+)
 def test_what_glm_writes_without_quotes_is_read_by_its_schema(
     bench: Bench, schema: dict[str, Any], values: list[Any]
 ) -> None:

@@ -72,10 +72,25 @@ SCRAPS = st.sampled_from(
     [
         *(mark for each in TOOL_FORMATS.values() for mark in (each.opening, *each.delimiters)),
         *(f.write(call) for f in TOOL_FORMATS.values() for call in (WEATHER, ADD)),
-        '{"name": "add", "arguments": {"a": ', '{"arguments": {}, "name": "add"}', "{", "}", '"',
-        "\\", ";", "\n", "  ", "<", "</", "add", "text", "é", "<think>", "</think>", *HIDDEN,
+        '{"name": "add", "arguments": {"a": ',
+        '{"arguments": {}, "name": "add"}',
+        "{",
+        "}",
+        '"',
+        "\\",
+        ";",
+        "\n",
+        "  ",
+        "<",
+        "</",
+        "add",
+        "text",
+        "é",
+        "<think>",
+        "</think>",
+        *HIDDEN,
     ]
-)  # fmt: skip
+)
 
 
 @given(

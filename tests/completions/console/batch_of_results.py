@@ -23,10 +23,14 @@ def ended_batch(key: ApiKey, count: int, texts: Sequence[str] = ()) -> Batch:
     now = timezone.now()
     whose = {"organization": key.organization, "api_key": key}
     sent = [
-        {"custom_id": f"line-{n}", "method": "POST", "url": "/v1/completions",
-         "body": {"model": "tiny", "prompt": [n % 200], "max_tokens": 3}}
+        {
+            "custom_id": f"line-{n}",
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"model": "tiny", "prompt": [n % 200], "max_tokens": 3},
+        }
         for n in range(1, count + 1)
-    ]  # fmt: skip
+    ]
     for line, text in zip(sent, texts, strict=False):
         line["body"] |= {"prompt": text, "metadata": {text[:200]: [[[text[:200]]]]}}  # type: ignore[operator]
     content = "".join(json.dumps(each) + "\n" for each in sent).encode()
@@ -34,12 +38,21 @@ def ended_batch(key: ApiKey, count: int, texts: Sequence[str] = ()) -> Batch:
     files.store(file, ContentFile(content), timedelta(days=1))
     # Ended from the start, so that a service beside the test does not write its files too.
     batch = Batch.objects.create(
-        **whose, endpoint="/v1/completions", model="tiny", job_prefix="cmpl-",
-        input_file_id=file.id, completion_window="24h", output_seconds=86400,
-        status=BatchStatus.COMPLETED, total=count, failed=count // 10,
-        completed=count - count // 10, in_progress_at=now, ended_at=now,
+        **whose,
+        endpoint="/v1/completions",
+        model="tiny",
+        job_prefix="cmpl-",
+        input_file_id=file.id,
+        completion_window="24h",
+        output_seconds=86400,
+        status=BatchStatus.COMPLETED,
+        total=count,
+        failed=count // 10,
+        completed=count - count // 10,
+        in_progress_at=now,
+        ended_at=now,
         expires_at=now + timedelta(hours=24),
-    )  # fmt: skip
+    )
     index = Index()
     with TemporaryFile() as output, TemporaryFile() as errors:
         for number in range(1, count + 1):
@@ -58,11 +71,15 @@ def ended_batch(key: ApiKey, count: int, texts: Sequence[str] = ()) -> Batch:
 def _result(number: int, count: int, text: str | None) -> dict[str, Any]:
     failed = number % 10 == 0
     word = "needle" if number == count else WORDS[number % len(WORDS)]
-    choice = {"index": 0, "text": text or f"{word} {number} " + "x" * 300,
-              "finish_reason": "length" if number % 7 == 0 else "stop"}  # fmt: skip
+    choice = {
+        "index": 0,
+        "text": text or f"{word} {number} " + "x" * 300,
+        "finish_reason": "length" if number % 7 == 0 else "stop",
+    }
     body: dict[str, Any] = {
-        "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 3}
-    }  # fmt: skip
+        "choices": [choice],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 3},
+    }
     if failed:
         body = {"error": {"code": "worker_error", "message": text or f"{word} failed"}}
     response = {"status_code": 500 if failed else 200, "request_id": f"r{number}", "body": body}

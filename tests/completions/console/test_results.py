@@ -187,8 +187,14 @@ def test_fifty_thousand_lines(owner: Tenant, served: None, admin: Client) -> Non
     owner.key.organization = owner.organization
     batch = ended_batch(owner.key, 50_000)
     admin.get(f"/admin/batches/{batch.pk}/results/")  # the first page also compiles templates
-    for asked in ({}, {"after": "49000"}, {"status": "failed"}, {"reason": "length"},
-                  {"text": "needle"}, {"text": "green 4", "status": "completed"}):  # fmt: skip
+    for asked in (
+        {},
+        {"after": "49000"},
+        {"status": "failed"},
+        {"reason": "length"},
+        {"text": "needle"},
+        {"text": "green 4", "status": "completed"},
+    ):
         with counted_operations() as operations:
             assert admin.get(f"/admin/batches/{batch.pk}/results/", asked).status_code == 200
         assert operations.count < 2_000_000, asked  # at most 440,000 of Python's lines

@@ -29,8 +29,11 @@ def codes_in(source: Path) -> Iterator[str]:
 
 
 def test_every_code_in_the_source_is_in_the_table() -> None:
-    sources = [path for room in ("completions", "project", "workers")
-               for path in (ROOT / room).rglob("*.py")]  # fmt: skip
+    sources = [
+        path
+        for room in ("completions", "project", "workers")
+        for path in (ROOT / room).rglob("*.py")
+    ]
     named = {code: path for path in sources for code in codes_in(path)}
     assert len(named) > 40
     assert {code: path for code, path in named.items() if code not in ERRORS} == {}
@@ -50,8 +53,11 @@ def test_an_error_is_what_the_table_says(name: str) -> None:
     assert 400 <= error.status_code < 600
     assert error.status_code == kind.status
     assert error.envelope()["error"] == {
-        "message": kind.message, "type": kind.type, "param": None, "code": kind.code or name,
-    }  # fmt: skip
+        "message": kind.message,
+        "type": kind.type,
+        "param": None,
+        "code": kind.code or name,
+    }
     assert kind.message.endswith((".", "..."))
     assert error.headers == dict(kind.headers)
 
@@ -59,8 +65,11 @@ def test_an_error_is_what_the_table_says(name: str) -> None:
 def test_an_error_has_its_own_message_and_headers() -> None:
     error = APIError("model_loading", "Soon.", "model", headers={"Retry-After": "60"})
     assert error.envelope()["error"] == {
-        "message": "Soon.", "type": "server_error", "param": "model", "code": "model_loading",
-    }  # fmt: skip
+        "message": "Soon.",
+        "type": "server_error",
+        "param": "model",
+        "code": "model_loading",
+    }
     assert error.headers == {"Retry-After": "60"}
     assert APIError("model_loading").headers == {"Retry-After": "5"}
 

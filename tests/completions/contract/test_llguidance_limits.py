@@ -10,9 +10,13 @@ from completions.contract.llguidance_limits import ENGINE_LIMITS, VALIDATION_LIM
 
 def test_the_engine_can_follow_what_the_web_tier_accepts() -> None:
     for name in (
-        "max_items_in_row", "initial_lexer_fuel", "step_lexer_fuel", "step_max_items",
-        "max_lexer_states", "max_grammar_size",
-    ):  # fmt: skip
+        "max_items_in_row",
+        "initial_lexer_fuel",
+        "step_lexer_fuel",
+        "step_max_items",
+        "max_lexer_states",
+        "max_grammar_size",
+    ):
         assert getattr(ENGINE_LIMITS, name) >= getattr(VALIDATION_LIMITS, name), name
 
 

@@ -12,11 +12,14 @@ from completions.contract.strict_json import StrictJSONError, loads
 from tests.operations import counted_operations
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
-)  # fmt: skip
+)
 
 
 @given(json_values)
@@ -69,9 +72,13 @@ def test_whole_surrogate_pairs_are_one_character() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 200 + "]" * 200, '{"a":' * 200 + "1" + "}" * 200, "[" + ",".join(["[]"] * 300) + "]",
-     json.dumps(["[" * 300, '"' + "{" * 300, "\\" + "[" * 300, "\n[" * 300])],
-)  # fmt: skip
+    [
+        "[" * 200 + "]" * 200,
+        '{"a":' * 200 + "1" + "}" * 200,
+        "[" + ",".join(["[]"] * 300) + "]",
+        json.dumps(["[" * 300, '"' + "{" * 300, "\\" + "[" * 300, "\n[" * 300]),
+    ],
+)
 def test_brackets_inside_texts_and_beside_one_another_are_no_depth(text: str) -> None:
     assert loads(text) == json.loads(text)
     with patch.object(strict_json, "_BRACKETS_BATCH_SIZE", 3):

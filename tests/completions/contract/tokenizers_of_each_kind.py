@@ -42,9 +42,13 @@ def word_marks(*, prepends: bool = False) -> Tokenizer:
     else:
         made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     made.add_special_tokens([AddedToken(END), AddedToken(TOOL)])
     made.add_tokens([AddedToken("日本", special=False)])
     return made

@@ -25,9 +25,12 @@ def create_together() -> list[str]:
 
     def create(number: int) -> str:
         batch = Batch(
-            endpoint="/v1/completions", completion_window="24h", output_seconds=1,
-            input_file_id=f"file-{number}", job_prefix="cmpl-",
-        )  # fmt: skip
+            endpoint="/v1/completions",
+            completion_window="24h",
+            output_seconds=1,
+            input_file_id=f"file-{number}",
+            job_prefix="cmpl-",
+        )
         batch.organization_id, batch.api_key_id = owner
         batch.expires_at = batch.created_at + batch.window
         connection.ensure_connection()

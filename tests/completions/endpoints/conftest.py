@@ -28,8 +28,12 @@ def run_apart(request, tmp_path):
         def run(module: str) -> list[str]:
             return subprocess.run(
                 [sys.executable, "-c", _MAIN, f"tests.completions.endpoints.{module}"],
-                cwd=ROOT, env={**os.environ, **home, "DATABASE_URL": url}, stdout=subprocess.PIPE,
-                text=True, timeout=300, check=True,
-            ).stdout.split()  # fmt: skip
+                cwd=ROOT,
+                env={**os.environ, **home, "DATABASE_URL": url},
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=300,
+                check=True,
+            ).stdout.split()
 
         yield run

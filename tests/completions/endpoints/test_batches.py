@@ -46,9 +46,19 @@ def test_a_new_batch_waits_for_its_validation(api, file_id):
     assert body["status"] == "validating"
     assert body["input_file_id"] == file_id
     for name in (
-        "model", "errors", "output_file_id", "error_file_id", "in_progress_at", "finalizing_at",
-        "completed_at", "failed_at", "expired_at", "cancelling_at", "cancelled_at", "metadata",
-    ):  # fmt: skip
+        "model",
+        "errors",
+        "output_file_id",
+        "error_file_id",
+        "in_progress_at",
+        "finalizing_at",
+        "completed_at",
+        "failed_at",
+        "expired_at",
+        "cancelling_at",
+        "cancelled_at",
+        "metadata",
+    ):
         assert body[name] is None
     assert Batch.objects.get().output_seconds == 3600
     assert api.get(f"/v1/batches/{body['id']}").json() == body
@@ -75,15 +85,17 @@ def test_the_completion_window_sets_the_expiry(api, file_id, window, seconds):
         ({"metadata": {str(n): "x" for n in range(17)}}, "invalid_value", "metadata"),
         (
             {"output_expires_after": {"anchor": "created_at", "seconds": 3599}},
-            "integer_below_min_value", "output_expires_after.seconds",
+            "integer_below_min_value",
+            "output_expires_after.seconds",
         ),
         (
             {"output_expires_after": {"anchor": "now", "seconds": 3600}},
-            "invalid_value", "output_expires_after.anchor",
+            "invalid_value",
+            "output_expires_after.anchor",
         ),
         ({"colour": "red"}, "unknown_parameter", "colour"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_request_is_named(api, file_id, fields, code, param):
     refused = create(api, file_id, **fields)
     assert refused.status_code == 400

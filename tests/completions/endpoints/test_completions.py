@@ -34,8 +34,10 @@ async def test_keywords_without_effect_are_named_in_a_header(live):
     answer = await live.post(json_schema=schema, user="me")
     assert answer.status_code == 200, answer.content
     assert answer.headers["x-ignored-params"].split(", ") == [
-        "user", "json_schema#/x-order", "json_schema#/properties/%C3%A4~1b/format",
-    ]  # fmt: skip
+        "user",
+        "json_schema#/x-order",
+        "json_schema#/properties/%C3%A4~1b/format",
+    ]
     many = {f"x-{index}": 1 for index in range(20)}
     named = (await live.post(json_schema=many)).headers["x-ignored-params"].split(", ")
     assert (len(named), named[-1]) == (17, "...")
@@ -89,9 +91,11 @@ async def test_one_key_for_two_requests_is_refused(live):
     # The order of the fields does not make another request of it.
     turned = {"max_tokens": 2, "prompt": [65], "model": "tiny"}
     again = await live.http.post(
-        PATH, json.dumps(turned), content_type="application/json",
+        PATH,
+        json.dumps(turned),
+        content_type="application/json",
         headers={"Idempotency-Key": "k1"},
-    )  # fmt: skip
+    )
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
@@ -254,10 +258,15 @@ async def test_a_failure_is_repeated_and_a_refusal_is_not(live):
 
 @pytest.mark.parametrize(
     ("failed", "status", "retry"),
-    [("processor_error", 500, "false"), ("invalid_logits", 500, "false"),
-     ("internal_error", 500, None), ("worker_error", 500, None),
-     ("generation_timeout", 504, "false"), ("queue_timeout", 504, "true")],
-)  # fmt: skip
+    [
+        ("processor_error", 500, "false"),
+        ("invalid_logits", 500, "false"),
+        ("internal_error", 500, None),
+        ("worker_error", 500, None),
+        ("generation_timeout", 504, "false"),
+        ("queue_timeout", 504, "true"),
+    ],
+)
 async def test_a_failed_job_says_whether_to_send_it_again(live, failed, status, retry):
     live.at_once = False
     call = asyncio.create_task(live.post())
@@ -318,8 +327,10 @@ async def test_a_key_that_fills_the_queue_leaves_room_for_others(live, stranger,
     refused = await live.post(background=True)
     error = refused.json()["error"]
     assert (refused.status_code, error["type"], error["code"]) == (
-        429, "overloaded_error", "queue_full",
-    )  # fmt: skip
+        429,
+        "overloaded_error",
+        "queue_full",
+    )
     assert int(refused.headers["Retry-After"]) >= 1
     live.http = Caller(stranger)
     assert (await live.post(background=True)).status_code == 202
@@ -356,8 +367,10 @@ async def test_a_key_that_fills_the_queue_with_bytes_leaves_room_for_others(
     refused = await live.post(background=True, prompt=[65] * 100)
     error = refused.json()["error"]
     assert (refused.status_code, error["type"], error["code"]) == (
-        429, "overloaded_error", "queue_full",
-    )  # fmt: skip
+        429,
+        "overloaded_error",
+        "queue_full",
+    )
     assert "this API key hold" in error["message"]
     assert "at most 1500 may" in error["message"]
     assert int(refused.headers["Retry-After"]) >= 1
@@ -405,8 +418,10 @@ async def test_kept_jobs_are_listed(live, stranger):
     rest = await body_of(await live.http.get(f"{PATH}?limit=2&after={page['last_id']}"))
     listed = page["data"] + rest["data"]
     assert [(body["id"], body["status"]) for body in listed] == [
-        (live.sent[2], "queued"), (live.sent[1], "in_progress"), (live.sent[0], "completed"),
-    ]  # fmt: skip
+        (live.sent[2], "queued"),
+        (live.sent[1], "in_progress"),
+        (live.sent[0], "completed"),
+    ]
     assert (page["has_more"], rest["has_more"]) == (True, False)
     assert all("choices" not in body for body in listed)
     await asyncio.to_thread(live.settle)

@@ -51,10 +51,14 @@ async def test_a_batch_that_is_sent_again_counts_as_one_that_is_created(
 ) -> None:
     """Each time, all lines of its file are stored again."""
     batch = await Batch.objects.acreate(
-        organization=owner.organization, api_key=owner.key, endpoint="/v1/completions",
-        completion_window="24h", status=BatchStatus.FAILED, expires_at=timezone.now(),
+        organization=owner.organization,
+        api_key=owner.key,
+        endpoint="/v1/completions",
+        completion_window="24h",
+        status=BatchStatus.FAILED,
+        expires_at=timezone.now(),
         output_seconds=3600,
-    )  # fmt: skip
+    )
     for status in (409, 409, 429):
         response = await live.http.post(f"/v1/batches/{batch.id}/resubmit", headers=limited)
         assert response.status_code == status

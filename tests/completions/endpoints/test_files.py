@@ -55,10 +55,15 @@ def test_a_file_is_stored_read_and_deleted(api, folder, owner):
     assert created.status_code == 200
     body = created.json()
     assert body == {
-        "id": body["id"], "object": "file", "bytes": 57, "created_at": body["created_at"],
-        "filename": "in.jsonl", "purpose": "batch", "status": "processed",
+        "id": body["id"],
+        "object": "file",
+        "bytes": 57,
+        "created_at": body["created_at"],
+        "filename": "in.jsonl",
+        "purpose": "batch",
+        "status": "processed",
         "expires_at": body["created_at"] + 30 * 86400,
-    }  # fmt: skip
+    }
     path = f"/v1/files/{body['id']}"
     assert api.get(path).json() == body
     answer = api.get(f"{path}/content", headers={"accept": "application/binary"})
@@ -186,8 +191,12 @@ def test_lists_are_turned_page_by_page(api):
     upwards = api.get("/v1/files", {"order": "asc"}).json()["data"]
     assert [file["id"] for file in upwards] == newest_first[::-1]
     assert api.get("/v1/files", {"purpose": "batch_output"}).json() == {
-        "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False,
-    }  # fmt: skip
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
@@ -307,9 +316,15 @@ def test_a_file_whose_row_ended_while_it_was_written_leaves_nothing(api, folder,
 def upload_raw(api, name, size=1):
     """Upload a file whose name is these bytes."""
     boundary, head = b"--b", b'\r\nContent-Disposition: form-data; name="'
-    content = b"%b%bpurpose\"\r\n\r\nbatch\r\n%b%bfile\"; filename=\"%b\"\r\n\r\n%b\r\n%b--\r\n" % (
-        boundary, head, boundary, head, name, b"x" * size, boundary,
-    )  # fmt: skip
+    content = b'%b%bpurpose"\r\n\r\nbatch\r\n%b%bfile"; filename="%b"\r\n\r\n%b\r\n%b--\r\n' % (
+        boundary,
+        head,
+        boundary,
+        head,
+        name,
+        b"x" * size,
+        boundary,
+    )
     answer = api.generic("POST", "/v1/files", content, "multipart/form-data; boundary=b")
     assert answer.status_code == 200, answer.content
     return answer

@@ -21,17 +21,36 @@ def post(api: Client, **body: Any) -> Any:
         ({"regex": "[a-z]+", "text": "ab1"}, False, 2),
         ({"json_schema": {"type": "null"}, "text": "null"}, True, 4),
         ({"json_schema": '{"type": "null"}', "text": " null"}, False, 0),
-        ({"json_schema": {"items": {"type": "null"}, "type": "array"}, "text": "[null, null]",
-          "json_whitespace": "flexible"}, True, 12),
+        (
+            {
+                "json_schema": {"items": {"type": "null"}, "type": "array"},
+                "text": "[null, null]",
+                "json_whitespace": "flexible",
+            },
+            True,
+            12,
+        ),
         ({"response_format": {"type": "json_object"}, "text": "[]"}, False, 0),
         ({"grammar": {"type": "lark", "value": 'start: "é"'}, "text": "é"}, True, 1),
-        ({"structural_tag": {"format": {"type": "const_string", "value": "é…"}}, "text": "éx"},
-         False, 1),
-        ({"response_format": {"type": "structural_tag", "triggers": ["<f>"], "structures": [
-            {"begin": "<f>", "schema": {"type": "null"}, "end": "é"}]}, "text": "a<f>nullé"},
-         True, 9),
+        (
+            {"structural_tag": {"format": {"type": "const_string", "value": "é…"}}, "text": "éx"},
+            False,
+            1,
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "structural_tag",
+                    "triggers": ["<f>"],
+                    "structures": [{"begin": "<f>", "schema": {"type": "null"}, "end": "é"}],
+                },
+                "text": "a<f>nullé",
+            },
+            True,
+            9,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_usable_grammar_says_what_of_a_text_it_matches(
     api: Client, body: dict[str, Any], accepts: bool, matched: int
 ) -> None:
@@ -72,8 +91,10 @@ def test_keywords_are_named_with_their_pointer(api: Client) -> None:
     answer = post(api, json_schema=schema).json()
     assert (answer["valid"], answer["pointer"]) == (False, "/disallow")
     assert {(each["keyword"], each["pointer"]) for each in answer["warnings"]} == {
-        ("extends", "/properties/a/extends"), ("x-order", "/x-order"), ("disallow", "/disallow"),
-    }  # fmt: skip
+        ("extends", "/properties/a/extends"),
+        ("x-order", "/x-order"),
+        ("disallow", "/disallow"),
+    }
     answer = post(api, json_schema={"x-order": 1}).json()
     assert answer["valid"] is True
     assert [each["keyword"] for each in answer["warnings"]] == ["x-order"]

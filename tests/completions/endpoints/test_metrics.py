@@ -81,5 +81,6 @@ def test_the_pages_of_workers_are_merged() -> None:
     assert text.count("# TYPE") == 1
     samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
     assert [(s.name, s.labels["worker"], s.labels["model_name"], s.value) for s in samples] == [
-        ("quire_steps_total", "a", "m", 3), ("quire_steps_total", "b", "m", 3),
-    ]  # fmt: skip
+        ("quire_steps_total", "a", "m", 3),
+        ("quire_steps_total", "b", "m", 3),
+    ]

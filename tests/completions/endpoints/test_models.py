@@ -10,8 +10,12 @@ def test_listed_models(api: Client) -> None:
     body = api.get("/v1/models").json()
     assert body["object"] == "list"
     assert [model["id"] for model in body["data"]] == [
-        "tiny", "texts", "org/slashed", "absent", "tiny:polite",
-    ]  # fmt: skip
+        "tiny",
+        "texts",
+        "org/slashed",
+        "absent",
+        "tiny:polite",
+    ]
     tiny = body["data"][0]
     assert tiny["created"] > 1_700_000_000
     del tiny["created"], tiny["capabilities"]
@@ -34,10 +38,18 @@ def test_listed_models(api: Client) -> None:
 def test_capabilities_are_those_of_today(api: Client) -> None:
     capabilities = api.get("/v1/models/tiny").json()["capabilities"]
     assert {name for name, able in capabilities.items() if able} == {
-        "token_prompts", "chat", "ebnf", "regex", "json_schema", "structural_tag",
-        "lark", "hidden_states", "logprobs",
-        "adapters", "forward",
-    }  # fmt: skip
+        "token_prompts",
+        "chat",
+        "ebnf",
+        "regex",
+        "json_schema",
+        "structural_tag",
+        "lark",
+        "hidden_states",
+        "logprobs",
+        "adapters",
+        "forward",
+    }
     assert capabilities["adapters"] == ["polite"]
     assert capabilities["forward"] == "torch"
     assert capabilities["quantization"] is None
@@ -74,10 +86,14 @@ def test_unknown_model(api: Client) -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("tinny", "tiny"), ("Tiny", "tiny"), ("org/slash", "org/slashed"),
-        ("tiny:polit", "tiny:polite"), ("gpt-5", None), ("x" * 10_000, None),
+        ("tinny", "tiny"),
+        ("Tiny", "tiny"),
+        ("org/slash", "org/slashed"),
+        ("tiny:polit", "tiny:polite"),
+        ("gpt-5", None),
+        ("x" * 10_000, None),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_model_is_answered_with_the_nearest(
     api: Client, name: str, near: str | None
 ) -> None:

@@ -22,9 +22,13 @@ SHARED = {"model_id"}
 
 def made_file(owner):
     return File.objects.create(
-        organization=owner.organization, api_key=owner.key, filename="in.jsonl",
-        purpose=FilePurpose.BATCH, bytes=1, content="nowhere",
-    )  # fmt: skip
+        organization=owner.organization,
+        api_key=owner.key,
+        filename="in.jsonl",
+        purpose=FilePurpose.BATCH,
+        bytes=1,
+        content="nowhere",
+    )
 
 
 def made_batch(owner, file):
@@ -36,9 +40,13 @@ def made_batch(owner, file):
 
 def made_upload(owner):
     return Upload.objects.create(
-        organization=owner.organization, api_key=owner.key, filename="in.jsonl", bytes=1,
-        file_seconds=3600, expires_at=timezone.now() + timedelta(hours=1),
-    )  # fmt: skip
+        organization=owner.organization,
+        api_key=owner.key,
+        filename="in.jsonl",
+        bytes=1,
+        file_seconds=3600,
+        expires_at=timezone.now() + timedelta(hours=1),
+    )
 
 
 def object_routes():
@@ -64,9 +72,10 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
     chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "background": True}
     completion = json.loads((await live.post(background=True)).content)["id"]
     response = await live.http.post(
-        "/v1/chat/completions", json.dumps({"model": "tiny", **chat}),
+        "/v1/chat/completions",
+        json.dumps({"model": "tiny", **chat}),
         content_type="application/json",
-    )  # fmt: skip
+    )
     file = await sync_to_async(made_file)(owner)
     batch = await sync_to_async(made_batch)(owner, file)
     upload = await sync_to_async(made_upload)(owner)

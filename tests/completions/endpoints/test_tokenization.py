@@ -91,24 +91,39 @@ def test_messages_are_those_of_a_chat(
     ("body", "code", "param"),
     [
         ({"messages": CALLING[1:], "tools": TOOLS}, "unsupported_parameter", "tools"),
-        ({"messages": CALLING, "chat_template_kwargs": {"tools": 1}},
-         "invalid_value", "chat_template_kwargs.tools"),
-        ({"messages": CALLING, "thinking": {"type": "enabled"}},
-         "unsupported_value", "thinking.type"),
+        (
+            {"messages": CALLING, "chat_template_kwargs": {"tools": 1}},
+            "invalid_value",
+            "chat_template_kwargs.tools",
+        ),
+        (
+            {"messages": CALLING, "thinking": {"type": "enabled"}},
+            "unsupported_value",
+            "thinking.type",
+        ),
         ({"messages": CALLING, "tool_choice": "required"}, "invalid_value", "tool_choice"),
-        ({"messages": CALLING, "thinking": {"type": "auto", "budget_tokens": 5}},
-         "unsupported_value", "thinking.budget_tokens"),
+        (
+            {"messages": CALLING, "thinking": {"type": "auto", "budget_tokens": 5}},
+            "unsupported_value",
+            "thinking.budget_tokens",
+        ),
         ({"messages": "a", "add_special_tokens": False}, "invalid_value", "add_special_tokens"),
         ({"prompt": "a", "tools": TOOLS}, "invalid_value", "tools"),
         ({"messages": "a", "tool_choice": "none"}, "invalid_value", "tool_choice"),
         ({"prompt": "a", "chat_template_kwargs": {}}, "invalid_value", "chat_template_kwargs"),
         ({"messages": CALLING, "chat_template": "x"}, "unsupported_parameter", "chat_template"),
-        ({"messages": CALLING, "continue_final_message": True},
-         "unsupported_parameter", "continue_final_message"),
-        ({"messages": CALLING, "return_token_strs": True},
-         "unsupported_parameter", "return_token_strs"),
+        (
+            {"messages": CALLING, "continue_final_message": True},
+            "unsupported_parameter",
+            "continue_final_message",
+        ),
+        (
+            {"messages": CALLING, "return_token_strs": True},
+            "unsupported_parameter",
+            "return_token_strs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused_conversations(api: Client, body: dict[str, Any], code: str, param: str) -> None:
     assert error(api, "tokenize", **body) == (400, code, param)
 
@@ -117,8 +132,11 @@ def test_refused_conversations(api: Client, body: dict[str, Any], code: str, par
     ("body", "code", "param"),
     [
         ({}, "missing_required_parameter", "prompt"),
-        ({"prompt": "a", "messages": [{"role": "user", "content": ""}]},
-         "invalid_value", "messages"),
+        (
+            {"prompt": "a", "messages": [{"role": "user", "content": ""}]},
+            "invalid_value",
+            "messages",
+        ),
         ({"prompt": 1}, "invalid_type", "prompt"),
         ({"prompt": "a", "add_special_tokens": 1}, "invalid_type", "add_special_tokens"),
         ({"prompt": "a", "promt": "b"}, "unknown_parameter", "promt"),
@@ -126,12 +144,18 @@ def test_refused_conversations(api: Client, body: dict[str, Any], code: str, par
         ({"messages": [1]}, "invalid_type", "messages[0]"),
         ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
         ({"messages": [{"role": "x", "content": ""}]}, "invalid_value", "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-         "unsupported_content_type", "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-         "missing_required_parameter", "messages[0].content[0].text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "unsupported_content_type",
+            "messages[0].content[0].type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "missing_required_parameter",
+            "messages[0].content[0].text",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused_tokenize(api: Client, body: dict[str, Any], code: str, param: str) -> None:
     assert error(api, "tokenize", **body) == (400, code, param)
 

@@ -29,9 +29,12 @@ SIZE = len(CONTENT)
 
 def begin(api, size=SIZE, **fields):
     body = {
-        "filename": "in.jsonl", "purpose": "batch", "bytes": size, "mime_type": "text/jsonl",
+        "filename": "in.jsonl",
+        "purpose": "batch",
+        "bytes": size,
+        "mime_type": "text/jsonl",
         **fields,
-    }  # fmt: skip
+    }
     return api.post("/v1/uploads", body, content_type="application/json")
 
 
@@ -56,8 +59,10 @@ def test_parts_become_a_file_in_the_order_of_the_last_call(api, folder):  # noqa
     assert done["status"] == "completed"
     file = done["file"]
     assert (file["bytes"], file["filename"], file["purpose"]) == (
-        len(CONTENT), "in.jsonl", "batch",
-    )  # fmt: skip
+        len(CONTENT),
+        "in.jsonl",
+        "batch",
+    )
     assert content_of(api.get(f"/v1/files/{file['id']}/content")) == CONTENT
     assert [path.name for path in folder.rglob("*") if path.is_file()] == [file["id"]]
     # Repeated, it returns the same file; nothing more can be added.
@@ -194,9 +199,11 @@ def test_storing_counts_toward_the_requests_of_a_minute(api, monkeypatch, folder
     batch = {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h"}
     json = {"content_type": "application/json"}
     for answer in (
-        upload(api, b"x"), begin(api), add(api, begun["id"], b"x"),
+        upload(api, b"x"),
+        begin(api),
+        add(api, begun["id"], b"x"),
         api.post("/v1/batches", batch, **json),
-    ):  # fmt: skip
+    ):
         assert code(answer, 429)[0] == "rate_limit_exceeded"
     assert len(asked) == 4
 
@@ -273,9 +280,11 @@ async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, fold
     async def call():
         async with ThreadSensitiveContext():  # a thread for each request, as in the server
             answer = await AsyncClient().post(
-                f"/v1/uploads/{begun['id']}/complete", {"part_ids": [part["id"]]},
-                content_type="application/json", headers=owner.headers,
-            )  # fmt: skip
+                f"/v1/uploads/{begun['id']}/complete",
+                {"part_ids": [part["id"]]},
+                content_type="application/json",
+                headers=owner.headers,
+            )
             await sync_to_async(connections.close_all)()  # this thread's
             return answer
 

@@ -18,9 +18,11 @@ TODAY = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
 def use(tenant: Tenant, hour: datetime = TODAY, key: ApiKey | None = None, **changes: Any) -> None:
     counts = {"requests": 1, "prompt_tokens": 10, "completion_tokens": 5, "cost_nanos": 1500}
     UsageHour.objects.create(
-        organization=tenant.organization, api_key=key or tenant.key, hour=hour,
+        organization=tenant.organization,
+        api_key=key or tenant.key,
+        hour=hour,
         **{"model": "tiny", **counts, **changes},
-    )  # fmt: skip
+    )
 
 
 def results(client: Client, **query: Any) -> list[dict[str, Any]]:
@@ -81,9 +83,11 @@ def test_buckets_and_pages(api: Client, owner: Tenant) -> None:
         use(owner, begin + timedelta(days=day, hours=5))
         use(owner, begin + timedelta(days=day, hours=7), model="texts")
     query = {
-        "start_time": int(begin.timestamp()) + 60, "end_time": int(begin.timestamp()) + 5 * 86400,
-        "limit": 2, "group_by": "model",
-    }  # fmt: skip
+        "start_time": int(begin.timestamp()) + 60,
+        "end_time": int(begin.timestamp()) + 5 * 86400,
+        "limit": 2,
+        "group_by": "model",
+    }
     seen, page = [], {}
     while True:
         body = api.get("/v1/usage", {**query, **page}).json()
@@ -116,11 +120,17 @@ def test_usage_is_grouped_by_model_and_adapter(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("bucket_width", "1m"), ("group_by", "user_id"), ("limit", "32"), ("limit", "0"),
-        ("start_time", "yesterday"), ("start_time", "9" * 12), ("end_time", "1"),
-        ("page", "2"), ("page", "page_x"),
+        ("bucket_width", "1m"),
+        ("group_by", "user_id"),
+        ("limit", "32"),
+        ("limit", "0"),
+        ("start_time", "yesterday"),
+        ("start_time", "9" * 12),
+        ("end_time", "1"),
+        ("page", "2"),
+        ("page", "page_x"),
     ],
-)  # fmt: skip
+)
 def test_bad_queries(api: Client, name: str, value: str) -> None:
     response = api.get("/v1/usage", {name: value})
     assert response.status_code == 400
@@ -171,9 +181,10 @@ def test_it_needs_its_scope(api: Client, owner: Tenant) -> None:
     [
         {"start_time": "253402214400", "end_time": "253402300799"},  # dates end with that day
         {"start_time": "253402300799", "bucket_width": "1h"},
-        {"models": ",".join("a" * 101)}, {"api_key_ids": "," * 3 + "a," * 101},
+        {"models": ",".join("a" * 101)},
+        {"api_key_ids": "," * 3 + "a," * 101},
     ],
-)  # fmt: skip
+)
 def test_extreme_times_and_long_lists_are_refused(api: Client, query: dict[str, str]) -> None:
     response = api.get("/v1/usage", query)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")

@@ -140,16 +140,26 @@ ATTACKS: dict[str, Fields] = {
     "60 patterns of names": {
         "json_schema": {"patternProperties": {f"^.*{i}.{{12}}$": {} for i in range(60)}}
     },
-    "500 triggers": tag({"type": "triggered_tags", "tags": _CALLS,
-                         "triggers": [call["begin"] for call in _CALLS]}),
+    "500 triggers": tag(
+        {"type": "triggered_tags", "tags": _CALLS, "triggers": [call["begin"] for call in _CALLS]}
+    ),
     "500 calls": tag({"type": "triggered_tags", "tags": _CALLS, "triggers": ["<f"]}),
     "2,000 excluded words": tag(
         {"type": "any_text", "excludes": [f"word number {i}" for i in range(2_000)]}
     ),
-    "2^40 ways through text": tag({"type": "sequence", "elements": [
-        {"type": "any_text", "excludes": ["!"]},
-        {"type": "optional", "content": {"type": "tag", "begin": "!", "content": _JSON, "end": ""}},
-    ] * 40}),
+    "2^40 ways through text": tag(
+        {
+            "type": "sequence",
+            "elements": [
+                {"type": "any_text", "excludes": ["!"]},
+                {
+                    "type": "optional",
+                    "content": {"type": "tag", "begin": "!", "content": _JSON, "end": ""},
+                },
+            ]
+            * 40,
+        }
+    ),
     "1,000^20 texts": tag(repeated({"type": "const_string", "value": "ab"}, 20)),
     "1,000^20 values": tag(repeated(_JSON, 20)),
-}  # fmt: skip
+}

@@ -28,14 +28,20 @@ def translated(lark: str) -> str:
         (wrapped("lark", 'start: %json {"type": "null"}'), "null", "1"),
         (wrapped("llguidance", {"grammars": [{"json_schema": NULLS}]}), "[null]", "[ null]"),
         (
-            wrapped("llguidance", {"grammars": [
-                {"lark_grammar": 'start: "<" @inner ">"'},
-                {"name": "inner", "json_schema": {"type": "boolean"}},
-            ]}),
-            "<true>", "<1>",
+            wrapped(
+                "llguidance",
+                {
+                    "grammars": [
+                        {"lark_grammar": 'start: "<" @inner ">"'},
+                        {"name": "inner", "json_schema": {"type": "boolean"}},
+                    ]
+                },
+            ),
+            "<true>",
+            "<1>",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_grammar_accepts_its_good_text_and_not_the_bad_one(
     value: dict[str, Any], good: str, bad: str
 ) -> None:
@@ -58,15 +64,21 @@ def test_flexible_whitespace_is_allowed_up_to_its_limit() -> None:
     ("value", "reason", "place"),
     [
         (wrapped("regex", "("), r"this \( is not closed", (1, 1, None)),
-        (wrapped("lark", 'start: "a" b'), 'b is not defined; define it as b: ', (1, 8, None)),
+        (wrapped("lark", 'start: "a" b'), "b is not defined; define it as b: ", (1, 8, None)),
         (wrapped("lark", '{"a": 1}'), "{ cannot begin a definition", (1, 1, None)),
         (wrapped("lark", "start: <nope>"), "no special token <nope>", (1, 8, None)),
         (wrapped("lark", "start: " + "(" * 300), "nested deeper", (None, None, None)),
         (wrapped("lark", 'start: ("a"{1000}){1000}'), "multiply", (None, None, None)),
-        (wrapped("lark", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3000))),
-         "a chain of more than", (None, None, None)),
-        (wrapped("lark", 'start: a\na[capture, temperature=0.5]: "x"'), "temperature",
-         (2, 12, None)),
+        (
+            wrapped("lark", "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(3000))),
+            "a chain of more than",
+            (None, None, None),
+        ),
+        (
+            wrapped("lark", 'start: a\na[capture, temperature=0.5]: "x"'),
+            "temperature",
+            (2, 12, None),
+        ),
         (wrapped("lark", "start[max_tokens=3]: /[a-z]+/"), "cannot count tokens", (1, 7, None)),
         (wrapped("llguidance", {}), "must be", (None, None, None)),
         (wrapped("llguidance", {"grammars": []}), "must be", (None, None, None)),
@@ -75,27 +87,64 @@ def test_flexible_whitespace_is_allowed_up_to_its_limit() -> None:
         (wrapped("llguidance", {"grammars": [{"name": "a"}]}), "each grammar", (None,) * 3),
         (wrapped("llguidance", {"grammars": [{"lark_grammar": 1}]}), "a string", (None,) * 3),
         (wrapped("llguidance", {"grammars": [{"json_schema": 1}]}), "an object", (None,) * 3),
-        (wrapped("llguidance", {"grammars": [{"name": 1, "json_schema": {}}]}), "name",
-         (None, None, None)),
-        (wrapped("llguidance", {"grammars": [{"json_schema": {"items": {"extends": {}}}}]}),
-         "keyword extends", (None, None, "/grammars/0/json_schema/items/extends")),
-        (wrapped("llguidance", {"grammars": [
-            {"lark_grammar": "start: @a"},
-            {"name": "a", "json_schema": {"items": {"oneOf": [{"multipleOf": 2}, {}]}}},
-        ]}), "oneOf cannot be enforced", (None, None, "/grammars/1/json_schema/items/oneOf")),
-        (wrapped("lark", 'start: "a" b\nb: %json {"items": {"extends": {}}} "c"'),
-         "keyword extends", (2, 10, "/items/extends")),
-        (wrapped("lark", 'start: "%json {" %json {"oneOf": [{"multipleOf": 2}, {}]}'),
-         "oneOf cannot be enforced", (1, 24, "/oneOf")),
-        (wrapped("lark", 'start: %json {\n"minlength": 1}\n'),
-         "did you mean minLength", (1, 14, "/minlength")),
-        (wrapped("lark", 'start: %json {\n"properties": {"a": {}}\n} b\nb: "b" c'),
-         "c is not defined", (4, 4, None)),
-        (wrapped("llguidance", {"grammars": [
-            {"lark_grammar": "start: @a"}, {"name": "a", "lark_grammar": 'start: "x"\n  | b'},
-        ]}), "b is not defined", (1, 8, "/grammars/1/lark_grammar")),
+        (
+            wrapped("llguidance", {"grammars": [{"name": 1, "json_schema": {}}]}),
+            "name",
+            (None, None, None),
+        ),
+        (
+            wrapped("llguidance", {"grammars": [{"json_schema": {"items": {"extends": {}}}}]}),
+            "keyword extends",
+            (None, None, "/grammars/0/json_schema/items/extends"),
+        ),
+        (
+            wrapped(
+                "llguidance",
+                {
+                    "grammars": [
+                        {"lark_grammar": "start: @a"},
+                        {"name": "a", "json_schema": {"items": {"oneOf": [{"multipleOf": 2}, {}]}}},
+                    ]
+                },
+            ),
+            "oneOf cannot be enforced",
+            (None, None, "/grammars/1/json_schema/items/oneOf"),
+        ),
+        (
+            wrapped("lark", 'start: "a" b\nb: %json {"items": {"extends": {}}} "c"'),
+            "keyword extends",
+            (2, 10, "/items/extends"),
+        ),
+        (
+            wrapped("lark", 'start: "%json {" %json {"oneOf": [{"multipleOf": 2}, {}]}'),
+            "oneOf cannot be enforced",
+            (1, 24, "/oneOf"),
+        ),
+        (
+            wrapped("lark", 'start: %json {\n"minlength": 1}\n'),
+            "did you mean minLength",
+            (1, 14, "/minlength"),
+        ),
+        (
+            wrapped("lark", 'start: %json {\n"properties": {"a": {}}\n} b\nb: "b" c'),
+            "c is not defined",
+            (4, 4, None),
+        ),
+        (
+            wrapped(
+                "llguidance",
+                {
+                    "grammars": [
+                        {"lark_grammar": "start: @a"},
+                        {"name": "a", "lark_grammar": 'start: "x"\n  | b'},
+                    ]
+                },
+            ),
+            "b is not defined",
+            (1, 8, "/grammars/1/lark_grammar"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_names_reason_and_place(
     value: dict[str, Any], reason: str, place: tuple[Any, ...]
 ) -> None:
@@ -111,8 +160,10 @@ def test_schemas_inside_lark_mean_what_they_mean_elsewhere() -> None:
     assert not accepts(translated.grammar, "256")
     (finding,) = translated.warnings
     assert (finding.keyword, finding.pointer, finding.message[:7]) == (
-        "x-order", "/x-order", "line 1:",
-    )  # fmt: skip
+        "x-order",
+        "/x-order",
+        "line 1:",
+    )
 
 
 def test_a_clients_options_inside_lark_are_kept() -> None:

@@ -37,15 +37,21 @@ BOOLEAN = {"type": "boolean"}
         (fields({"a": {"type": "string"}}), '{"a":""}', None),
         (fields({"a": {"type": "string", "minLength": 5}}), '{"a":"12345"}', None),
         (fields({"a": {"type": "integer"}, "b": {"enum": ["xy", None]}}), '{"a":0,"b":null}', None),
-        (fields({"a": {"type": "array", "items": BOOLEAN, "minItems": 2}}), '{"a":[true,true]}',
-         None),
-        (fields({"a": {"$ref": "#/$defs/n"}}, **{"$defs": {"n": {"type": "null"}}}), '{"a":null}',
-         None),
+        (
+            fields({"a": {"type": "array", "items": BOOLEAN, "minItems": 2}}),
+            '{"a":[true,true]}',
+            None,
+        ),
+        (
+            fields({"a": {"$ref": "#/$defs/n"}}, **{"$defs": {"n": {"type": "null"}}}),
+            '{"a":null}',
+            None,
+        ),
         (Constraint("json_schema", {"enum": ["a", "bcd"]}), '"a"', '"bcd"'),
         (Constraint("regex", "(yes|no|perhaps)"), "no", "perhaps"),
         (Constraint("ebnf", 'root ::= "A" | "BCD"'), "A", "BCD"),
     ],
-)  # fmt: skip
+)
 def test_bounds_of_grammars_whose_texts_are_known(source, constraint, shortest, longest):
     found = bounds(constraint, source)
     assert found.min_tokens == found.at_least == len(shortest)
@@ -87,10 +93,14 @@ def texts_of(grammar, most):
 
 
 SMALL = [
-    BOOLEAN, {"type": "null"}, {"enum": ["a", True]}, {"type": "string", "enum": ["bb"]},
-    {"anyOf": [BOOLEAN, {"const": 10}]}, {"type": ["null", "boolean"]},
+    BOOLEAN,
+    {"type": "null"},
+    {"enum": ["a", True]},
+    {"type": "string", "enum": ["bb"]},
+    {"anyOf": [BOOLEAN, {"const": 10}]},
+    {"type": ["null", "boolean"]},
     {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 2},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("one", "other"), [*itertools.product(range(len(SMALL)), repeat=2)])

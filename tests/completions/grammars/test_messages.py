@@ -79,9 +79,11 @@ def test_a_refusal_of_a_pattern_says_what_to_write(pattern: str, advice: str) ->
     escaped = pattern.replace("~", "~0").replace("/", "~1")
     for schema, pointer in (
         ({"type": "string", "pattern": pattern}, "/pattern"),
-        ({"type": "object", "patternProperties": {"a": {}, pattern: {}}},
-         f"/patternProperties/{escaped}"),
-    ):  # fmt: skip
+        (
+            {"type": "object", "patternProperties": {"a": {}, pattern: {}}},
+            f"/patternProperties/{escaped}",
+        ),
+    ):
         with pytest.raises(GrammarError) as caught:
             translate(Constraint("json_schema", schema))
         assert advice in caught.value.message
@@ -127,7 +129,7 @@ PARAMETERS = {"type": "qwen_xml_parameter"}
         ("structural_tag", {"type": "json_schema", "json_schema": NAMES}),
         ("structural_tag", {"type": "repeat", "min": -DIGITS, "max": 1, "content": {}}),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_repeats_little_of_what_is_long(field: str, value: Any) -> None:
     whole = {"type": "structural_tag", "format": value} if field == "structural_tag" else value
     with pytest.raises(GrammarError) as caught:

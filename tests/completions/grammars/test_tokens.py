@@ -42,9 +42,13 @@ def sentencepiece(*, prepends: bool) -> Tokenizer:
     else:
         made.pre_tokenizer = pre_tokenizers.Metaspace()
     made.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     made.add_special_tokens([AddedToken(text) for text in ("</s>", "<tool>")])
     return made
 
@@ -66,13 +70,24 @@ def matcher(compiler: Compiler, field: str, value: object) -> LLMatcher:
         ("regex", r"<\|im_end\|>", "<|im_end|>"),
         ("json_schema", {"const": "<|im_end|>"}, '"<|im_end|>"'),
         ("json_schema", {"enum": ["<|endoftext|>"]}, '"<|endoftext|>"'),
-        ("json_schema", {"type": "object", "properties": {"<|im_start|>": {"const": 1}},
-         "required": ["<|im_start|>"], "additionalProperties": False}, '{"<|im_start|>":1}'),
+        (
+            "json_schema",
+            {
+                "type": "object",
+                "properties": {"<|im_start|>": {"const": 1}},
+                "required": ["<|im_start|>"],
+                "additionalProperties": False,
+            },
+            '{"<|im_start|>":1}',
+        ),
         ("grammar", {"type": "lark", "value": 'start: "<filename>"'}, "<filename>"),
-        ("structural_tag", {"format": {"type": "const_string", "value": "<|im_end|>"}},
-         "<|im_end|>"),
+        (
+            "structural_tag",
+            {"format": {"type": "const_string", "value": "<|im_end|>"}},
+            "<|im_end|>",
+        ),
     ],
-)  # fmt: skip
+)
 def test_text_that_spells_a_special_token_is_text(
     field: str, value: object, text: str, compiler: Compiler
 ) -> None:

@@ -10,17 +10,89 @@ from completions.grammars import Constraint, translate
 from completions.grammars.exceptions import GrammarError
 
 ebnf_pieces = st.sampled_from(
-    ["root", "a", " ", "::=", "|", "\n", '"x"', '"', "[", "]", "[a-z]", "[^]", "(", ")", "*", "+",
-     "?", "{2}", "{", "}", "{2,1}", "#", "\\", "\\x4", "&&", ".", "=", "start:", "é", "\x00"],
-)  # fmt: skip
+    [
+        "root",
+        "a",
+        " ",
+        "::=",
+        "|",
+        "\n",
+        '"x"',
+        '"',
+        "[",
+        "]",
+        "[a-z]",
+        "[^]",
+        "(",
+        ")",
+        "*",
+        "+",
+        "?",
+        "{2}",
+        "{",
+        "}",
+        "{2,1}",
+        "#",
+        "\\",
+        "\\x4",
+        "&&",
+        ".",
+        "=",
+        "start:",
+        "é",
+        "\x00",
+    ],
+)
 regex_pieces = st.sampled_from(
-    ["a", "(", ")", "[", "]", "*", "+", "?", "{2}", "{2,1}", "|", "\\", "/", "^", "$", "(?=", "(?i",
-     "\\p{L}", "\\b", "\n", "é", "-", "&&", "\x00"],
-)  # fmt: skip
+    [
+        "a",
+        "(",
+        ")",
+        "[",
+        "]",
+        "*",
+        "+",
+        "?",
+        "{2}",
+        "{2,1}",
+        "|",
+        "\\",
+        "/",
+        "^",
+        "$",
+        "(?=",
+        "(?i",
+        "\\p{L}",
+        "\\b",
+        "\n",
+        "é",
+        "-",
+        "&&",
+        "\x00",
+    ],
+)
 keywords = st.sampled_from(
-    ["type", "properties", "items", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "required",
-     "pattern", "minLength", "maximum", "multipleOf", "$defs", "not", "format", "prefixItems"],
-)  # fmt: skip
+    [
+        "type",
+        "properties",
+        "items",
+        "$ref",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "enum",
+        "const",
+        "required",
+        "pattern",
+        "minLength",
+        "maximum",
+        "multipleOf",
+        "$defs",
+        "not",
+        "format",
+        "prefixItems",
+    ],
+)
 leaves = (
     st.none()
     | st.booleans()
@@ -32,7 +104,7 @@ schemas = st.recursive(
     leaves,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keywords, inner, max_size=3),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 def check(field: str, value: Any) -> None:

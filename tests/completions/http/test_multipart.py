@@ -20,8 +20,9 @@ def read_in(sizes, body, boundary=b"b"):
 
 def part(name, content):
     return b'--b\r\nContent-Disposition: form-data; name="file"; filename="%b"\r\n\r\n%b\r\n' % (
-        name, content,
-    )  # fmt: skip
+        name,
+        content,
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])

@@ -167,8 +167,11 @@ def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: 
             ("unsupported_value", "thinking.budget_tokens"),
         ),
         (
-            {"model": "thinker", "thinking": {"type": "enabled"},
-             "chat_template_kwargs": {"on": False}},
+            {
+                "model": "thinker",
+                "thinking": {"type": "enabled"},
+                "chat_template_kwargs": {"on": False},
+            },
             ("invalid_value", "thinking.type"),
         ),
         (
@@ -176,7 +179,7 @@ def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: 
             ("conflicting_constraints", "regex"),
         ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_body_is_refused_by_code_and_field(
     body: dict[str, Any], error: tuple[str, str]
 ) -> None:
@@ -267,10 +270,16 @@ def test_variables_that_the_template_does_not_read_are_listed() -> None:
 def test_a_message_of_an_earlier_answer_can_be_sent_back() -> None:
     """Clients send back the whole message, null fields included."""
     said = {
-        "role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None,
-        "function_call": None, "tool_calls": None, "reasoning_content": None,
+        "role": "assistant",
+        "content": "a",
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "tool_calls": None,
+        "reasoning_content": None,
         "provider_specific_fields": {"refusal": None},
-    }  # fmt: skip
+    }
     sent_back = validate({"messages": [*HI, said, *HI]})
     plain = validate({"messages": [*HI, {"role": "assistant", "content": "a"}, *HI]})
     assert text(sent_back) == text(plain)
@@ -284,22 +293,25 @@ LIMIT = f"This model's maximum context length is {TINY_CONTEXT} tokens. However,
     ("body", "param", "rest"),
     [
         (
-            {"max_tokens": TINY_CONTEXT}, "messages",
+            {"max_tokens": TINY_CONTEXT},
+            "messages",
             "you requested {sum} tokens ({prompt} in the messages, {most} in the completion). "
             "Please reduce the length of the messages or completion.",
         ),
         (
-            {"messages": [{"role": "user", "content": "x" * TINY_CONTEXT}]}, "messages",
+            {"messages": [{"role": "user", "content": "x" * TINY_CONTEXT}]},
+            "messages",
             "your messages resulted in {long} tokens, and the completion needs at least 1. Please "
             "reduce the length of the messages.",
         ),
         (
-            {"messages": None, "prompt": "x" * TINY_CONTEXT}, "prompt",
+            {"messages": None, "prompt": "x" * TINY_CONTEXT},
+            "prompt",
             "your prompt resulted in {raw} tokens, and the completion needs at least 1. Please "
             "reduce the length of the prompt.",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_words_for_too_many_tokens(body: dict[str, Any], param: str, rest: str) -> None:
     """Clients such as LiteLLM, Cline and OpenCode look for them."""
     prompt = len(validate({}).prompts[0])

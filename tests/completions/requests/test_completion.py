@@ -55,19 +55,45 @@ def test_the_least_body_gets_the_documented_defaults() -> None:
     assert (request.truncated_tokens, request.echo, request.constraint) == (0, False, None)
     assert (request.default_length, request.chat, request.ignored) == (True, None, ())
     assert request.sampling == SamplingSettings(
-        max_tokens=16, min_tokens=0, temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0,
-        presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, logit_bias={},
-        dry_multiplier=0.0, dry_base=1.75, dry_allowed_length=2,
-        dry_sequence_breakers=("\n", ":", '"', "*"), custom_logit_processor=None,
-        custom_params={}, n=1, best_of=None, seed=request.sampling.seed, stop=(), stop_regex=(),
-        stop_token_ids=(), stop_spans=(), ignore_eos=False, no_stop_trim=False,
-        skip_special_tokens=True, spaces_between_special_tokens=True,
-    )  # fmt: skip
+        max_tokens=16,
+        min_tokens=0,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=-1,
+        min_p=0.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        logit_bias={},
+        dry_multiplier=0.0,
+        dry_base=1.75,
+        dry_allowed_length=2,
+        dry_sequence_breakers=("\n", ":", '"', "*"),
+        custom_logit_processor=None,
+        custom_params={},
+        n=1,
+        best_of=None,
+        seed=request.sampling.seed,
+        stop=(),
+        stop_regex=(),
+        stop_token_ids=(),
+        stop_spans=(),
+        ignore_eos=False,
+        no_stop_trim=False,
+        skip_special_tokens=True,
+        spaces_between_special_tokens=True,
+    )
     assert request.returns == ReturnSettings(
-        stream=False, stream_options=StreamOptions(), background=False, return_token_ids=False,
-        return_meta_info=False, return_hidden_states=False, return_routed_experts=False,
-        routed_experts_start_len=0, return_cached_tokens_details=False,
-    )  # fmt: skip
+        stream=False,
+        stream_options=StreamOptions(),
+        background=False,
+        return_token_ids=False,
+        return_meta_info=False,
+        return_hidden_states=False,
+        return_routed_experts=False,
+        routed_experts_start_len=0,
+        return_cached_tokens_details=False,
+    )
     assert request.logprobs == LogprobSettings(
         sglang=None, return_text=False, top=None, of_prompt=False
     )
@@ -190,11 +216,13 @@ def test_a_field_without_the_one_it_belongs_to_is_named(fields: Any, names: Any)
 
 def test_a_field_without_effect_is_still_checked() -> None:
     assert refusal({**LEAST, "top_logprobs_num": 21}) == (
-        "integer_above_max_value", "top_logprobs_num",
-    )  # fmt: skip
+        "integer_above_max_value",
+        "top_logprobs_num",
+    )
     assert refusal({**LEAST, "custom_params": {"__a": 1}}) == (
-        "invalid_value", "custom_params.__a",
-    )  # fmt: skip
+        "invalid_value",
+        "custom_params.__a",
+    )
 
 
 def test_the_first_error_in_field_order_is_reported() -> None:
@@ -221,17 +249,23 @@ def test_no_tokens_are_generated_only_for_an_echo() -> None:
         ({"return_logprob": True}, [SGLangLogprobs(True, 0, (), -1)] * 2),
         ({"return_logprob": [True, False]}, [SGLangLogprobs(True, 0, (), -1), None]),
         ({"return_logprob": False}, None),
-        ({"return_logprob": True, "top_logprobs_num": [0, 3]},
-         [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 3, (), -1)]),
-        ({"return_logprob": True, "logprob_start_len": [-1, 1]},
-         [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 0, (), 1)]),
+        (
+            {"return_logprob": True, "top_logprobs_num": [0, 3]},
+            [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 3, (), -1)],
+        ),
+        (
+            {"return_logprob": True, "logprob_start_len": [-1, 1]},
+            [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 0, (), 1)],
+        ),
         ({"token_ids_logprob": 7}, [SGLangLogprobs(False, 0, [7], -1)] * 2),
         ({"token_ids_logprob": [7, 8]}, [SGLangLogprobs(False, 0, [7, 8], -1)] * 2),
-        ({"token_ids_logprob": [[7], [8, 9]]},
-         [SGLangLogprobs(False, 0, [7], -1), SGLangLogprobs(False, 0, [8, 9], -1)]),
+        (
+            {"token_ids_logprob": [[7], [8, 9]]},
+            [SGLangLogprobs(False, 0, [7], -1), SGLangLogprobs(False, 0, [8, 9], -1)],
+        ),
         ({"token_ids_logprob": []}, None),
     ],
-)  # fmt: skip
+)
 def test_sglangs_log_probabilities_may_differ_by_prompt(fields: Any, expected: Any) -> None:
     assert validate({**LEAST, "prompt": [[1], [2, 3]], **fields}).logprobs.sglang == expected
 
@@ -239,8 +273,9 @@ def test_sglangs_log_probabilities_may_differ_by_prompt(fields: Any, expected: A
 def test_fields_that_take_no_value_per_prompt() -> None:
     two = {**LEAST, "prompt": [[1], [2, 3]], "return_logprob": True}
     assert refusal({**two, "logprob_start_len": 2}) == (
-        "integer_above_max_value", "logprob_start_len",
-    )  # fmt: skip
+        "integer_above_max_value",
+        "logprob_start_len",
+    )
     for name, value in (("logprob_start_len", [0, 1]), ("token_ids_logprob", [[1], [2]])):
         assert validate({**two, name: value})
         assert refusal({**two, name: value, "n": 2}) == ("invalid_value", name)

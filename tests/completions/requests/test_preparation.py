@@ -16,10 +16,15 @@ pytestmark = pytest.mark.usefixtures("served")
 def test_best_of_dry_and_processors_reach_the_worker() -> None:
     params = {"token_ids": [1, 2], "a": {"b": None}, "c": True}
     fields = {
-        "custom_logit_processor": "disallowed_tokens", "custom_params": params, "best_of": 4,
-        "n": 2, "dry_multiplier": 1, "dry_base": 2, "dry_allowed_length": 0,
+        "custom_logit_processor": "disallowed_tokens",
+        "custom_params": params,
+        "best_of": 4,
+        "n": 2,
+        "dry_multiplier": 1,
+        "dry_base": 2,
+        "dry_allowed_length": 0,
         "dry_sequence_breakers": [],
-    }  # fmt: skip
+    }
     sampling = prepared({**LEAST, **fields}).payload["sampling"]
     assert {name: sampling[name] for name in fields} == fields
     default = prepared(LEAST).payload["sampling"]
@@ -28,9 +33,14 @@ def test_best_of_dry_and_processors_reach_the_worker() -> None:
 
 def test_a_worker_scores_what_any_field_asks() -> None:
     body = {
-        **LEAST, "prompt": [[1], [2, 3]], "echo": True, "return_logprob": [False, True],
-        "top_logprobs_num": [0, 5], "logprob_start_len": [-1, 1], "token_ids_logprob": [[], [9]],
-    }  # fmt: skip
+        **LEAST,
+        "prompt": [[1], [2, 3]],
+        "echo": True,
+        "return_logprob": [False, True],
+        "top_logprobs_num": [0, 5],
+        "logprob_start_len": [-1, 1],
+        "token_ids_logprob": [[], [9]],
+    }
     second = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
     assert prepared(body).payload["logprobs"] == [None, second]
     first = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
@@ -41,9 +51,12 @@ def test_a_worker_scores_what_any_field_asks() -> None:
 
 def test_what_a_response_is_built_from_can_be_stored() -> None:
     fields = {
-        "prompt": [[1], [2, 3]], "return_logprob": [True, False], "logprob_start_len": [0, -1],
-        "rid": ["a", "b"], "return_token_ids": True,
-    }  # fmt: skip
+        "prompt": [[1], [2, 3]],
+        "return_logprob": [True, False],
+        "logprob_start_len": [0, -1],
+        "rid": ["a", "b"],
+        "return_token_ids": True,
+    }
     view = prepared({**LEAST, **fields}).context
     stored = ResponseContext(**orjson.loads(orjson.dumps(view.to_dict())))
     assert stored.sglang_logprobs == [[True, 0, [], 0], None]
@@ -80,16 +93,45 @@ def test_the_job_holds_the_engines_parameters() -> None:
 
 # What `workers/payload.py` of 0.1.0 knows. It fails a job that has any other field.
 OF_0_1_0 = {
-    "prompts", "sampling", "adapters", "logprobs", "grammar", "priority", "cache_salt",
-    "return_hidden_states", "return_routed_experts", "routed_experts_start_len",
-}  # fmt: skip
+    "prompts",
+    "sampling",
+    "adapters",
+    "logprobs",
+    "grammar",
+    "priority",
+    "cache_salt",
+    "return_hidden_states",
+    "return_routed_experts",
+    "routed_experts_start_len",
+}
 SAMPLING_OF_0_1_0 = {
-    "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
-    "frequency_penalty", "repetition_penalty", "logit_bias", "dry_multiplier", "dry_base",
-    "dry_allowed_length", "dry_sequence_breakers", "custom_logit_processor", "custom_params",
-    "seed", "n", "best_of", "stop", "stop_regex", "stop_token_ids", "ignore_eos", "no_stop_trim",
-    "skip_special_tokens", "spaces_between_special_tokens",
-}  # fmt: skip
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_sequence_breakers",
+    "custom_logit_processor",
+    "custom_params",
+    "seed",
+    "n",
+    "best_of",
+    "stop",
+    "stop_regex",
+    "stop_token_ids",
+    "ignore_eos",
+    "no_stop_trim",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+}
 
 
 @pytest.mark.parametrize("fields", [{}, {"regex": "a"}, {"return_meta_info": True}])

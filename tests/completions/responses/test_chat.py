@@ -81,8 +81,11 @@ def test_a_plain_stream() -> None:
     found = frames(make_view(include_usage=True), cut("Hello", 2))
     assert {frame["object"] for frame in found} == {"chat.completion.chunk"}
     assert deltas(found) == [
-        {"role": "assistant", "content": ""}, {"content": "He"}, {"content": "llo"}, {},
-    ]  # fmt: skip
+        {"role": "assistant", "content": ""},
+        {"content": "He"},
+        {"content": "llo"},
+        {},
+    ]
     finishes = [choice["finish_reason"] for frame in found for choice in frame["choices"]]
     assert finishes == [None, None, None, "stop"]
     assert found[-1]["choices"] == []
@@ -96,15 +99,26 @@ def test_a_call() -> None:
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     assert choice["message"]["tool_calls"] == [
-        {"id": call_id, "type": "function",
-         "function": {"name": "f", "arguments": '{"a":[1,"é"]}'}},
-    ]  # fmt: skip
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": "f", "arguments": '{"a":[1,"é"]}'},
+        },
+    ]
     assert deltas(frames(view, cut(CALL)))[1:] == [
-        {"tool_calls": [{"index": 0, "id": call_id, "type": "function",
-                         "function": {"name": "f", "arguments": ""}}]},
+        {
+            "tool_calls": [
+                {
+                    "index": 0,
+                    "id": call_id,
+                    "type": "function",
+                    "function": {"name": "f", "arguments": ""},
+                }
+            ]
+        },
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":[1,"é"]}'}}]},
         {},
-    ]  # fmt: skip
+    ]
 
 
 def test_call_ids_differ_by_place_and_request() -> None:
@@ -128,8 +142,13 @@ def thinking_view(**changes: Any) -> ChatResponseContext:
 
 
 def test_thoughts_and_their_tokens() -> None:
-    events = [event(1, 0, "<think>"), event(2, 0, "a b"), event(3, 0, "</think>"),
-              event(4, 0, "\nyes"), event(5, 0, "", "stop")]  # fmt: skip
+    events = [
+        event(1, 0, "<think>"),
+        event(2, 0, "a b"),
+        event(3, 0, "</think>"),
+        event(4, 0, "\nyes"),
+        event(5, 0, "", "stop"),
+    ]
     body = answer(thinking_view(), events)
     message = body["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("a b", "yes")
@@ -188,9 +207,18 @@ def test_a_cancelled_choice_keeps_what_it_has() -> None:
     collected = view.make_collected()
     collected.add([event(1, 0, "ab <tool")])
     job = JobRecord(
-        id="chatcmpl-1", kind="background", state="cancelled", model="m", organization_id=1,
-        api_key_id=2, created=0.0, deadline=100.0, ttl=10, finished=50.0, usage=Usage(3, 1),
-    )  # fmt: skip
+        id="chatcmpl-1",
+        kind="background",
+        state="cancelled",
+        model="m",
+        organization_id=1,
+        api_key_id=2,
+        created=0.0,
+        deadline=100.0,
+        ttl=10,
+        finished=50.0,
+        usage=Usage(3, 1),
+    )
     (choice,) = collected.make_polled(job)["choices"]
     assert choice["message"]["content"] == "ab <tool"
     assert choice["finish_reason"] == "abort"

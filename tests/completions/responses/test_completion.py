@@ -36,10 +36,19 @@ END = EndEvent(7, "completed", None, Usage(7, 7, 2))
 
 def record(state, **changes) -> JobRecord:
     fields = {
-        "id": "cmpl-1", "kind": "background", "state": state, "model": "m", "organization_id": 1,
-        "api_key_id": 2, "created": 0.0,
-        "deadline": 100.0, "ttl": 10, "finished": None, "error": None, "usage": None,
-    }  # fmt: skip
+        "id": "cmpl-1",
+        "kind": "background",
+        "state": state,
+        "model": "m",
+        "organization_id": 1,
+        "api_key_id": 2,
+        "created": 0.0,
+        "deadline": 100.0,
+        "ttl": 10,
+        "finished": None,
+        "error": None,
+        "usage": None,
+    }
     return JobRecord(**{**fields, **changes})
 
 
@@ -48,8 +57,11 @@ def test_choices_are_folded_in_order_of_their_index():
     collected.add(EVENTS)
     body = collected.make_response(END.usage)
     assert [(c["index"], c["text"]) for c in body["choices"]] == [
-        (0, "ab"), (1, ""), (2, "z"), (3, "xy"),
-    ]  # fmt: skip
+        (0, "ab"),
+        (1, ""),
+        (2, "z"),
+        (3, "xy"),
+    ]
     assert [c["finish_reason"] for c in body["choices"]] == ["stop", "length", "stop", "length"]
     assert [c["matched_stop"] for c in body["choices"]] == [4, None, "END", None]
     assert body["usage"] == {
@@ -91,8 +103,13 @@ def test_prompt_ids_come_in_a_choices_first_chunk_only():
         for _, c in Chunks(make_view(prompts=[[1], [2]], return_token_ids=True)).make_chunks(EVENTS)
     ]
     assert [("prompt_token_ids" in c, c["index"]) for c in chunks] == [
-        (True, 0), (True, 3), (False, 0), (True, 1), (True, 2), (False, 3),
-    ]  # fmt: skip
+        (True, 0),
+        (True, 3),
+        (False, 0),
+        (True, 1),
+        (True, 2),
+        (False, 3),
+    ]
 
 
 def test_continuous_usage_counts_the_choice_so_far():
@@ -151,8 +168,9 @@ def test_a_cancelled_job_aborts_its_unfinished_choices():
     assert [frame["sequence_number"] for _, frame in frames] == [5, 6, 7]
     *aborts, usage = [frame for _, frame in frames]
     assert [(c["choices"][0]["index"], c["choices"][0]["finish_reason"]) for c in aborts] == [
-        (2, "abort"), (3, "abort"),
-    ]  # fmt: skip
+        (2, "abort"),
+        (3, "abort"),
+    ]
     assert usage["usage"]["completion_tokens"] == 5
 
 
@@ -195,9 +213,18 @@ def test_a_view_survives_storage():
 ONE = {"n": 1, "prompt_lengths": [3]}
 WHOLE = [
     event(1, 0, "a", [1], cached_tokens=2),
-    event(2, 0, "b", [2], "stop", "b+", matched_stop_text="bb", hidden_states=[0.5, 1.0],
-          routed_experts="AAAA"),
-]  # fmt: skip
+    event(
+        2,
+        0,
+        "b",
+        [2],
+        "stop",
+        "b+",
+        matched_stop_text="bb",
+        hidden_states=[0.5, 1.0],
+        routed_experts="AAAA",
+    ),
+]
 
 
 def test_meta_info_comes_with_the_end_of_a_choice():
@@ -206,10 +233,14 @@ def test_meta_info_comes_with_the_end_of_a_choice():
     body = collected.make_response(Usage(3, 2))
     assert body["rid"] == "mine"
     assert body["choices"][0]["meta_info"] == {
-        "id": "mine", "prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 2,
-        "finish_reason": {"type": "stop", "matched": "b+"}, "matched_stop_text": "bb",
+        "id": "mine",
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "cached_tokens": 2,
+        "finish_reason": {"type": "stop", "matched": "b+"},
+        "matched_stop_text": "bb",
         "routed_experts": "AAAA",
-    }  # fmt: skip
+    }
     first, last = [
         c["choices"][0] for _, c in Chunks(make_view(**ONE, meta_info=True)).make_chunks(WHOLE)
     ]
@@ -242,9 +273,12 @@ def test_how_choices_ended_as_sglang_says_it():
 
 def test_hidden_states_and_the_extension_follow_the_text():
     view = make_view(
-        **ONE, hidden_states=True, routed_experts=True, cached_tokens_details=True,
+        **ONE,
+        hidden_states=True,
+        routed_experts=True,
+        cached_tokens_details=True,
         include_usage=True,
-    )  # fmt: skip
+    )
     extension = {"routed_experts": "AAAA", "cached_tokens_details": {"device": 2}}
     collected = CollectedResponse(view)
     collected.add(WHOLE)

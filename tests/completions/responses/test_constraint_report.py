@@ -58,12 +58,18 @@ def test_a_report_has_shares_of_steps_and_where_the_text_was_cut() -> None:
     record = ChoiceRecord(0, texts=['{"a": "x'], finish_reason="length")
     effect = {"forced_tokens": 3, "steps": 4, "overruled": 1, "removed": 1.5}
     assert make_report(record, effect) == {
-        "forced_tokens": 3, "steps": 4, "overruled_share": 0.25, "removed_mass": 0.375,
+        "forced_tokens": 3,
+        "steps": 4,
+        "overruled_share": 0.25,
+        "removed_mass": 0.375,
         "cut_at": "/a",
-    }  # fmt: skip
+    }
     record.finish_reason = "stop"
     none = {"forced_tokens": 3, "steps": 0, "overruled": 0, "removed": 0.0}
     assert make_report(record, none) == {
-        "forced_tokens": 3, "steps": 0, "overruled_share": None, "removed_mass": None,
+        "forced_tokens": 3,
+        "steps": 0,
+        "overruled_share": None,
+        "removed_mass": None,
         "cut_at": None,
-    }  # fmt: skip
+    }

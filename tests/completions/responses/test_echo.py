@@ -45,9 +45,15 @@ def answered(
     """The text of a completion with an echo: whole, and of a stream with an event per token."""
     echoes = echo_prompts(MODELS[name], [prompt], skip)
     view = ResponseContext(
-        id="cmpl-1", model=name, created=1, n=1, prompt_lengths=[len(prompt)],
-        echo=echoes.texts, open_ends=echoes.open_ends, skip_special_tokens=skip,
-    )  # fmt: skip
+        id="cmpl-1",
+        model=name,
+        created=1,
+        n=1,
+        prompt_lengths=[len(prompt)],
+        echo=echoes.texts,
+        open_ends=echoes.open_ends,
+        skip_special_tokens=skip,
+    )
     detokenizer = VOCABULARIES[name].detokenizer(prompt, skip)
     pieces = [detokenizer.push(token_id) for token_id in output]
     events = [

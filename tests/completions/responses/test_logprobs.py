@@ -38,9 +38,11 @@ def test_the_likeliest_and_the_token_itself_by_their_texts():
     (row,) = iter_scores([C], scores(-3.0, top=best), [0])
     shown = CompletionLogprobs(2, letter).push([row], 1)
     assert shown == {
-        "tokens": ["c"], "token_logprobs": [-3.0], "text_offset": [0],
+        "tokens": ["c"],
+        "token_logprobs": [-3.0],
+        "text_offset": [0],
         "top_logprobs": [{"b": -0.5, "c": -3.0}],
-    }  # fmt: skip
+    }
     assert CompletionLogprobs(0, letter).push([row], 1)["top_logprobs"] == [{"c": -3.0}]
 
 
@@ -97,15 +99,32 @@ def test_sglangs_arrays():
 
 PROMPT = [B, C]
 EVENTS = [
-    ChoiceEvent(1, 0, [A], "", None, None, {
-        "prompt_logprobs": scores(None, -4.0, top=[None, [(A, -2.0)]], named=[None, [-9.0]]),
-        "logprobs": scores(-1.0, offsets=[0], top=[[(A, -1.0)]], named=[[-5.0]]),
-    }),
-    ChoiceEvent(2, 0, [B, EOS], "ab", "stop", EOS, {
-        "logprobs": scores(-2.0, -3.0, offsets=[1, 2], top=[[(B, -2.0)], [(EOS, -3.0)]],
-                           named=[[-6.0], [-7.0]]),
-    }),
-]  # fmt: skip
+    ChoiceEvent(
+        1,
+        0,
+        [A],
+        "",
+        None,
+        None,
+        {
+            "prompt_logprobs": scores(None, -4.0, top=[None, [(A, -2.0)]], named=[None, [-9.0]]),
+            "logprobs": scores(-1.0, offsets=[0], top=[[(A, -1.0)]], named=[[-5.0]]),
+        },
+    ),
+    ChoiceEvent(
+        2,
+        0,
+        [B, EOS],
+        "ab",
+        "stop",
+        EOS,
+        {
+            "logprobs": scores(
+                -2.0, -3.0, offsets=[1, 2], top=[[(B, -2.0)], [(EOS, -3.0)]], named=[[-6.0], [-7.0]]
+            ),
+        },
+    ),
+]
 
 
 def view(**changes) -> ResponseContext:
@@ -134,9 +153,11 @@ def joined(pieces):
 def test_log_probabilities_list_the_tokens_of_the_text_and_the_one_that_ends_it():
     choice = whole(view(logprobs=1))
     assert choice["logprobs"] == {
-        "tokens": ["a", "b", "</s>"], "token_logprobs": [-1.0, -2.0, -3.0],
-        "text_offset": [0, 1, 2], "top_logprobs": [{"a": -1.0}, {"b": -2.0}, {"</s>": -3.0}],
-    }  # fmt: skip
+        "tokens": ["a", "b", "</s>"],
+        "token_logprobs": [-1.0, -2.0, -3.0],
+        "text_offset": [0, 1, 2],
+        "top_logprobs": [{"a": -1.0}, {"b": -2.0}, {"</s>": -3.0}],
+    }
     pieces = streamed(view(logprobs=1))
     assert pieces[0]["logprobs"]["tokens"] == []
     assert joined(pieces) == choice["logprobs"]
@@ -197,8 +218,10 @@ def test_meta_info_lists_every_sampled_token():
     )
     info = whole(wanted)["meta_info"]
     assert info["output_token_logprobs"] == [
-        [-1.0, A, "a"], [-2.0, B, "b"], [-3.0, EOS, "</s>"],
-    ]  # fmt: skip
+        [-1.0, A, "a"],
+        [-2.0, B, "b"],
+        [-3.0, EOS, "</s>"],
+    ]
     assert info["output_token_logprobs_length"] == 3
     assert info["input_token_logprobs"] == [[None, B, "b"], [-4.0, C, "c"]]
     assert info["input_top_logprobs"] == [None, [[-2.0, A, "a"]]]

@@ -11,16 +11,30 @@ VIEW = ResponseContext("cmpl-1", "m", 0, 1, [3], truncated_tokens=2)
 
 
 TIMES = JobRecord(
-    id="cmpl-1", kind="sync", state="completed", model="m", organization_id=1, api_key_id=1,
-    created=10.0, started=10.5, first=10.7, finished=11.0, last_owner="worker-1",
-)  # fmt: skip
+    id="cmpl-1",
+    kind="sync",
+    state="completed",
+    model="m",
+    organization_id=1,
+    api_key_id=1,
+    created=10.0,
+    started=10.5,
+    first=10.7,
+    finished=11.0,
+    last_owner="worker-1",
+)
 
 
 def test_times_and_worker():
     assert make_meta(VIEW, ["stop"], TIMES) == {
-        "queue_ms": 500.0, "prefill_ms": 200.0, "decode_ms": 300.0, "worker": "worker-1",
-        "truncated_prompt_tokens": 2, "grammar_compile_ms": None, "warnings": [],
-    }  # fmt: skip
+        "queue_ms": 500.0,
+        "prefill_ms": 200.0,
+        "decode_ms": 300.0,
+        "worker": "worker-1",
+        "truncated_prompt_tokens": 2,
+        "grammar_compile_ms": None,
+        "warnings": [],
+    }
 
 
 def test_unknown_times_are_null():
@@ -39,8 +53,14 @@ def test_unknown_times_are_null():
 )
 def test_warnings_say_what_cut_the_answer_short(constrained, by_default, ends, warnings):
     view = ResponseContext(
-        "cmpl-1", "m", 0, 1, [3], constrained=constrained, default_length=by_default,
+        "cmpl-1",
+        "m",
+        0,
+        1,
+        [3],
+        constrained=constrained,
+        default_length=by_default,
         grammar_compile_ms=1.5,
-    )  # fmt: skip
+    )
     found = make_meta(view, ends, TIMES)
     assert (found["warnings"], found["grammar_compile_ms"]) == (warnings, 1.5)

@@ -18,11 +18,17 @@ if TYPE_CHECKING:  # joserfc may be missing; then the tests are skipped
 
 OFF = dict.fromkeys(
     (
-        "ISSUER", "CLIENT_ID", "CLIENT_SECRET", "CLIENT_SECRET_FILE", "NAME", "SCOPES",
-        "GROUPS_CLAIM", "ROLES",
+        "ISSUER",
+        "CLIENT_ID",
+        "CLIENT_SECRET",
+        "CLIENT_SECRET_FILE",
+        "NAME",
+        "SCOPES",
+        "GROUPS_CLAIM",
+        "ROLES",
     ),
     "",
-)  # fmt: skip
+)
 ROLES = "readers=Viewer,operators=Operator,owners=superuser"
 
 
@@ -36,8 +42,11 @@ def forging(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Fo
     monkeypatch.setattr(transport, "SECONDS", 120.0)
     with forging_provider.running() as forging:
         settings.OIDC = OFF | {
-            "ISSUER": forging.url, "CLIENT_ID": CLIENT, "CLIENT_SECRET": SECRET, "ROLES": ROLES,
-        }  # fmt: skip
+            "ISSUER": forging.url,
+            "CLIENT_ID": CLIENT,
+            "CLIENT_SECRET": SECRET,
+            "ROLES": ROLES,
+        }
         settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, backend.PATH]
         provider.get_provider.cache_clear()
         yield forging

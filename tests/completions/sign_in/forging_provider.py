@@ -79,10 +79,16 @@ class Forging:
         assert form["redirect_uri"] == started["redirect_uri"]
         now = int(time.time())
         claims = {
-            "iss": self.url, "aud": CLIENT, "sub": self.subject, "iat": now, "exp": now + 300,
-            "nonce": started["nonce"], "groups": self.groups,
-            "email": f"{self.subject}@example.org", "given_name": self.subject.title(),
-        }  # fmt: skip
+            "iss": self.url,
+            "aud": CLIENT,
+            "sub": self.subject,
+            "iat": now,
+            "exp": now + 300,
+            "nonce": started["nonce"],
+            "groups": self.groups,
+            "email": f"{self.subject}@example.org",
+            "given_name": self.subject.title(),
+        }
         self.change(claims)
         id_token = (self.sign or self.signed)(claims)
         answer = {"access_token": "opaque", "token_type": "Bearer", "id_token": id_token}
@@ -93,9 +99,12 @@ class Forging:
         """The whole response: what is sent at once, and what comes late."""
         elsewhere = self.redirects.get(path)
         head = [
-            f"HTTP/1.0 {307 if elsewhere else status} x", f"Content-Length: {len(body)}",
-            *([f"Location: {elsewhere}"] if elsewhere else []), "", "",
-        ]  # fmt: skip
+            f"HTTP/1.0 {307 if elsewhere else status} x",
+            f"Content-Length: {len(body)}",
+            *([f"Location: {elsewhere}"] if elsewhere else []),
+            "",
+            "",
+        ]
         whole = "\r\n".join(head).encode() + body
         at_once = self.slow.get(path, len(whole))
         return whole[:at_once], whole[at_once:]

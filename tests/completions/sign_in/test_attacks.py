@@ -47,7 +47,8 @@ CLAIMS: dict[str, tuple[Change, str]] = {
     "another audience": (lambda claims: claims.update(aud="other"), "aud"),
     "another audience, for us": (lambda claims: claims.update(aud="other", azp=CLIENT), "aud"),
     "for another of two audiences": (
-        lambda claims: claims.update(aud=[CLIENT, "other"], azp="other"), "azp",
+        lambda claims: claims.update(aud=[CLIENT, "other"], azp="other"),
+        "azp",
     ),
     "no audience": (lambda claims: claims.pop("aud"), "aud"),
     "another issuer": (lambda claims: claims.update(iss="https://other.example"), "iss"),
@@ -56,7 +57,7 @@ CLAIMS: dict[str, tuple[Change, str]] = {
     "never expires": (lambda claims: claims.pop("exp"), "exp"),
     "not yet valid": (lambda claims: claims.update(nbf=int(time.time()) + 600), "not yet valid"),
     "about nobody": (lambda claims: claims.pop("sub"), "sub"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -147,11 +148,17 @@ def test_the_provider_refuses(visitor: Visitor):
 @pytest.mark.parametrize(
     "target",
     [
-        "https://evil.example/", "//evil.example/", "/\\evil.example", "http:evil.example",
-        "javascript:alert(1)", "\thttps://evil.example", "///evil.example", "https:///evil.example",
+        "https://evil.example/",
+        "//evil.example/",
+        "/\\evil.example",
+        "http:evil.example",
+        "javascript:alert(1)",
+        "\thttps://evil.example",
+        "///evil.example",
+        "https:///evil.example",
         "/admin/\r\nSet-Cookie: a=b",
     ],
-)  # fmt: skip
+)
 def test_no_redirect_leads_elsewhere(visitor: Visitor, target: str):
     answer = visitor.sign_in(target)
     assert answer.status_code == 302

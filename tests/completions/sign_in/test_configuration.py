@@ -36,8 +36,10 @@ def test_a_right_configuration(settings: Settings, served: None):
     assert made is not None
     assert faults() == []
     assert (made.name, made.scopes, made.groups_claim) == (
-        "id.example.com", "openid profile email", "groups",
-    )  # fmt: skip
+        "id.example.com",
+        "openid profile email",
+        "groups",
+    )
     assert made.list_roles(["readers", "x"]) == {"Viewer", "Auditor"}
     assert made.list_roles(["cn=admins"]) == {"superuser"}
     assert made.list_roles([]) == frozenset()

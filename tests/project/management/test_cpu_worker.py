@@ -17,8 +17,11 @@ def test_it_ends_though_redis_never_came(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
     worker = subprocess.Popen(
         [sys.executable, "manage.py", "cpu_worker"],
-        cwd=ROOT, env={**environment, **absent}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**environment, **absent},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     with worker:
         try:
             assert any("beat: Connection error" in line for line in worker.stderr)

@@ -24,9 +24,13 @@ def started_demo(home: Path, model_folder: Path) -> subprocess.Popen[str]:
     inherited = {name: value for name, value in os.environ.items() if name not in ours}
     own = {"QUIRE_HOME": str(home), "QUIRE_MODELS": str(home / "models.toml")}
     return subprocess.Popen(
-        [sys.executable, "manage.py", "demo"], cwd=ROOT, env={**inherited, **own},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "manage.py", "demo"],
+        cwd=ROOT,
+        env={**inherited, **own},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def run_demo(home: Path, model_folder: Path) -> subprocess.CompletedProcess[str]:

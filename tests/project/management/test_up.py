@@ -44,9 +44,14 @@ def command(*arguments: str) -> list[str]:
 def refused(environment: dict[str, str], *arguments: str) -> str:
     """What `up` says when it does not start."""
     done = subprocess.run(
-        command(*arguments), cwd=ROOT, env=environment, capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        command(*arguments),
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -71,9 +76,13 @@ def running(
     which it may raise."""
     shell = ["sh", "-c", f'ulimit -S -n {limit}; exec "$@"', "sh"] if limit else []
     with subprocess.Popen(
-        [*shell, *command(*arguments)], cwd=ROOT, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
+        [*shell, *command(*arguments)],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
         try:
             yield process
         finally:

@@ -92,8 +92,9 @@ async def test_a_refusal_can_be_read_too():
 
 async def test_every_origin_may_be_allowed():
     for _, headers, _ in (
-        await ask(["*"], origin="null"), await preflight(["*"], origin=APP),
-    ):  # fmt: skip
+        await ask(["*"], origin="null"),
+        await preflight(["*"], origin=APP),
+    ):
         assert headers["access-control-allow-origin"] == ["*"]
         assert "Origin" not in headers.get("vary", [])
 

@@ -28,9 +28,15 @@ async def answer(path, *request, **options):
 async def exchange(path, method="GET", query=b"", headers=(), content=b""):
     """The start of the response, and its body."""
     scope = {
-        "type": "http", "method": method, "path": path, "query_string": query,
-        "headers": list(headers), "http_version": "1.1", "scheme": "http", "server": ("test", 80),
-    }  # fmt: skip
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query,
+        "headers": list(headers),
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("test", 80),
+    }
     client = ApplicationCommunicator(ASGIHandler(), scope)
     await client.send_input({"type": "http.request", "body": content})
     start, body = await client.receive_output(10), b""
@@ -97,22 +103,28 @@ STRANGE_TYPES = [
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/files"])
 async def test_any_content_type_gets_a_response(tenants_key, path, content_type):
     headers = [
-        (b"content-type", content_type.encode()), (b"content-length", b"100"), *tenants_key,
-    ]  # fmt: skip
+        (b"content-type", content_type.encode()),
+        (b"content-length", b"100"),
+        *tenants_key,
+    ]
     part = b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
     many = b"&".join(b"a" for _ in range(2000))
     for query in (b"", many):
         status, body = await answer(path, "POST", query, headers, part)
         assert (status, refused(body)) in (
-            (400, "invalid_json"), (400, "missing_required_parameter"), (400, "invalid_request"),
+            (400, "invalid_json"),
+            (400, "missing_required_parameter"),
+            (400, "invalid_request"),
             (415, "unsupported_media_type"),
-        )  # fmt: skip
+        )
 
 
 async def test_a_body_in_chunks_is_read(tenants_key):
     headers = [
-        (b"content-type", b"application/json"), (b"transfer-encoding", b"chunked"), *tenants_key,
-    ]  # fmt: skip
+        (b"content-type", b"application/json"),
+        (b"transfer-encoding", b"chunked"),
+        *tenants_key,
+    ]
     body = orjson.dumps({"model": "nobodys", "prompt": [1]})
     status, text = await answer("/v1/completions", "POST", b"", headers, body)
     assert (status, refused(text)) == (404, "model_not_found")
@@ -153,8 +165,12 @@ async def test_it_closes_its_connection_after_a_hang_up_too(monkeypatch, finishe
 
     monkeypatch.setattr(HealthView, "get", slow)
     scope = {
-        "type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": [],
-    }  # fmt: skip
+        "type": "http",
+        "method": "GET",
+        "path": "/healthz",
+        "query_string": b"",
+        "headers": [],
+    }
     client = ApplicationCommunicator(ASGIHandler(), scope)
     await client.send_input({"type": "http.request", "body": b""})
     assert await asyncio.to_thread(begun.wait, 10)
@@ -193,8 +209,12 @@ async def test_it_closes_its_connection_when_a_body_is_refused(path, finished_in
         raise APIError("invalid_api_key")
 
     scope = {
-        "type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [],
-    }  # fmt: skip
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [],
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # Django does not close what it has read
         with pytest.raises(APIError):
@@ -217,8 +237,12 @@ async def test_a_client_that_hangs_up_cancels_the_view(monkeypatch):
 
     monkeypatch.setattr(HealthView, "get", wait_for_ever)
     scope = {
-        "type": "http", "method": "GET", "path": "/healthz", "query_string": b"", "headers": [],
-    }  # fmt: skip
+        "type": "http",
+        "method": "GET",
+        "path": "/healthz",
+        "query_string": b"",
+        "headers": [],
+    }
     client = ApplicationCommunicator(ASGIHandler(), scope)
     await client.send_input({"type": "http.request", "body": b""})
     async with asyncio.timeout(10):

@@ -248,8 +248,11 @@ async def test_a_body_is_read_whatever_protocol_the_client_offers(echoing, size)
         await asyncio.sleep(0)
     await until(lambda: echoing.transport.written.count(b"done") == 4)
     assert [(path, body) for path, _, body in echoing.seen] == [
-        ("/a", REQUEST), ("/a", b"ab"), ("/b", b""), ("/a", b""),
-    ]  # fmt: skip
+        ("/a", REQUEST),
+        ("/a", b"ab"),
+        ("/b", b""),
+        ("/a", b""),
+    ]
     assert all(b"upgrade" not in headers for _, headers, _ in echoing.seen)
     assert echoing.seen[0][1][b"host"] == b"a"
 

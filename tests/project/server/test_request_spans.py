@@ -36,8 +36,10 @@ async def test_a_span_says_what_the_access_log_says(spans):
     await call(headers=[(b"x-request-id", b"trace-1")], status=503, meanwhile=meanwhile)
     (span,) = spans()
     assert (span.name, span.kind, span.parent) == (
-        "POST /v1/completions", SpanKind.SERVER, None,
-    )  # fmt: skip
+        "POST /v1/completions",
+        SpanKind.SERVER,
+        None,
+    )
     assert span.status.status_code is StatusCode.ERROR
     assert [event.name for event in span.events] == ["response started"]
     assert dict(span.attributes) == {

@@ -121,9 +121,11 @@ def _expand_unique(shape: Array, read: Callable[[Node], Union], pointer: str) ->
             results += tuples
         choices = lists[length] if length < len(lists) else values
         tuples = [
-            [*items, value] for items in tuples for value in choices or ()
+            [*items, value]
+            for items in tuples
+            for value in choices or ()
             if make_key(value) not in map(make_key, items)
-        ]  # fmt: skip
+        ]
         if len(results) + len(tuples) > MAX_TUPLES and length < high:
             raise CannotWriteError(pointer, "uniqueItems", advice)
     return results
@@ -142,9 +144,12 @@ def _list_values(union: Union) -> list[Any] | None:
         elif isinstance(shape, Number) and shape.low is not None and shape.low == shape.high:
             values.append(shape.low)
         elif (
-            isinstance(shape, Number) and shape.integer and shape.low is not None
-            and shape.high is not None and shape.high - shape.low <= 8
-        ):  # fmt: skip
+            isinstance(shape, Number)
+            and shape.integer
+            and shape.low is not None
+            and shape.high is not None
+            and shape.high - shape.low <= 8
+        ):
             whole = range(int(shape.low) - 1, int(shape.high) + 2)
             values += [n for n in whole if not (shape & Number(low=n, high=n)).is_empty()]
         else:
@@ -231,9 +236,10 @@ def _require_name(shape: Object, name: str) -> Object:
 
 def _list_optional(shape: Object) -> list[str]:
     return [
-        name for name, node in shape.properties.items()
+        name
+        for name, node in shape.properties.items()
         if name not in shape.required and node is not False
-    ]  # fmt: skip
+    ]
 
 
 def _restrict_to(shape: Object, chosen: tuple[str, ...]) -> Object:

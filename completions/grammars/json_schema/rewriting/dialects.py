@@ -8,9 +8,14 @@ _DRAFT = re.compile(r"https?://json-schema\.org/draft-0([3-7])/schema#?")
 LATEST = 8
 """2019-09 and all that follow."""
 _SINCE: Mapping[str, int] = {
-    "contains": 6, "propertyNames": 6, "if": 7, "then": 7, "else": 7, "minContains": LATEST,
+    "contains": 6,
+    "propertyNames": 6,
+    "if": 7,
+    "then": 7,
+    "else": 7,
+    "minContains": LATEST,
     "maxContains": LATEST,
-}  # fmt: skip
+}
 """The first draft that has a keyword. In older drafts the keyword has no effect."""
 _BESIDE_A_REFERENCE = frozenset(("$ref", "$schema", "$id", "id", "$defs", "definitions", "$anchor"))
 

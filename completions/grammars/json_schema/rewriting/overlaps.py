@@ -46,11 +46,15 @@ def intersect(
     Raises PatternError.
     """
     pairs = [
-        (one, other) for one in mine for other in theirs
+        (one, other)
+        for one in mine
+        for other in theirs
         if one != other
-        and ((other not in mine and rest is not True)
-             or (one not in theirs and their_rest is not True))
-    ]  # fmt: skip
+        and (
+            (other not in mine and rest is not True)
+            or (one not in theirs and their_rest is not True)
+        )
+    ]
     if len(pairs) > MAX_COMPARED**2:
         raise PatternError(
             f"{len(mine)} and {len(theirs)} patterns of two schemas that hold together are too "

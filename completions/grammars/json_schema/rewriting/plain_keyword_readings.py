@@ -48,9 +48,14 @@ def iter_plain_readings(node: Mapping[str, Any], pointer: str) -> Iterator[Readi
 
 
 _TYPES: Mapping[str, Shape] = {
-    "null": Null(), "boolean": Boolean(), "number": Number(), "integer": Number(integer=True),
-    "string": String(), "array": Array(), "object": Object(),
-}  # fmt: skip
+    "null": Null(),
+    "boolean": Boolean(),
+    "number": Number(),
+    "integer": Number(integer=True),
+    "string": String(),
+    "array": Array(),
+    "object": Object(),
+}
 _FRACTION = Number(integer=False)
 
 
@@ -88,9 +93,10 @@ def _read_values(values: list[Any]) -> Reading:
     def negative() -> Union:
         texts = tuple(value for value in values if isinstance(value, str))
         numbers = tuple(
-            value for value in values
+            value
+            for value in values
             if isinstance(value, int | float) and not isinstance(value, bool)
-        )  # fmt: skip
+        )
         flags = tuple(flag for flag in (False, True) if not any(value is flag for value in values))
         union: Union = [String(excluded=texts), Number(excluded=numbers)]
         union += [Boolean(flags)] if flags else []
@@ -148,9 +154,11 @@ _Bounds = tuple[Callable[[int], Shape], Callable[[int], Shape]]
 _LENGTHS: _Bounds = (lambda count: String(low=count)), (lambda count: String(high=count))
 _ITEMS: _Bounds = (lambda count: Array(low=count)), (lambda count: Array(high=count))
 _COUNTS: Mapping[str, Callable[[int], Reading]] = {
-    "minLength": _make_count(*_LENGTHS, low=True), "maxLength": _make_count(*_LENGTHS, low=False),
-    "minItems": _make_count(*_ITEMS, low=True), "maxItems": _make_count(*_ITEMS, low=False),
-}  # fmt: skip
+    "minLength": _make_count(*_LENGTHS, low=True),
+    "maxLength": _make_count(*_LENGTHS, low=False),
+    "minItems": _make_count(*_ITEMS, low=True),
+    "maxItems": _make_count(*_ITEMS, low=False),
+}
 
 
 def _iter_property_counts(node: Mapping[str, Any], pointer: str) -> Iterator[Reading]:

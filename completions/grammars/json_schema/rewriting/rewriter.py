@@ -23,10 +23,15 @@ MAX_REWRITTEN_BYTES = 256 * 1024
 """JSON of the schemas that are made by combining others, before they are rewritten themselves."""
 _WRITTEN_ANEW = frozenset(
     (
-        "not", "if", "contains", "propertyNames", "dependentRequired", "dependentSchemas",
+        "not",
+        "if",
+        "contains",
+        "propertyNames",
+        "dependentRequired",
+        "dependentSchemas",
         "dependencies",
     )
-)  # fmt: skip
+)
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 _COUNTS = frozenset(("minProperties", "maxProperties"))
 _KEPT = frozenset(("$schema", "$id", "id", "$anchor", "$defs", "definitions"))

@@ -57,10 +57,15 @@ class Number:
         if len(kinds) == 2:
             return Number(low=1, high=0)
         return Number(
-            low, high, above, below, kinds.pop() if kinds else None,
-            _join(self.multiples, other.multiples), _join(self.excluded, other.excluded),
+            low,
+            high,
+            above,
+            below,
+            kinds.pop() if kinds else None,
+            _join(self.multiples, other.multiples),
+            _join(self.excluded, other.excluded),
             _join(self.others, other.others),
-        )  # fmt: skip
+        )
 
     def is_empty(self) -> bool:
         if self.low is None or self.high is None:
@@ -110,10 +115,13 @@ class String:
         elif other.values is not None:
             values = tuple(value for value in values if value in other.values)
         return String(
-            max(self.low, other.low), _find_min(self.high, other.high), values,
-            _join(self.excluded, other.excluded), _join(self.patterns, other.patterns),
+            max(self.low, other.low),
+            _find_min(self.high, other.high),
+            values,
+            _join(self.excluded, other.excluded),
+            _join(self.patterns, other.patterns),
             _join(self.lacking, other.lacking),
-        )  # fmt: skip
+        )
 
     def is_empty(self) -> bool:
         if self.high is not None and self.low > self.high:
@@ -190,10 +198,14 @@ class Array:
             combine(self.get_item(index), other.get_item(index)) for index in range(length)
         )
         return Array(
-            prefix, combine(self.rest, other.rest), max(self.low, other.low),
-            _find_min(self.high, other.high), (*self.contains, *other.contains),
-            self.unique or other.unique, self.repeating or other.repeating,
-        )  # fmt: skip
+            prefix,
+            combine(self.rest, other.rest),
+            max(self.low, other.low),
+            _find_min(self.high, other.high),
+            (*self.contains, *other.contains),
+            self.unique or other.unique,
+            self.repeating or other.repeating,
+        )
 
     def get_item(self, index: int) -> Node:
         return self.prefix[index] if index < len(self.prefix) else self.rest
@@ -246,13 +258,17 @@ class Object:
             if name not in properties:
                 properties[name] = combine(self.get_property(name), node)
         return Object(
-            properties, overlaps.intersect(self.patterns, self.rest, other.patterns, other.rest),
+            properties,
+            overlaps.intersect(self.patterns, self.rest, other.patterns, other.rest),
             combine(self.rest, other.rest),
-            _join(self.required, other.required), max(self.low, other.low),
-            _find_min(self.high, other.high), (*self.names, *other.names),
-            (*self.some, *other.some), self.counted or other.counted,
+            _join(self.required, other.required),
+            max(self.low, other.low),
+            _find_min(self.high, other.high),
+            (*self.names, *other.names),
+            (*self.some, *other.some),
+            self.counted or other.counted,
             self.names_at or other.names_at,
-        )  # fmt: skip
+        )
 
     def get_property(self, name: str) -> Node:
         """Return the schema of the property with this name."""

@@ -152,8 +152,11 @@ def test_nothing_is_the_neutral_element() -> None:
 
 def test_the_dashboard_warns_of_budgets(admin: Client, unreachable: None, owner: Tenant) -> None:
     BudgetWarning.objects.create(
-        organization=owner.organization, scope=f"o{owner.organization.pk}",
-        budget="monthly_cost_budget", period=timezone.now().date().replace(day=1), percent=80,
-    )  # fmt: skip
+        organization=owner.organization,
+        scope=f"o{owner.organization.pk}",
+        budget="monthly_cost_budget",
+        period=timezone.now().date().replace(day=1),
+        percent=80,
+    )
     text = admin.get("/admin/").content.decode()
     assert f"{owner.organization.name} has used 80 % of its monthly cost budget." in text

@@ -6,11 +6,16 @@ _RULES = ("root", "a", "b", "c")
 _LITERALS = ('"a"', '"b"', '"ab"', '"ba"', '"aab"', '"c"', '"é"', '"è"', '""')
 _CLASSES = ("[a]", "[ab]", "[a-c]", "[^a]", "[^]", "[bé]")
 _CALLS = (
-    'Regex("a+b?|c")', 'Regex("^(?:[^b]|bc){{1,2}}$")', 'Regex("A.", flags="i")',
-    'Regex("(?i)A[^B]", json_string=true)', 'Regex("a(?=b)c?|.", flags="u")',
-    'Substring("a", "b", "ab")', 'TagDispatch(("ab", {}))', 'TagDispatch(("a", {}), ("cb", {}))',
+    'Regex("a+b?|c")',
+    'Regex("^(?:[^b]|bc){{1,2}}$")',
+    'Regex("A.", flags="i")',
+    'Regex("(?i)A[^B]", json_string=true)',
+    'Regex("a(?=b)c?|.", flags="u")',
+    'Substring("a", "b", "ab")',
+    'TagDispatch(("ab", {}))',
+    'TagDispatch(("a", {}), ("cb", {}))',
     'TagDispatch(("bc", {}), loop_after_dispatch=false, excludes=("d",))',
-)  # fmt: skip
+)
 _QUANTIFIERS = ("*", "+", "?", "{2}", "{0,2}", "{1,3}", "{2,}", "{0}")
 CHARACTERS = "abcéèd"
 

@@ -31,7 +31,7 @@ def test_sample(name: str) -> None:
         ('root ::= "(" root ")"' + "".join(f' | "w{i}"' for i in range(3000)), "(w2999)", "w3000"),
     ],
     ids=["left recursion", "right recursion", "count", "parentheses", "words", "nested words"],
-)  # fmt: skip
+)
 def test_large(grammar: str, good: str, bad: str) -> None:
     lark = ebnf.translate(grammar)
     assert accepts(lark, good)
@@ -44,17 +44,29 @@ def test_large(grammar: str, good: str, bad: str) -> None:
         ('root ::= ws root "a" | "b"\nws ::= " "*', ["b", "ba", "  baa"], [" b", "b a", "a", " "]),
         ('root ::= ws root "a" | "b"\nws ::= " "?', ["b", "baa", "  baa"], [" b", "  ba", "bb"]),
         ('root ::= ws ws root "a" | "b"\nws ::= [ \\n]*', ["b", " \n ba"], ["\nb", "ab"]),
-        ('root ::= ws x\nx ::= ws x "+" ws y | y\ny ::= "1" | "(" x ")"\nws ::= [ ]*',
-         ["1", " 1+1", "( 1+ 1)+1"], ["1 +1", "( 1)", "1+", "+1"]),
-        ('root ::= ws root "a" | root "c" | ws root "d" | "b"\nws ::= " "*',
-         ["b", "bc", " bca", " bcdc", "bd"], [" b", " bc", " bcc", "a"]),
-        ('root ::= "x"? root "a" | "y"? root "c" | "b"', ["b", "xba", "ybc", "yxbac", "bac"],
-         ["xb", "xbc", "yba", "xybac"]),
-        ('root ::= a\na ::= ws b "x" | "1"\nb ::= a "y" | "2"\nws ::= "" | " "',
-         ["1", "2x", " 2x", "  1yxyx"], ["1y", " 1", "  2x"]),
+        (
+            'root ::= ws x\nx ::= ws x "+" ws y | y\ny ::= "1" | "(" x ")"\nws ::= [ ]*',
+            ["1", " 1+1", "( 1+ 1)+1"],
+            ["1 +1", "( 1)", "1+", "+1"],
+        ),
+        (
+            'root ::= ws root "a" | root "c" | ws root "d" | "b"\nws ::= " "*',
+            ["b", "bc", " bca", " bcdc", "bd"],
+            [" b", " bc", " bcc", "a"],
+        ),
+        (
+            'root ::= "x"? root "a" | "y"? root "c" | "b"',
+            ["b", "xba", "ybc", "yxbac", "bac"],
+            ["xb", "xbc", "yba", "xybac"],
+        ),
+        (
+            'root ::= a\na ::= ws b "x" | "1"\nb ::= a "y" | "2"\nws ::= "" | " "',
+            ["1", "2x", " 2x", "  1yxyx"],
+            ["1y", " 1", "  2x"],
+        ),
     ],
     ids=["star", "option", "stars", "sums", "several", "options", "indirect"],
-)  # fmt: skip
+)
 def test_left_recursion_behind_parts_that_may_be_empty(
     grammar: str, good: list[str], bad: list[str]
 ) -> None:

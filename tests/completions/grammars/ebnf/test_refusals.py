@@ -92,7 +92,7 @@ from completions.grammars.exceptions import GrammarError
         ('root ::= Regex("a", dotall=true)', 1, 21, "takes no argument dotall; it takes flags"),
         ('root ::= Regex("a" "b")', 1, 20, "separate arguments by commas"),
         ('root ::= Regex("a"', 1, 15, "not closed"),
-        ('root ::= Regex([a])', 1, 16, "an argument is"),
+        ("root ::= Regex([a])", 1, 16, "an argument is"),
         (r'root ::= Regex("\"a(")', 1, 20, "( is not closed"),
         ('root ::= Regex("a)")', 1, 18, ") has no matching"),
         ('root ::= Regex("a]")', 1, 18, "] has no matching"),
@@ -126,7 +126,7 @@ from completions.grammars.exceptions import GrammarError
         ('root ::= TagDispatch(("a", root), loop_after_dispatch=2)', 1, 35, "true or false"),
         ('root ::= TagDispatch(("' + "x" * 2001 + '", root))', 1, 10, "longer than 2000"),
     ],
-)  # fmt: skip
+)
 def test_with_place(text: str, line: int, column: int, reason: str) -> None:
     with pytest.raises(GrammarError) as caught:
         ebnf.translate(text)

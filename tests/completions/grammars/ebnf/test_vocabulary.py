@@ -142,10 +142,16 @@ def test_text_after_free_tokens_is_refused(compiler: Compiler) -> None:
 
 def test_sets_of_tokens_may_overlap(compiler: Compiler) -> None:
     nodes = [{"type": "exclude_token", "exclude_tokens": [0]}, {"type": "token", "token": 1}]
-    written = tagged(compiler, {"type": "or", "elements": [
-        {"type": "sequence", "elements": [nodes[0], nodes[1], nodes[1]]},
-        {"type": "sequence", "elements": [nodes[1], nodes[0]]},
-    ]})  # fmt: skip
+    written = tagged(
+        compiler,
+        {
+            "type": "or",
+            "elements": [
+                {"type": "sequence", "elements": [nodes[0], nodes[1], nodes[1]]},
+                {"type": "sequence", "elements": [nodes[1], nodes[0]]},
+            ],
+        },
+    )
     assert [
         each for each in ("bbb", "!bb", "bb", "bc") if not accepts(written, compiler, each)
     ] == []

@@ -40,8 +40,12 @@ def test_a_documented_refusal_gives_its_reason(row: list[str]) -> None:
 
 
 def test_every_keyword_has_a_row() -> None:
-    named = {name for table in ("enforced", "refused") for row in rows(table)
-             for name in re.findall(r"[$\w]+", row[0])}  # fmt: skip
+    named = {
+        name
+        for table in ("enforced", "refused")
+        for row in rows(table)
+        for name in re.findall(r"[$\w]+", row[0])
+    }
     assert {*ENFORCED, *UNSUPPORTED} - {"x-guidance"} <= named
 
 

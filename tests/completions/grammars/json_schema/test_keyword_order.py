@@ -42,9 +42,11 @@ def test_both_hold(
 
 def test_properties_keep_their_order() -> None:
     schema = {
-        "type": "object", "additionalProperties": {"type": "null"},
-        "allOf": [{"properties": {"z": {}}}], "properties": {"a": {}},
-    }  # fmt: skip
+        "type": "object",
+        "additionalProperties": {"type": "null"},
+        "allOf": [{"properties": {"z": {}}}],
+        "properties": {"a": {}},
+    }
     grammar = json_schema.translate(schema).grammar
     assert accepts(grammar, '{"z":null,"a":1}')
     assert not accepts(grammar, '{"a":1,"z":null}')

@@ -143,41 +143,79 @@ def test_unknown_keywords_are_annotations_but_misspelt_ones_are_not() -> None:
         ({"type": ["string", "text"]}, "/type", "unknown type text"),
         ({"type": {}}, "/type", "not {}; use array"),
         ({"minLength": 10**12}, "/minLength", "is 1000000000000; it may be at most"),
-        ({"items": {"pattern": "^a*$", "minLength": 10**6}}, "/items/minLength",
-         "minLength is 1000000; beside a pattern it may be at most 100000"),
+        (
+            {"items": {"pattern": "^a*$", "minLength": 10**6}},
+            "/items/minLength",
+            "minLength is 1000000; beside a pattern it may be at most 100000",
+        ),
         ({"nullable": True}, "/nullable", 'add "null" to type'),
-        ({"not": {"type": "object", "propertyNames": {"pattern": "^a"}}}, "/not/propertyNames",
-         "list the allowed names in properties"),
-        ({"properties": {"x": {"$ref": "#/definitions/a"}}, "definitions": {"a": {
-            "$schema": "http://json-schema.org/draft-04/schema", "id": "schema/a",
-            "items": {"$ref": "#/definitions/a/definitions/b"}, "definitions": {"b": {}}}}},
-         "/definitions/a/id", "leave the id out"),
+        (
+            {"not": {"type": "object", "propertyNames": {"pattern": "^a"}}},
+            "/not/propertyNames",
+            "list the allowed names in properties",
+        ),
+        (
+            {
+                "properties": {"x": {"$ref": "#/definitions/a"}},
+                "definitions": {
+                    "a": {
+                        "$schema": "http://json-schema.org/draft-04/schema",
+                        "id": "schema/a",
+                        "items": {"$ref": "#/definitions/a/definitions/b"},
+                        "definitions": {"b": {}},
+                    }
+                },
+            },
+            "/definitions/a/id",
+            "leave the id out",
+        ),
         ({"enum": "abc"}, "/enum", "an array"),
         ({"items": {"$ref": "#/$defs/nowhere"}}, "/items/$ref", "leads nowhere"),
         ({"items": {"$ref": "item.json"}}, "/items/$ref", "only lead into the schema itself"),
         ({"items": {"$id": "item", "$ref": "#"}}, "/items/$id", "only supported at the root"),
         ({"items": {"pattern": "(?=a", "type": "string"}}, "/items/pattern", "is not closed"),
-        ({"items": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "/items/oneOf",
-         "use type integer alone"),
+        (
+            {"items": {"oneOf": [{"type": "number"}, {"type": "integer"}]}},
+            "/items/oneOf",
+            "use type integer alone",
+        ),
         ({"items": {"minProperties": 2}}, "/items/minProperties", "declare them in properties"),
-        ({"items": {"properties": {f"p{i}": {} for i in range(20)}, "maxProperties": 4}},
-         "/items/maxProperties", "fewer optional properties"),
+        (
+            {"items": {"properties": {f"p{i}": {} for i in range(20)}, "maxProperties": 4}},
+            "/items/maxProperties",
+            "fewer optional properties",
+        ),
         ({"items": {"uniqueItems": True}}, "/items/uniqueItems", "an enum of up to 5"),
-        ({"properties": {"x": {"$ref": "#", "required": ["y"]}}}, "/properties/x/$ref",
-         "cannot be combined with other keywords"),
+        (
+            {"properties": {"x": {"$ref": "#", "required": ["y"]}}},
+            "/properties/x/$ref",
+            "cannot be combined with other keywords",
+        ),
         ({"allOf": [{}, {"contains": {"const": 1}}]}, "/allOf/1/contains", "maxItems of at most"),
-        ({"type": "array", "items": {"allOf": [{"type": "string"}, {"type": "null"}]},
-          "minItems": 1}, "/items/allOf",
-         "no value can match"),
+        (
+            {
+                "type": "array",
+                "items": {"allOf": [{"type": "string"}, {"type": "null"}]},
+                "minItems": 1,
+            },
+            "/items/allOf",
+            "no value can match",
+        ),
         ({"anyOf": [{"pattern": "x{1000}{1000}"}]}, "/anyOf/0/pattern", "multiply to more than"),
         ({"enum": list(range(20_001))}, "/enum", "more than 20000"),
         ({"properties": {f"p{i}": {} for i in range(1001)}}, "/properties", "more than 1000"),
-        ({"$ref": "#/$defs/a", "$defs": {"a": {"items": {"uniqueItems": True}}}},
-         "/$defs/a/items/uniqueItems", "an enum"),
-        ({"items": {"not": {}}, "minItems": 1, "type": "array"}, "/items/not",
-         "not allows no value"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"items": {"uniqueItems": True}}}},
+            "/$defs/a/items/uniqueItems",
+            "an enum",
+        ),
+        (
+            {"items": {"not": {}}, "minItems": 1, "type": "array"},
+            "/items/not",
+            "not allows no value",
+        ),
     ],
-)  # fmt: skip
+)
 def test_faults_have_a_pointer(schema: dict[str, Any], pointer: str, reason: str) -> None:
     with pytest.raises(GrammarError, match=reason) as caught:
         json_schema.translate(schema)
@@ -196,9 +234,11 @@ def test_an_anchor_inside_a_value_is_data(keyword: str) -> None:
     value = {"$anchor": "x", "type": "string"}
     holder = {keyword: [value] if keyword in ("enum", "examples") else value}
     schema = {
-        "prefixItems": [holder, {"$ref": "#x"}], "minItems": 2, "items": False,
+        "prefixItems": [holder, {"$ref": "#x"}],
+        "minItems": 2,
+        "items": False,
         "$defs": {"d": {"$anchor": "x", "type": "integer", "not": {"const": 1}}},
-    }  # fmt: skip
+    }
     grammar = json_schema.translate(schema).grammar
     first = json.dumps(value, separators=(",", ":"))
     assert accepts(grammar, f"[{first},2]")
@@ -239,9 +279,11 @@ def test_escapes_do_not_slip_past_declared_names() -> None:
     assert accepts(grammar, '{"a":1,"b":2}')
     assert not accepts(grammar, r'{"\u0061":2}')
     for more in (
-        {"description": "two\nlines"}, {"default": "\x01"}, {"not": {"required": ["\n"]}},
+        {"description": "two\nlines"},
+        {"default": "\x01"},
+        {"not": {"required": ["\n"]}},
         {"patternProperties": {"^[\\u4e00-\\u9fa5]+$": {"enum": ["a\tb", "\\u0041"]}}},
-    ):  # fmt: skip
+    ):
         grammar = json_schema.translate(schema | more).grammar
         assert accepts(grammar, '{"a":1,"b":2}')
         assert not accepts(grammar, r'{"\u0061":2}')
@@ -277,11 +319,15 @@ def test_integers_of_64_bits() -> None:
 @pytest.mark.parametrize(
     "bound",
     [
-        {"minimum": 10**18}, {"minimum": -(2**63)}, {"minimum": -(10**30)}, {"maximum": -(10**18)},
-        {"exclusiveMinimum": 10**18}, {"exclusiveMaximum": -(2**63)},
+        {"minimum": 10**18},
+        {"minimum": -(2**63)},
+        {"minimum": -(10**30)},
+        {"maximum": -(10**18)},
+        {"exclusiveMinimum": 10**18},
+        {"exclusiveMaximum": -(2**63)},
         {"minimum": -(10**19), "maximum": 5},
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", ["integer", "number"])
 def test_bounds_out_of_reach_say_what_to_do(kind: str, bound: dict[str, int]) -> None:
     keyword = next(iter(bound))

@@ -48,9 +48,16 @@ def test_look_around_is_enforced(pattern: str, good: list[str], bad: list[str]) 
     schemas: list[tuple[dict[str, Any], str]] = [
         ({"type": "string", "pattern": pattern}, "%s"),
         ({"pattern": pattern}, "%s"),
-        ({"type": "object", "properties": {"a": {"type": ["string", "null"], "pattern": pattern}},
-          "required": ["a"], "additionalProperties": False}, '{"a":%s}'),
-    ]  # fmt: skip
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": ["string", "null"], "pattern": pattern}},
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+            '{"a":%s}',
+        ),
+    ]
     for schema, frame in schemas:
         grammar = json_schema.translate(schema).grammar
         for text in (*good, *bad):
@@ -77,8 +84,11 @@ def test_a_reference_through_a_pattern_that_changes() -> None:
 
 
 def test_a_fault_inside_a_pattern_that_changes_has_the_clients_pointer() -> None:
-    inside = {"properties": {"y": {"allOf": [{"pattern": f".*{c}.{{8}}x", "type": "string"}
-                                             for c in "abcdefgh"]}}}  # fmt: skip
+    inside = {
+        "properties": {
+            "y": {"allOf": [{"pattern": f".*{c}.{{8}}x", "type": "string"} for c in "abcdefgh"]}
+        }
+    }
     schema = {"type": "object", "patternProperties": {"^a/b": inside, "^c": {}}}
     with pytest.raises(GrammarError, match="too complex") as caught:
         json_schema.translate(schema)

@@ -51,9 +51,13 @@ def test_too_many_items_of_one_value_are_refused_at_their_place(items: dict[str,
     assert caught.value.diagnostics[0].keyword == "minItems"
     json_schema.translate(schema, whitespace="flexible")  # where spaces may follow each item
     for changed in (
-        {"minItems": 2100}, {"items": {"enum": [1, 2]}}, {"type": "string"}, {"items": {}},
-        {"items": False}, {"items": {"$ref": "#/$defs/loop"}, "$defs": ONE["$defs"]},
-    ):  # fmt: skip
+        {"minItems": 2100},
+        {"items": {"enum": [1, 2]}},
+        {"type": "string"},
+        {"items": {}},
+        {"items": False},
+        {"items": {"$ref": "#/$defs/loop"}, "$defs": ONE["$defs"]},
+    ):
         prepare({**array, "$defs": ONE["$defs"], **changed})
 
 
@@ -137,26 +141,49 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("schema", "pointer", "reason"),
     [
-        ({"items": {"$ref": "#/$defs/a b"}, "$defs": {"a b": {"type": "null"}}}, "/items/$ref",
-         r"this \$ref is not a URI; percent-encode spaces"),
-        ({"type": "object", "allOf": [
-            {"anyOf": [{"required": [f"{letter}{i}"]} for letter in "ab"]} for i in range(12)
-        ]}, "/allOf", "combine to too many alternatives; list the combinations"),
+        (
+            {"items": {"$ref": "#/$defs/a b"}, "$defs": {"a b": {"type": "null"}}},
+            "/items/$ref",
+            r"this \$ref is not a URI; percent-encode spaces",
+        ),
+        (
+            {
+                "type": "object",
+                "allOf": [
+                    {"anyOf": [{"required": [f"{letter}{i}"]} for letter in "ab"]}
+                    for i in range(12)
+                ],
+            },
+            "/allOf",
+            "combine to too many alternatives; list the combinations",
+        ),
         ({"enum": []}, "/enum", "enum is empty; list at least one"),
         ({"oneOf": []}, "/oneOf", "oneOf is empty; list at least one"),
         ({"type": "string", "enum": [1, 2]}, "", "type and enum cannot all hold"),
         ({"const": 1, "enum": [2]}, "", "const and enum cannot all hold"),
-        ({"type": "string", "minLength": 5, "maxLength": 3}, "",
-         r"minLength \(5\) is greater than maxLength \(3\); change one of them"),
-        ({"type": "string", "format": "date", "pattern": "^x"}, "",
-             "format and pattern cannot all hold"),
+        (
+            {"type": "string", "minLength": 5, "maxLength": 3},
+            "",
+            r"minLength \(5\) is greater than maxLength \(3\); change one of them",
+        ),
+        (
+            {"type": "string", "format": "date", "pattern": "^x"},
+            "",
+            "format and pattern cannot all hold",
+        ),
         ({"oneOf": [{"type": "string"}, {"type": "string"}]}, "/oneOf", "oneOf allows no value"),
-        ({"type": "object", "required": ["a"], "additionalProperties": False}, "/required",
-         "a is required, but no value is allowed for it; declare it in properties"),
-        ({"items": {"type": "object", "patternProperties": {"a/(": {}}}},
-         "/items/patternProperties/a~1(", r'invalid pattern "a/\(": this \( is not closed'),
+        (
+            {"type": "object", "required": ["a"], "additionalProperties": False},
+            "/required",
+            "a is required, but no value is allowed for it; declare it in properties",
+        ),
+        (
+            {"items": {"type": "object", "patternProperties": {"a/(": {}}}},
+            "/items/patternProperties/a~1(",
+            r'invalid pattern "a/\(": this \( is not closed',
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_fault_names_the_keywords_that_have_it(
     schema: dict[str, Any], pointer: str, reason: str
 ) -> None:

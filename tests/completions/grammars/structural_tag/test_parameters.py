@@ -50,39 +50,91 @@ def test_styles(style: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "accepted", "refused"),
     [
-        (PERSON, [call(name="B<b", age="1"), call(name="", age="1", tags="[1,2]")],
-         [call(age="1", name="B"), call(name="B"), call(name="B", age="x"),
-          call(name="B", age="1", other="2"), call(name="B", age="1", tags="1")]),
-        ({"properties": {"a": {"enum": ["x", "y", 1]}}}, ["<f></f>", call(a="x"), call(a="1")],
-         [call(a='"x"'), call(a="z")]),
+        (
+            PERSON,
+            [call(name="B<b", age="1"), call(name="", age="1", tags="[1,2]")],
+            [
+                call(age="1", name="B"),
+                call(name="B"),
+                call(name="B", age="x"),
+                call(name="B", age="1", other="2"),
+                call(name="B", age="1", tags="1"),
+            ],
+        ),
+        (
+            {"properties": {"a": {"enum": ["x", "y", 1]}}},
+            ["<f></f>", call(a="x"), call(a="1")],
+            [call(a='"x"'), call(a="z")],
+        ),
         ({"properties": {"a": {"const": "x"}}, "required": ["a"]}, [call(a="x")], ["<f></f>"]),
-        ({"properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}},
-         [call(a="3"), call(a="null")], [call(a="x")]),
-        ({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}},
-         [call(a="3"), call(a="null"), call(a="")], []),
-        ({"properties": {"a": {"type": ["string", "null"], "maxLength": 2}}},
-         [call(a="null"), call(a="xy")], [call(a="xyz")]),
-        ({"properties": {"a": {"type": "string", "pattern": "^[a-c]+$"}}}, [call(a="abc")],
-         [call(a="d"), call(a="")]),
-        ({"properties": {"a": {"type": "string", "pattern": "^a|b$"}}},
-         [call(a="ax"), call(a="xb")], [call(a="xa")]),
-        ({"properties": {"a": {"type": "string", "pattern": "^(?!ab)(?=.{2})[a-c]+$"}}},
-         [call(a="acb")], [call(a="abc"), call(a="c")]),
-        ({"properties": {"a": {"type": "string", "pattern": "b|c"}}}, [call(a="abc")],
-         [call(a="d")]),
-        ({"properties": {"a": {"type": "string", "minLength": 2, "maxLength": 3}}},
-         [call(a="éé"), call(a="abc")], [call(a="d"), call(a="dddd")]),
+        (
+            {"properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}},
+            [call(a="3"), call(a="null")],
+            [call(a="x")],
+        ),
+        (
+            {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}},
+            [call(a="3"), call(a="null"), call(a="")],
+            [],
+        ),
+        (
+            {"properties": {"a": {"type": ["string", "null"], "maxLength": 2}}},
+            [call(a="null"), call(a="xy")],
+            [call(a="xyz")],
+        ),
+        (
+            {"properties": {"a": {"type": "string", "pattern": "^[a-c]+$"}}},
+            [call(a="abc")],
+            [call(a="d"), call(a="")],
+        ),
+        (
+            {"properties": {"a": {"type": "string", "pattern": "^a|b$"}}},
+            [call(a="ax"), call(a="xb")],
+            [call(a="xa")],
+        ),
+        (
+            {"properties": {"a": {"type": "string", "pattern": "^(?!ab)(?=.{2})[a-c]+$"}}},
+            [call(a="acb")],
+            [call(a="abc"), call(a="c")],
+        ),
+        (
+            {"properties": {"a": {"type": "string", "pattern": "b|c"}}},
+            [call(a="abc")],
+            [call(a="d")],
+        ),
+        (
+            {"properties": {"a": {"type": "string", "minLength": 2, "maxLength": 3}}},
+            [call(a="éé"), call(a="abc")],
+            [call(a="d"), call(a="dddd")],
+        ),
         ({}, ["<f></f>", call(a="abc"), call(a="1", b="x")], []),
-        ({"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "null"}},
-         [call(a="1", b="null"), call(b="null")], [call(a="1", a2="x"), call(a="null")]),
-        ({"properties": {"a": {"$ref": "#/$defs/k"}},
-          "$defs": {"k": {"properties": {"z": {"$ref": "#/$defs/n"}}, "required": ["z"],
-                          "type": "object"}, "n": {"type": "integer"}}},
-         [call(a='{"z":1}')], [call(a='{"z":"x"}'), call(a="{}")]),
-        ({"$ref": "#/$defs/k", "$defs": {"k": {"properties": {"b": {"type": "boolean"}}}}},
-         [call(b="true")], [call(b="x")]),
+        (
+            {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "null"}},
+            [call(a="1", b="null"), call(b="null")],
+            [call(a="1", a2="x"), call(a="null")],
+        ),
+        (
+            {
+                "properties": {"a": {"$ref": "#/$defs/k"}},
+                "$defs": {
+                    "k": {
+                        "properties": {"z": {"$ref": "#/$defs/n"}},
+                        "required": ["z"],
+                        "type": "object",
+                    },
+                    "n": {"type": "integer"},
+                },
+            },
+            [call(a='{"z":1}')],
+            [call(a='{"z":"x"}'), call(a="{}")],
+        ),
+        (
+            {"$ref": "#/$defs/k", "$defs": {"k": {"properties": {"b": {"type": "boolean"}}}}},
+            [call(b="true")],
+            [call(b="x")],
+        ),
     ],
-)  # fmt: skip
+)
 def test_values(schema: Any, accepted: list[str], refused: list[str]) -> None:
     assert verdicts(parameters(schema), accepted + refused) == accepted
 
@@ -96,18 +148,30 @@ def test_the_older_name() -> None:
     ("schema", "pointer", "reason"),
     [
         ({"type": "array"}, "", 'needs type object, not "array"'),
-        ({"properties": {"a": {"type": "string", "format": "uuid"}}}, "/properties/a/format",
-         "format is not supported here in the style qwen_xml"),
-        ({"properties": {"a": {"type": "string", "pattern": "^(a"}}}, "/properties/a/pattern",
-         "is not closed"),
+        (
+            {"properties": {"a": {"type": "string", "format": "uuid"}}},
+            "/properties/a/format",
+            "format is not supported here in the style qwen_xml",
+        ),
+        (
+            {"properties": {"a": {"type": "string", "pattern": "^(a"}}},
+            "/properties/a/pattern",
+            "is not closed",
+        ),
         ({"anyOf": [{"type": "object"}]}, "/anyOf", "anyOf is not supported here"),
-        ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, "/minProperties",
-         "minProperties is not supported here in the style qwen_xml; leave it out"),
+        (
+            {"type": "object", "properties": {"a": {}}, "minProperties": 1},
+            "/minProperties",
+            "minProperties is not supported here in the style qwen_xml; leave it out",
+        ),
         ({"required": ["a"]}, "", "a is required; declare it in properties"),
-        ({"properties": {"a": {"uniqueItems": True}}}, "/properties/a/uniqueItems",
-         "uniqueItems cannot be enforced"),
+        (
+            {"properties": {"a": {"uniqueItems": True}}},
+            "/properties/a/uniqueItems",
+            "uniqueItems cannot be enforced",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_style_cannot_say_is_refused(schema: Any, pointer: str, reason: str) -> None:
     with pytest.raises(GrammarError, match=reason) as caught:
         structural_tag.translate(parameters(schema))

@@ -54,21 +54,30 @@ def refusal(value: Any) -> GrammarError:
         (triggered([f"<{i}" for i in range(129)], CALL), "", "1 to 128 triggers"),
         ({"type": "dispatch", "rules": []}, "/rules", "1 to 128 rules, not 0"),
         (triggered(["<f="], const("a")), "/tags/0/type", "must be of type tag"),
-        (triggered(["<f="], CALL, excludes=["<"]), "/excludes/0",
-         'begins with "<", so it could never be written; exclude'),
+        (
+            triggered(["<f="], CALL, excludes=["<"]),
+            "/excludes/0",
+            'begins with "<", so it could never be written; exclude',
+        ),
         ({"type": "dispatch", "rules": [["a"]]}, "/rules/0", '[pattern, format], not ["a"]'),
         ({"type": "dispatch", "rules": [["", const("a")]]}, "/rules/0/0", "not empty"),
         ({"type": "token", "token": True}, "/token", "a token's id or text"),
         ({"type": "token", "token": 1}, "", "send `model` beside the constraint"),
         ({"type": "regex", "pattern": "a("}, "/pattern", "this ( is not closed"),
         ({"type": "grammar", "grammar": "root ::= b"}, "/grammar", "not defined"),
-        ({"type": "json_schema", "json_schema": {"items": {"extends": {}}}},
-         "/json_schema/items/extends", "the keyword extends is not supported"),
+        (
+            {"type": "json_schema", "json_schema": {"items": {"extends": {}}}},
+            "/json_schema/items/extends",
+            "the keyword extends is not supported",
+        ),
         (sequence(free(), free("a"), ANY_JSON), "/elements/1", "the end of this text"),
-        (sequence(free(), {"type": "regex", "pattern": "a|b"}, ANY_JSON), "/elements/1",
-         "end of this text is ambiguous"),
+        (
+            sequence(free(), {"type": "regex", "pattern": "a|b"}, ANY_JSON),
+            "/elements/1",
+            "end of this text is ambiguous",
+        ),
     ],
-)  # fmt: skip
+)
 def test_faults(node: Any, pointer: str, reason: str) -> None:
     error = refusal(wrapped(node))
     assert reason in error.message
@@ -96,16 +105,31 @@ def test_unknown_kinds_have_a_code_of_their_own(node: Any, pointer: str, reason:
         ({"type": "text", "format": const("a")}, "/type", "must be structural_tag"),
         ({"format": const("a"), "triggers": []}, "/triggers", "has no field triggers"),
         ({"structures": [{"begin": "<a>", "end": "."}]}, "", "needs the field triggers"),
-        ({"structures": [{"begin": "a", "end": "b", "schema": 1}], "triggers": ["a"]},
-         "/structures/0/schema", "must be an object, or text"),
-        ({"structures": [{"begin": "a", "end": "b", "schema": "{"}], "triggers": ["a"]},
-         "/structures/0/schema", "does not hold JSON"),
-        ({"structures": [{"begin": "a", "end": "b", "schema": {"extends": {}}}], "triggers": ["a"]},
-         "/structures/0/schema/extends", "the keyword extends"),
-        ({"structures": [{"begin": "a", "end": "b"}], "triggers": ["b"]},
-         "/structures/0/begin", "exactly one of the triggers"),
+        (
+            {"structures": [{"begin": "a", "end": "b", "schema": 1}], "triggers": ["a"]},
+            "/structures/0/schema",
+            "must be an object, or text",
+        ),
+        (
+            {"structures": [{"begin": "a", "end": "b", "schema": "{"}], "triggers": ["a"]},
+            "/structures/0/schema",
+            "does not hold JSON",
+        ),
+        (
+            {
+                "structures": [{"begin": "a", "end": "b", "schema": {"extends": {}}}],
+                "triggers": ["a"],
+            },
+            "/structures/0/schema/extends",
+            "the keyword extends",
+        ),
+        (
+            {"structures": [{"begin": "a", "end": "b"}], "triggers": ["b"]},
+            "/structures/0/begin",
+            "exactly one of the triggers",
+        ),
     ],
-)  # fmt: skip
+)
 def test_faults_around_the_tree(value: Any, pointer: str, reason: str) -> None:
     error = refusal(value)
     assert reason in error.message

@@ -55,21 +55,30 @@ def dispatch(**options: Any) -> dict[str, Any]:
         ({"type": "grammar", "grammar": 'root ::= "a" root "b" | "c"'}, ["c", "aacbb"], ["aacb"]),
         (ANY_JSON, ["{}", '{"a":1}'], ["[]", "{} "]),
         ({"type": "json_schema", "json_schema": True}, ["1", "[]"], ["x"]),
-        ({"type": "json_schema", "json_schema": {}, "max_whitespace_cnt": 2}, ["[1,  2]"],
-         ["[1,   2]"]),
-        (either(const("a"), tag("b", ANY_JSON, "c"), free(max_chars=1)), ["a", "b{}c", "q", ""],
-         ["bb", "b{}"]),
+        (
+            {"type": "json_schema", "json_schema": {}, "max_whitespace_cnt": 2},
+            ["[1,  2]"],
+            ["[1,   2]"],
+        ),
+        (
+            either(const("a"), tag("b", ANY_JSON, "c"), free(max_chars=1)),
+            ["a", "b{}c", "q", ""],
+            ["bb", "b{}"],
+        ),
         (times("optional", const("x")), ["", "x"], ["xx"]),
         (times("star", const("xy")), ["", "xyxy"], ["xyx"]),
         (times("plus", ITEM), ["<a>{}</a>", "<a>{}</a><a>{}</a>"], [""]),
         (times("repeat", const("ab"), min=2, max=3), ["abab", "ababab"], ["ab", "abababab"]),
         (times("repeat", ITEM, min=1, max=-1), ["<a>{}</a>" * 3], [""]),
         (times("repeat", ITEM, min=0, max=0), [""], ["<a>{}</a>"]),
-        (sequence(const("a"), times("star", const("x")), times("plus", tag("(", ANY_JSON, ")"))),
-         ["a({})", "axx({})({})"], ["a"]),
+        (
+            sequence(const("a"), times("star", const("x")), times("plus", tag("(", ANY_JSON, ")"))),
+            ["a({})", "axx({})({})"],
+            ["a"],
+        ),
     ],
     ids=lambda value: value.get("type") if isinstance(value, dict) else "",
-)  # fmt: skip
+)
 def test_single_nodes(node: Any, accepted: list[str], refused: list[str]) -> None:
     assert verdicts(wrapped(node), accepted + refused) == accepted
 
@@ -85,27 +94,56 @@ def test_single_nodes(node: Any, accepted: list[str], refused: list[str]) -> Non
         (tag("<t>", free(), ["</t>", "</u>"]), ["<t>a</t>", "<t>a</u>"], ["<t>a</u></t>"]),
         (tag("<t>", ANY_JSON, ["</t>", "</u>"]), ["<t>{}</t>", "<t>{}</u>"], ["<t>{}"]),
         (tag("<t>", sequence(free(), const("x")), "</t>"), ["<t>axbx</t>"], ["<t>a</t>x</t>"]),
-        (sequence(tag("<t>", WORDS, "</t>"), free()),
-         ["<t></t>", "<t>a</t>Q", "<t>a</t>b</t>Q", "<t>a</t>b"], ["<t>a"]),
+        (
+            sequence(tag("<t>", WORDS, "</t>"), free()),
+            ["<t></t>", "<t>a</t>Q", "<t>a</t>b</t>Q", "<t>a</t>b"],
+            ["<t>a"],
+        ),
         (tag("<t>", {"type": "regex", "pattern": "[0-9]*"}, "</t>"), ["<t>12</t>"], ["<t>a</t>"]),
-        (tag("<t>", {"type": "grammar", "grammar": 'root ::= [a-z]+ (" " root)?'}, "end"),
-         ["<t>aend", "<t>a bend", "<t>endend"], ["<t>end", "<t>a end"]),
-        (sequence({"type": "grammar", "grammar": 'root ::= "(" root ")" | [a-z]*'}, const("x"),
-                  ANY_JSON), ["x{}", "xx{}", "(x)x{}"], ["(x){}", "{}"]),
+        (
+            tag("<t>", {"type": "grammar", "grammar": 'root ::= [a-z]+ (" " root)?'}, "end"),
+            ["<t>aend", "<t>a bend", "<t>endend"],
+            ["<t>end", "<t>a end"],
+        ),
+        (
+            sequence(
+                {"type": "grammar", "grammar": 'root ::= "(" root ")" | [a-z]*'},
+                const("x"),
+                ANY_JSON,
+            ),
+            ["x{}", "xx{}", "(x)x{}"],
+            ["(x){}", "{}"],
+        ),
         (sequence(tag("<t>", WORDS, "</t>"), ANY_JSON), ["<t>ab</t>{}"], ["<t>ab{}"]),
         (sequence(free("<a>"), ITEM), ["x<a>{}</a>", "x<<a>{}</a>"], ["x<a>y<a>{}</a>", "x"]),
         (sequence(free(), ITEM), ["x<a>{}</a>", "<a>{}</a>"], ["x<a>y"]),
-        (sequence(free(), either(ITEM, tag("<b>", ANY_JSON, "</b>"))),
-         ["x<a>{}</a>", "<b>{}</b>"], ["x<b>{}</a>"]),
-        (either(tag("<a>", {"type": "regex", "pattern": "[a-z]+"}, "."), tag("<a>", ANY_JSON, "!"),
-                tag("<ab>", ANY_JSON, "?")), ["<a>x.", "<a>{}!", "<ab>{}?"], ["<a>{}.", "<ab>x."]),
-        (sequence(free("<"), times("optional", ITEM), const("!")),
-         ["x!", "x<a>{}</a>!"], ["x", "x<a>{}</a>"]),
+        (
+            sequence(free(), either(ITEM, tag("<b>", ANY_JSON, "</b>"))),
+            ["x<a>{}</a>", "<b>{}</b>"],
+            ["x<b>{}</a>"],
+        ),
+        (
+            either(
+                tag("<a>", {"type": "regex", "pattern": "[a-z]+"}, "."),
+                tag("<a>", ANY_JSON, "!"),
+                tag("<ab>", ANY_JSON, "?"),
+            ),
+            ["<a>x.", "<a>{}!", "<ab>{}?"],
+            ["<a>{}.", "<ab>x."],
+        ),
+        (
+            sequence(free("<"), times("optional", ITEM), const("!")),
+            ["x!", "x<a>{}</a>!"],
+            ["x", "x<a>{}</a>"],
+        ),
         (sequence(free("<"), times("star", ITEM)), ["x", "x<a>{}</a><a>{}</a>"], ["x<a>"]),
-        (sequence(tag("<think>", free(), "</think>"), triggered(["<f="], CALL)),
-         ["<think>a</think>b<f=a>{}</f>"], ["b", "<think>a"]),
+        (
+            sequence(tag("<think>", free(), "</think>"), triggered(["<f="], CALL)),
+            ["<think>a</think>b<f=a>{}</f>"],
+            ["b", "<think>a"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_text_ends_where_what_follows_begins(
     node: Any, accepted: list[str], refused: list[str]
 ) -> None:
@@ -120,31 +158,53 @@ def test_free_text_ends_at_the_first_beginning_of_what_must_follow() -> None:
 @pytest.mark.parametrize(
     ("node", "accepted", "refused"),
     [
-        (triggered(["<f="], CALL, tag("<f=b>", const("B"), "</f>")),
-         ["", "hi", "hi<f=a>{}</f>yo", "<f=b>B</f><f=a>{}</f>", "hi<f", "<f=a>{}</f><f"],
-         ["<f=c>", "<f=b>B</f"]),
+        (
+            triggered(["<f="], CALL, tag("<f=b>", const("B"), "</f>")),
+            ["", "hi", "hi<f=a>{}</f>yo", "<f=b>B</f><f=a>{}</f>", "hi<f", "<f=a>{}</f><f"],
+            ["<f=c>", "<f=b>B</f"],
+        ),
         (triggered(["<f="], tag("<f=b>", const("B"), "</f>")), ["a<f=b>B</f>c"], ["a<f=b>C</f>"]),
-        (triggered(["<f="], CALL, at_least_one=True),
-         ["<f=a>{}</f>", "<f=a>{}</f>x<f=a>{}</f>y"], ["", "x<f=a>{}</f>"]),
-        (triggered(["<f="], CALL, stop_after_first=True),
-         ["", "q", "<f=a>{}</f>", "x<f=a>{}</f>"], ["<f=a>{}</f>x"]),
-        (triggered(["<f="], CALL, stop_after_first=True, at_least_one=True),
-         ["<f=a>{}</f>"], ["", "q", "x<f=a>{}</f>", "<f=a>{}</f>x"]),
-        (tag("<r>", triggered(["<f="], CALL), ["</r>", "</s>"]),
-         ["<r></r>", "<r>x</s>", "<r>x<f=a>{}</f>y</r>"], ["<r>x</r>y</r>"]),
-        (triggered(["<f="], CALL, excludes=["BAD"]),
-         ["xBA", "BA<f=a>{}</f>", '<f=a>{"BAD":1}</f>'], ["xBAD"]),
-        (triggered(["<f", "<g"], tag("<f>", ANY_JSON, "."), tag("<g>", const("1"), ".")),
-         ["<g>1.<f>{}."], ["<g>{}."]),
+        (
+            triggered(["<f="], CALL, at_least_one=True),
+            ["<f=a>{}</f>", "<f=a>{}</f>x<f=a>{}</f>y"],
+            ["", "x<f=a>{}</f>"],
+        ),
+        (
+            triggered(["<f="], CALL, stop_after_first=True),
+            ["", "q", "<f=a>{}</f>", "x<f=a>{}</f>"],
+            ["<f=a>{}</f>x"],
+        ),
+        (
+            triggered(["<f="], CALL, stop_after_first=True, at_least_one=True),
+            ["<f=a>{}</f>"],
+            ["", "q", "x<f=a>{}</f>", "<f=a>{}</f>x"],
+        ),
+        (
+            tag("<r>", triggered(["<f="], CALL), ["</r>", "</s>"]),
+            ["<r></r>", "<r>x</s>", "<r>x<f=a>{}</f>y</r>"],
+            ["<r>x</r>y</r>"],
+        ),
+        (
+            triggered(["<f="], CALL, excludes=["BAD"]),
+            ["xBA", "BA<f=a>{}</f>", '<f=a>{"BAD":1}</f>'],
+            ["xBAD"],
+        ),
+        (
+            triggered(["<f", "<g"], tag("<f>", ANY_JSON, "."), tag("<g>", const("1"), ".")),
+            ["<g>1.<f>{}."],
+            ["<g>{}."],
+        ),
         (separated(","), ["", "<a>{}</a>", "<a>{}</a>,<a>{}</a>"], ["<a>{}</a>,"]),
         (separated("", at_least_one=True), ["<a>{}</a><a>{}</a>"], [""]),
-        (separated(",", at_least_one=True, stop_after_first=True), ["<a>{}</a>"],
-         ["", "<a>{}</a>,<a>{}</a>"]),
+        (
+            separated(",", at_least_one=True, stop_after_first=True),
+            ["<a>{}</a>"],
+            ["", "<a>{}</a>,<a>{}</a>"],
+        ),
         (dispatch(), ["", "a<f>{}b<g>Gc", "<g>G<g>G"], ["a<f>x"]),
-        (dispatch(loop=False, excludes=["Z"]), ["", "a<f>{}", "<g>G"],
-         ["a<f>{}b", "Z", "aZ<g>G"]),
+        (dispatch(loop=False, excludes=["Z"]), ["", "a<f>{}", "<g>G"], ["a<f>{}b", "Z", "aZ<g>G"]),
     ],
-)  # fmt: skip
+)
 def test_tags_in_text(node: Any, accepted: list[str], refused: list[str]) -> None:
     assert verdicts(wrapped(node), accepted + refused) == accepted
 
@@ -191,17 +251,33 @@ def token(token: int | str) -> dict[str, Any]:
         (sequence(const("a"), token("<s>"), const("b")), ["a<s>b"], ["ab"]),
         (tag(token(256), ANY_JSON, token("<s>")), ["<s>{}<s>"], ["{}"]),
         (const("<s>"), ["<s>"], []),
-        (sequence({"type": "any_tokens", "exclude_tokens": ["<s>"]}, token("<s>")),
-         ["<s>", "ab<s>"], ["ab"]),
-        (sequence({"type": "any_tokens", "exclude_tokens": [256], "max_tokens": 2}, token(256)),
-         ["<s>", "ab<s>"], ["abc<s>"]),
+        (
+            sequence({"type": "any_tokens", "exclude_tokens": ["<s>"]}, token("<s>")),
+            ["<s>", "ab<s>"],
+            ["ab"],
+        ),
+        (
+            sequence({"type": "any_tokens", "exclude_tokens": [256], "max_tokens": 2}, token(256)),
+            ["<s>", "ab<s>"],
+            ["abc<s>"],
+        ),
         ({"type": "exclude_token", "exclude_tokens": ["a"]}, ["b", "<s>"], ["a", "", "bb"]),
-        ({"type": "token_triggered_tags", "trigger_tokens": ["<s>"],
-          "tags": [tag(token("<s>"), ANY_JSON, "!")]}, ["", "ab", "a<s>{}!b"], ["a<s>b"]),
-        ({"type": "token_dispatch", "rules": [["<s>", ANY_JSON]], "loop": False},
-         ["ab", "a<s>{}"], ["a<s>{}b"]),
+        (
+            {
+                "type": "token_triggered_tags",
+                "trigger_tokens": ["<s>"],
+                "tags": [tag(token("<s>"), ANY_JSON, "!")],
+            },
+            ["", "ab", "a<s>{}!b"],
+            ["a<s>b"],
+        ),
+        (
+            {"type": "token_dispatch", "rules": [["<s>", ANY_JSON]], "loop": False},
+            ["ab", "a<s>{}"],
+            ["a<s>{}b"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_tokens(node: Any, accepted: list[str], refused: list[str], compiler: Compiler) -> None:
     assert verdicts(wrapped(node), accepted + refused, compiler) == accepted
 

@@ -48,8 +48,10 @@ def test_what_is_not_regular_parts_them() -> None:
     assert isinstance(whole, Chain)
     assert isinstance(whole.items[-1], Loop)
     assert lark(whole) == [
-        'start: T1 %json {"type":"object"} T0 (%json {"type":"object"}){2,}', 'T0: "b"', 'T1: "a"',
-    ]  # fmt: skip
+        'start: T1 %json {"type":"object"} T0 (%json {"type":"object"}){2,}',
+        'T0: "b"',
+        'T1: "a"',
+    ]
 
 
 def test_a_lexeme_that_could_go_on_ends_at_its_literal() -> None:

@@ -23,9 +23,14 @@ ALTERNATIVES = {
 
 @pytest.mark.parametrize(
     "grammar",
-    ['start: "A" | "B"', 'start: ""', "start: /(?s:.*)/", 'start: "a" start "b" | "c"',
-     json.dumps({"grammars": [{"json_schema": {"type": "object"}}]})],
-)  # fmt: skip
+    [
+        'start: "A" | "B"',
+        'start: ""',
+        "start: /(?s:.*)/",
+        'start: "a" start "b" | "c"',
+        json.dumps({"grammars": [{"json_schema": {"type": "object"}}]}),
+    ],
+)
 def test_ordinary_grammars_pass(grammar: str, tiny_model: Path) -> None:
     check_cost(grammar, Compiler())
     check_cost(grammar, Compiler(TokenSource(str(tiny_model / "tokenizer.json"), 260, (257,))))

@@ -39,8 +39,11 @@ def refusal(message: Any) -> tuple[str, str]:
         ({"role": "user", "content": "hi"}, {"role": "user", "content": "hi"}),
         ({"role": "developer", "content": "x"}, {"role": "system", "content": "x"}),
         (
-            {"role": "user", "name": "Ada",
-             "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {
+                "role": "user",
+                "name": "Ada",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
             {"role": "user", "content": "ab", "name": "Ada"},
         ),
         ({"role": "user", "content": ["a", {"text": "b"}]}, {"role": "user", "content": "ab"}),
@@ -55,7 +58,7 @@ def refusal(message: Any) -> tuple[str, str]:
         ),
         ({"content": "x"}, {"role": "user", "content": "x"}),
     ],
-)  # fmt: skip
+)
 def test_messages_as_templates_see_them(message: Any, expected: Any) -> None:
     assert read(message) == expected
 
@@ -80,8 +83,12 @@ HISTORY: list[tuple[str, Any, Any, list[str]]] = [
     # openai-python's parse and stream, openai-node
     ("parsed", {**SAID, "parsed": {"a": 1}}, SAID, ["parsed"]),
     ("parsed, null", {**SAID, "parsed": None}, SAID, []),
-    ("parsed arguments", function(parsed_arguments={"a": 1}), CALLED,
-     ["tool_calls[0].function.parsed_arguments"]),
+    (
+        "parsed arguments",
+        function(parsed_arguments={"a": 1}),
+        CALLED,
+        ["tool_calls[0].function.parsed_arguments"],
+    ),
     ("index of a call", calling(index=0), CALLED, ["tool_calls[0].index"]),
     ("no calls", {**SAID, "tool_calls": []}, SAID, []),
     ("null calls", {**SAID, "tool_calls": None}, SAID, []),
@@ -93,72 +100,145 @@ HISTORY: list[tuple[str, Any, Any, list[str]]] = [
     ("refusal", {**SAID, "content": None, "refusal": "no"}, {**SAID, "content": "no"}, []),
     ("refusal beside content", {**SAID, "refusal": "no"}, SAID, []),
     ("refusal part", {**SAID, "content": [{"type": "refusal", "refusal": "x"}]}, SAID, []),
-    ("older call", {"role": "assistant", "content": None, "function_call": CALL["function"]},
-     {**CALLED, "tool_calls": [{"type": "function", "function": READ["function"]}]}, []),
-    ("older result", {"role": "function", "name": "f", "content": "x"},
-     {"role": "tool", "name": "f", "content": "x"}, []),
-    ("custom call",
-     calling(type="custom", function=None, custom={"name": "f", "input": "x"}),
-     {**CALLED, "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "x"}}]}, []),
+    (
+        "older call",
+        {"role": "assistant", "content": None, "function_call": CALL["function"]},
+        {**CALLED, "tool_calls": [{"type": "function", "function": READ["function"]}]},
+        [],
+    ),
+    (
+        "older result",
+        {"role": "function", "name": "f", "content": "x"},
+        {"role": "tool", "name": "f", "content": "x"},
+        [],
+    ),
+    (
+        "custom call",
+        calling(type="custom", function=None, custom={"name": "f", "input": "x"}),
+        {**CALLED, "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "x"}}]},
+        [],
+    ),
     # Responses and Anthropic, through proxies
     ("output text", {**SAID, "content": [{"type": "output_text", "text": "x"}]}, SAID, []),
     ("input text", {**HEARD, "content": [{"type": "input_text", "text": "x"}]}, HEARD, []),
-    ("thinking part",
-     {**SAID, "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, TEXT]},
-     SAID, ["content[0]"]),
-    ("redacted part", {**SAID, "content": [TEXT, {"type": "redacted_thinking", "data": "s"}]},
-     SAID, ["content[1]"]),
-    ("repeated call", {**calling(), "content": [{"type": "tool_use", "id": "c1", "input": {}}]},
-     CALLED, ["content[0]"]),
-    ("cached part", {**HEARD, "content": [{**TEXT, "cache_control": {"type": "ephemeral"}}]},
-     HEARD, ["content[0].cache_control"]),
-    ("cached message", {**HEARD, "cache_control": {"type": "ephemeral"}}, HEARD,
-     ["cache_control"]),
-    ("cached result", {**RESULT, "cache_control": {"type": "ephemeral"}}, RESULT,
-     ["cache_control"]),
+    (
+        "thinking part",
+        {**SAID, "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, TEXT]},
+        SAID,
+        ["content[0]"],
+    ),
+    (
+        "redacted part",
+        {**SAID, "content": [TEXT, {"type": "redacted_thinking", "data": "s"}]},
+        SAID,
+        ["content[1]"],
+    ),
+    (
+        "repeated call",
+        {**calling(), "content": [{"type": "tool_use", "id": "c1", "input": {}}]},
+        CALLED,
+        ["content[0]"],
+    ),
+    (
+        "cached part",
+        {**HEARD, "content": [{**TEXT, "cache_control": {"type": "ephemeral"}}]},
+        HEARD,
+        ["content[0].cache_control"],
+    ),
+    ("cached message", {**HEARD, "cache_control": {"type": "ephemeral"}}, HEARD, ["cache_control"]),
+    (
+        "cached result",
+        {**RESULT, "cache_control": {"type": "ephemeral"}},
+        RESULT,
+        ["cache_control"],
+    ),
     ("annotated part", {**SAID, "content": [{**TEXT, "annotations": []}]}, SAID, []),
     ("id", {**SAID, "id": "msg_1"}, SAID, ["id"]),
     # OpenRouter, vLLM, Ollama, LiteLLM, Azure, LangChain
     ("reasoning", {**SAID, "reasoning": "hm"}, SAID, ["reasoning"]),
-    ("reasoning details", {**SAID, "reasoning_details": [{"type": "reasoning.text"}]}, SAID,
-     ["reasoning_details"]),
+    (
+        "reasoning details",
+        {**SAID, "reasoning_details": [{"type": "reasoning.text"}]},
+        SAID,
+        ["reasoning_details"],
+    ),
     ("thinking", {**SAID, "thinking": "hm"}, SAID, ["thinking"]),
     ("images", {**SAID, "images": [{"url": "x"}]}, SAID, ["images"]),
-    ("LiteLLM", {**SAID, "provider_specific_fields": {"refusal": None}, "thinking_blocks": [1]},
-     SAID, ["provider_specific_fields", "thinking_blocks"]),
-    ("LiteLLM's call", calling(caller={"type": "direct"}, provider_specific_fields=None), CALLED,
-     ["tool_calls[0].caller"]),
-    ("Azure", {**SAID, "content_filter_results": {"hate": {}}, "context": {"citations": []}},
-     SAID, ["content_filter_results", "context"]),
-    ("LangChain", {**SAID, "additional_kwargs": {}, "response_metadata": {"a": 1}}, SAID,
-     ["response_metadata"]),
+    (
+        "LiteLLM",
+        {**SAID, "provider_specific_fields": {"refusal": None}, "thinking_blocks": [1]},
+        SAID,
+        ["provider_specific_fields", "thinking_blocks"],
+    ),
+    (
+        "LiteLLM's call",
+        calling(caller={"type": "direct"}, provider_specific_fields=None),
+        CALLED,
+        ["tool_calls[0].caller"],
+    ),
+    (
+        "Azure",
+        {**SAID, "content_filter_results": {"hate": {}}, "context": {"citations": []}},
+        SAID,
+        ["content_filter_results", "context"],
+    ),
+    (
+        "LangChain",
+        {**SAID, "additional_kwargs": {}, "response_metadata": {"a": 1}},
+        SAID,
+        ["response_metadata"],
+    ),
     ("null reasoning", {**SAID, "reasoning_content": None}, SAID, []),
-    ("finish reason", {**SAID, "finish_reason": "stop", "index": 0}, SAID,
-     ["finish_reason", "index"]),
+    (
+        "finish reason",
+        {**SAID, "finish_reason": "stop", "index": 0},
+        SAID,
+        ["finish_reason", "index"],
+    ),
     # Nothing where something is usual
     ("null content of an answer", {**SAID, "content": None}, {**SAID, "content": ""}, []),
     ("answer without content", {"role": "assistant"}, {**SAID, "content": ""}, []),
     ("null content of a user", {**HEARD, "content": None}, {**HEARD, "content": ""}, []),
     ("null result", {**RESULT, "content": None}, {**RESULT, "content": ""}, []),
     ("no parts", {**SAID, "content": []}, {**SAID, "content": ""}, []),
-    ("null text", {**SAID, "content": [{"type": "text", "text": None}]}, {**SAID, "content": ""},
-     []),
-    ("result without id", {"role": "tool", "name": "f", "content": "x"},
-     {"role": "tool", "name": "f", "content": "x"}, []),
-    ("call without id", calling(id=None), {**CALLED, "tool_calls": [
-        {"type": "function", "function": READ["function"]}]}, []),
+    (
+        "null text",
+        {**SAID, "content": [{"type": "text", "text": None}]},
+        {**SAID, "content": ""},
+        [],
+    ),
+    (
+        "result without id",
+        {"role": "tool", "name": "f", "content": "x"},
+        {"role": "tool", "name": "f", "content": "x"},
+        [],
+    ),
+    (
+        "call without id",
+        calling(id=None),
+        {**CALLED, "tool_calls": [{"type": "function", "function": READ["function"]}]},
+        [],
+    ),
     ("call without type", calling(type=None), CALLED, []),
-    ("call of no name", function(name=None),
-     {**CALLED, "tool_calls": [{**READ, "function": {"name": "", "arguments": {"a": 1}}}]}, []),
-    ("long names", {**RESULT, "tool_call_id": "c" * 500, "name": "n" * 500},
-     {**RESULT, "tool_call_id": "c" * 500, "name": "n" * 500}, []),
+    (
+        "call of no name",
+        function(name=None),
+        {**CALLED, "tool_calls": [{**READ, "function": {"name": "", "arguments": {"a": 1}}}]},
+        [],
+    ),
+    (
+        "long names",
+        {**RESULT, "tool_call_id": "c" * 500, "name": "n" * 500},
+        {**RESULT, "tool_call_id": "c" * 500, "name": "n" * 500},
+        [],
+    ),
     # Fields of other roles
     ("user who calls", {**HEARD, "tool_calls": [CALL]}, HEARD, ["tool_calls"]),
     ("user with an id", {**HEARD, "tool_call_id": "c1"}, HEARD, ["tool_call_id"]),
     ("tool that thinks", {**RESULT, "reasoning_content": "y"}, RESULT, ["reasoning_content"]),
     # Names that cannot stand in a header
     ("odd names", {**SAID, "a b\r\nx: é": 1}, SAID, ["a%20b%0D%0Ax%3A%20%C3%A9"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -172,11 +252,24 @@ def test_what_clients_and_proxies_send_back(message: Any, expected: Any, names: 
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a": "x', '{"a": 1} and so on', "[1]", "null", '{"a": NaN}', '{"a": "\n"}', "x", "  {",
-        '{"a": 1, "a": 2}', '{"a": 1e999}', '{"a": "\\ud800"}', f'{{"a": 1{"0" * 5000}}}',
-        '{"a": ' + "[" * 300 + "]" * 300 + "}", "'", "{}{}", "",
+        '{"a": "x',
+        '{"a": 1} and so on',
+        "[1]",
+        "null",
+        '{"a": NaN}',
+        '{"a": "\n"}',
+        "x",
+        "  {",
+        '{"a": 1, "a": 2}',
+        '{"a": 1e999}',
+        '{"a": "\\ud800"}',
+        f'{{"a": 1{"0" * 5000}}}',
+        '{"a": ' + "[" * 300 + "]" * 300 + "}",
+        "'",
+        "{}{}",
+        "",
     ],
-)  # fmt: skip
+)
 def test_arguments_of_the_past_are_opaque(text: str) -> None:
     message = read(function(arguments=text))
     assert message["tool_calls"][0]["function"]["arguments"] == (text or {})
@@ -185,10 +278,16 @@ def test_arguments_of_the_past_are_opaque(text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"a": 1}, {"a": 1}), (' {"a": 1}\n', {"a": 1}), ("", {}), (" ", {}), (None, {}),
-        ([1], "[1]"), (1, "1"), (True, "true"),
+        ({"a": 1}, {"a": 1}),
+        (' {"a": 1}\n', {"a": 1}),
+        ("", {}),
+        (" ", {}),
+        (None, {}),
+        ([1], "[1]"),
+        (1, "1"),
+        (True, "true"),
     ],
-)  # fmt: skip
+)
 def test_arguments_may_be_an_object_or_missing(arguments: Any, expected: Any) -> None:
     message = read(function(arguments=arguments))
     assert message["tool_calls"][0]["function"]["arguments"] == expected
@@ -206,26 +305,40 @@ def test_arguments_may_be_an_object_or_missing(arguments: Any, expected: Any) ->
         ({"role": "user", "content": 3}, ("invalid_type", "content")),
         ({"role": "tool", "content": {"a": 1}}, ("invalid_type", "content")),
         ({"role": "user", "content": [3]}, ("invalid_type", "content[0]")),
-        ({"role": "user", "content": [{"type": []}]}, ("missing_required_parameter",
-                                                       "content[0].text")),
+        (
+            {"role": "user", "content": [{"type": []}]},
+            ("missing_required_parameter", "content[0].text"),
+        ),
         ({"role": "user", "content": [{"type": ["x"]}]}, ("invalid_type", "content[0].type")),
-        ({"role": "user", "content": [{"type": "text"}]},
-         ("missing_required_parameter", "content[0].text")),
-        ({"role": "user", "content": [{"type": "text", "text": 1}]},
-         ("invalid_type", "content[0].text")),
+        (
+            {"role": "user", "content": [{"type": "text"}]},
+            ("missing_required_parameter", "content[0].text"),
+        ),
+        (
+            {"role": "user", "content": [{"type": "text", "text": 1}]},
+            ("invalid_type", "content[0].text"),
+        ),
         *[
-            ({"role": role, "content": [TEXT, {"type": name, name: {"url": "x"}}]},
-             ("unsupported_content_type", "content[1].type"))
+            (
+                {"role": role, "content": [TEXT, {"type": name, name: {"url": "x"}}]},
+                ("unsupported_content_type", "content[1].type"),
+            )
             for role, name in [
-                ("user", "image_url"), ("user", "input_audio"), ("user", "file"),
-                ("user", "video_url"), ("tool", "image_url"), ("assistant", "image_url"),
+                ("user", "image_url"),
+                ("user", "input_audio"),
+                ("user", "file"),
+                ("user", "video_url"),
+                ("tool", "image_url"),
+                ("assistant", "image_url"),
             ]
         ],
         ({"role": "assistant", "tool_calls": {}}, ("invalid_type", "tool_calls")),
-        ({"role": "assistant", "tool_calls": [{"id": "c"}]},
-         ("missing_required_parameter", "tool_calls[0].function")),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "c"}]},
+            ("missing_required_parameter", "tool_calls[0].function"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_message_is_refused_with_its_place(message: Any, error: tuple[str, str]) -> None:
     assert refusal(message) == error
 

@@ -19,9 +19,13 @@ for _ in range(300):
 
 
 def test_tools_keep_their_place():
-    given = [ToolObject().read(each) for each in (
-        F, {"type": "function", "function": {"name": "g", "description": "d", "strict": True}},
-    )]  # fmt: skip
+    given = [
+        ToolObject().read(each)
+        for each in (
+            F,
+            {"type": "function", "function": {"name": "g", "description": "d", "strict": True}},
+        )
+    ]
     assert assign_paths(given) == (
         Tool("f", None, {"type": "object"}, False, "tools[0]"),
         Tool("g", "d", None, True, "tools[1]"),
@@ -94,12 +98,15 @@ def test_allowed_tools():
 @pytest.mark.parametrize(
     "given",
     [
-        "any", 3, {"type": "function"}, {"type": "allowed_tools"},
+        "any",
+        3,
+        {"type": "function"},
+        {"type": "allowed_tools"},
         {**NAMED_G, "allowed_tools": {"mode": "auto", "tools": [NAMED_G]}},
         {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [NAMED_G]}},
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
     ],
-)  # fmt: skip
+)
 def test_bad_choices(given):
     with pytest.raises(FieldError):
         ToolChoiceField().read(given)

@@ -76,24 +76,60 @@ def test_accepted_values(field: str, given_value: Any, expected: Any) -> None:
 
 
 BOOLEANS = [
-    "stream", "ignore_eos", "return_token_ids", "skip_special_tokens", "background",
-    "no_stop_trim", "spaces_between_special_tokens", "truncate_sequence", "return_routed_experts",
-    "return_cached_tokens_details", "store", "parallel_tool_calls", "echo",
-    "return_text_in_logprobs", "return_meta_info",
-]  # fmt: skip
+    "stream",
+    "ignore_eos",
+    "return_token_ids",
+    "skip_special_tokens",
+    "background",
+    "no_stop_trim",
+    "spaces_between_special_tokens",
+    "truncate_sequence",
+    "return_routed_experts",
+    "return_cached_tokens_details",
+    "store",
+    "parallel_tool_calls",
+    "echo",
+    "return_text_in_logprobs",
+    "return_meta_info",
+]
 INTEGERS = [
-    "max_tokens", "min_tokens", "top_k", "seed", "n", "max_completion_tokens", "priority",
-    "routed_experts_start_len", "logprobs", "best_of", "dry_allowed_length",
-]  # fmt: skip
+    "max_tokens",
+    "min_tokens",
+    "top_k",
+    "seed",
+    "n",
+    "max_completion_tokens",
+    "priority",
+    "routed_experts_start_len",
+    "logprobs",
+    "best_of",
+    "dry_allowed_length",
+]
 NUMBERS = [
-    "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "dry_multiplier", "dry_base",
-]  # fmt: skip
+    "temperature",
+    "top_p",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "dry_multiplier",
+    "dry_base",
+]
 TEXTS = [
-    "model", "user", "ebnf", "regex", "suffix", "cache_salt", "adapter", "service_tier",
-    "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "tool_choice",
+    "model",
+    "user",
+    "ebnf",
+    "regex",
+    "suffix",
+    "cache_salt",
+    "adapter",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "tool_choice",
     "custom_logit_processor",
-]  # fmt: skip
+]
 BAD_TYPES = [
     *[(field, value) for field in BOOLEANS for value in (0, 1, "true", [], {})],
     *[(field, value) for field in INTEGERS for value in (True, 1.0, "1", [1], {})],
@@ -207,21 +243,44 @@ def test_wrong_types_are_never_converted(field: str, value: Any) -> None:
         ("stream_options", {"include_usage": True}, "invalid_value", None),
         ("response_format", {}, "missing_required_parameter", "response_format.type"),
         ("response_format", {"type": "xml"}, "invalid_value", "response_format.type"),
-        ("response_format", {"type": "json_schema"}, "missing_required_parameter",
-         "response_format.json_schema"),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "a"}},
-         "missing_required_parameter", "response_format.json_schema.schema"),
-        ("response_format",
-         {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}},
-         "invalid_value", "response_format.json_schema.name"),
-        ("response_format", {"type": "text", "json_schema": {"schema": {}}}, "invalid_value",
-         "response_format.json_schema"),
-        ("response_format", {"type": "json_object", "format": {}}, "invalid_value",
-         "response_format.format"),
-        ("response_format", {"type": "structural_tag", "structures": [1]}, "invalid_type",
-         "response_format.structures[0]"),
+        (
+            "response_format",
+            {"type": "json_schema"},
+            "missing_required_parameter",
+            "response_format.json_schema",
+        ),
+        (
+            "response_format",
+            {"type": "json_schema", "json_schema": {"name": "a"}},
+            "missing_required_parameter",
+            "response_format.json_schema.schema",
+        ),
+        (
+            "response_format",
+            {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}},
+            "invalid_value",
+            "response_format.json_schema.name",
+        ),
+        (
+            "response_format",
+            {"type": "text", "json_schema": {"schema": {}}},
+            "invalid_value",
+            "response_format.json_schema",
+        ),
+        (
+            "response_format",
+            {"type": "json_object", "format": {}},
+            "invalid_value",
+            "response_format.format",
+        ),
+        (
+            "response_format",
+            {"type": "structural_tag", "structures": [1]},
+            "invalid_type",
+            "response_format.structures[0]",
+        ),
         ("response_format", {"type": "text", "x": 1}, "unknown_parameter", "response_format.x"),
     ],
-)  # fmt: skip
+)
 def test_refused_values(field: str, value: Any, code: str, param: str | None) -> None:
     assert refusal({**LEAST, field: value}) == (code, param or field)

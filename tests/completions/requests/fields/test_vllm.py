@@ -86,15 +86,21 @@ def test_other_keys_of_structured_outputs(value: dict[str, Any], good: str) -> N
         ({"structured_outputs": {"choice": []}}, "empty_array", "structured_outputs.choice"),
         ({"structured_outputs": {"choice": "a"}}, "invalid_type", "structured_outputs.choice"),
         ({"structured_outputs": {"choice": [1]}}, "invalid_type", "structured_outputs.choice[0]"),
-        ({"structured_outputs": {"json": {}, "regex": "a"}},
-         "conflicting_constraints", "structured_outputs.regex"),
-        ({"structured_outputs": {"json": {}, "disable_additional_properties": True}},
-         "unsupported_value", "structured_outputs.disable_additional_properties"),
+        (
+            {"structured_outputs": {"json": {}, "regex": "a"}},
+            "conflicting_constraints",
+            "structured_outputs.regex",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "disable_additional_properties": True}},
+            "unsupported_value",
+            "structured_outputs.disable_additional_properties",
+        ),
         ({"guided_choice": []}, "empty_array", "guided_choice"),
         ({"guided_grammar": {}}, "invalid_type", "guided_grammar"),
         ({"guided_json": True}, "invalid_type", "guided_json"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(body: dict[str, Any], code: str, param: str) -> None:
     with pytest.raises(APIError) as caught:
         Body().validate(body)
@@ -106,12 +112,21 @@ def test_what_is_refused(body: dict[str, Any], code: str, param: str) -> None:
     [
         ({"regex": "a", "guided_regex": "a"}, "conflicting_constraints", "guided_regex"),
         ({"guided_json": {}, "guided_choice": ["a"]}, "conflicting_constraints", "guided_choice"),
-        ({"guided_choice": ["a"], "json_whitespace": "compact"}, "invalid_value",
-         "json_whitespace"),
-        ({"structured_outputs": {"json": {}, "disable_any_whitespace": True},
-          "json_whitespace": "flexible"}, "invalid_value", "json_whitespace"),
+        (
+            {"guided_choice": ["a"], "json_whitespace": "compact"},
+            "invalid_value",
+            "json_whitespace",
+        ),
+        (
+            {
+                "structured_outputs": {"json": {}, "disable_any_whitespace": True},
+                "json_whitespace": "flexible",
+            },
+            "invalid_value",
+            "json_whitespace",
+        ),
     ],
-)  # fmt: skip
+)
 def test_two_fields_that_contradict(body: dict[str, Any], code: str, path: str) -> None:
     with pytest.raises(FieldError) as caught:
         read(body)
@@ -133,10 +148,12 @@ def test_a_fault_is_named_by_vllms_field() -> None:
 def test_options_without_effect_are_named() -> None:
     for outputs, names in (
         ({"json": {}, "whitespace_pattern": " "}, ["structured_outputs.whitespace_pattern"]),
-        ({"regex": "a", "disable_any_whitespace": True},
-         ["structured_outputs.disable_any_whitespace"]),
+        (
+            {"regex": "a", "disable_any_whitespace": True},
+            ["structured_outputs.disable_any_whitespace"],
+        ),
         ({"json": {}, "disable_any_whitespace": True}, []),
-    ):  # fmt: skip
+    ):
         assert list_without_effect(Body().validate({"structured_outputs": outputs})) == names
 
 

@@ -17,9 +17,25 @@ from tests.completions.grammars.byte_matcher import accepts
 
 ALPHABET = "abc0- \né"
 PATTERNS = (
-    "^a", "b$", "a|b", "^(ab|ba)+$", "^[a-c]{2,4}$", "^$", "", "^a|b$", "^(a|b$)", r"\d{1,2}-",
-    r"^\w*$", r"^\S+$", "^.{0,2}$", "^[^a-b]*$", "(?:a|bc)*c", r"^a\-?b", "^(?P<x>a)+$", "a{0}b",
-)  # fmt: skip
+    "^a",
+    "b$",
+    "a|b",
+    "^(ab|ba)+$",
+    "^[a-c]{2,4}$",
+    "^$",
+    "",
+    "^a|b$",
+    "^(a|b$)",
+    r"\d{1,2}-",
+    r"^\w*$",
+    r"^\S+$",
+    "^.{0,2}$",
+    "^[^a-b]*$",
+    "(?:a|bc)*c",
+    r"^a\-?b",
+    "^(?P<x>a)+$",
+    "a{0}b",
+)
 
 
 def texts() -> Iterator[str]:

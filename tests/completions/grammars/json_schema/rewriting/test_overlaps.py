@@ -18,9 +18,11 @@ NULL: dict[str, Any] = {"type": "null"}
 
 def closed(pattern: str, rest: Any = False) -> dict[str, Any]:
     return {
-        "type": "object", "required": ["ab"], "patternProperties": {pattern: INTEGER},
+        "type": "object",
+        "required": ["ab"],
+        "patternProperties": {pattern: INTEGER},
         "additionalProperties": rest,
-    }  # fmt: skip
+    }
 
 
 def test_patterns_of_two_schemas_are_met_name_by_name() -> None:
@@ -93,9 +95,10 @@ def test_closed_schemas_meet_in_the_names_of_both() -> None:
 def test_a_declared_name_keeps_its_own_schema_beside_a_pattern() -> None:
     declared = {"properties": {"ab": INTEGER}, "additionalProperties": False}
     schema = {
-        "type": "object", "not": {"required": ["z"]},
+        "type": "object",
+        "not": {"required": ["z"]},
         "allOf": [{"patternProperties": {"^a": {"minimum": 1}}}, declared],
-    }  # fmt: skip
+    }
     grammar = json_schema.translate(schema).grammar
     assert accepts(grammar, '{"ab":1}')
     for wrong in ('{"ab":0}', '{"ac":1}', '{"ab":"x"}'):

@@ -27,8 +27,12 @@ counts = st.integers(0, 3)
 names = st.lists(st.sampled_from(NAMES), max_size=2, unique=True)
 LEAVES: dict[str, st.SearchStrategy[Any]] = {
     "type": st.sampled_from(["object", "array", "string", "number", "integer", "boolean", "null"])
-    | st.lists(st.sampled_from(["object", "array", "string", "integer", "null"]), min_size=1,
-               max_size=3, unique=True),
+    | st.lists(
+        st.sampled_from(["object", "array", "string", "integer", "null"]),
+        min_size=1,
+        max_size=3,
+        unique=True,
+    ),
     "const": values,
     "enum": st.lists(values, min_size=1, max_size=3),
     "minimum": st.sampled_from(NUMBERS),
@@ -45,16 +49,27 @@ LEAVES: dict[str, st.SearchStrategy[Any]] = {
     "maxProperties": counts,
     "required": names,
     "dependentRequired": st.dictionaries(st.sampled_from(NAMES), names, max_size=2),
-}  # fmt: skip
+}
 
 
 SCHEMA, LIST, MAP = "a schema", "a list of schemas", "a map of schemas"
 NESTED = {
-    "properties": MAP, "patternProperties": MAP, "additionalProperties": SCHEMA, "items": SCHEMA,
-    "prefixItems": LIST, "not": SCHEMA, "allOf": LIST, "anyOf": LIST, "oneOf": LIST, "if": SCHEMA,
-    "then": SCHEMA, "else": SCHEMA, "contains": SCHEMA, "propertyNames": SCHEMA,
+    "properties": MAP,
+    "patternProperties": MAP,
+    "additionalProperties": SCHEMA,
+    "items": SCHEMA,
+    "prefixItems": LIST,
+    "not": SCHEMA,
+    "allOf": LIST,
+    "anyOf": LIST,
+    "oneOf": LIST,
+    "if": SCHEMA,
+    "then": SCHEMA,
+    "else": SCHEMA,
+    "contains": SCHEMA,
+    "propertyNames": SCHEMA,
     "dependentSchemas": MAP,
-}  # fmt: skip
+}
 
 
 @st.composite

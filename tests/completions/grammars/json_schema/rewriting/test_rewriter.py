@@ -51,10 +51,12 @@ def test_properties_keep_their_order() -> None:
         ({"items": {"allOf": [{}, {"contains": {"const": 1}}]}}, "/items/allOf/1/contains"),
         ({"properties": {"a/b": {"uniqueItems": True}}}, "/properties/a~1b/uniqueItems"),
         ({"not": {"properties": {"a": {"items": {"const": 1}}}}}, "/not"),
-        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "minProperties": 3}}},
-         "/$defs/x/minProperties"),
+        (
+            {"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "minProperties": 3}}},
+            "/$defs/x/minProperties",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals_name_the_place(schema: dict[str, Any], pointer: str) -> None:
     with pytest.raises(GrammarError) as caught:
         json_schema.translate(schema)
@@ -88,12 +90,14 @@ def test_what_looks_like_a_reference_in_a_value_stays_as_it_is() -> None:
     schema = {
         "type": "object",
         "properties": {
-            "a": {"type": "integer"}, "b": {"$ref": "#/properties/a"},
-            "const": {"const": value}, "enum": {"items": {"enum": [value, [value]]}},
+            "a": {"type": "integer"},
+            "b": {"$ref": "#/properties/a"},
+            "const": {"const": value},
+            "enum": {"items": {"enum": [value, [value]]}},
         },
         "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
         "additionalProperties": False,
-    }  # fmt: skip
+    }
     grammar = json_schema.translate(schema).grammar
     reference = json.dumps(value, separators=(",", ":"))
     assert accepts(grammar, f'{{"b":1,"const":{reference}}}')
@@ -105,11 +109,18 @@ def test_negations_of_recursive_schemas() -> None:
     """No tree of booleans: somewhere is another leaf."""
     leaf = {"anyOf": [{"type": "boolean"}, {"$ref": "#/$defs/tree"}]}
     tree = {
-        "type": "object", "properties": {"l": leaf}, "required": ["l"],
+        "type": "object",
+        "properties": {"l": leaf},
+        "required": ["l"],
         "additionalProperties": False,
-    }  # fmt: skip
-    schema = {"type": "object", "not": {"$ref": "#/$defs/tree"}, "additionalProperties": True,
-              "propertyNames": {"const": "l"}, "$defs": {"tree": tree}}  # fmt: skip
+    }
+    schema = {
+        "type": "object",
+        "not": {"$ref": "#/$defs/tree"},
+        "additionalProperties": True,
+        "propertyNames": {"const": "l"},
+        "$defs": {"tree": tree},
+    }
     grammar = json_schema.translate(schema).grammar
     assert all(accepts(grammar, text) for text in ("{}", '{"l":"x"}', '{"l":{"l":null}}'))
     assert not any(accepts(grammar, text) for text in ('{"l":true}', '{"l":{"l":false}}'))
@@ -120,18 +131,29 @@ def test_each_schema_made_has_a_definition_of_its_own() -> None:
 
     def tree(leaf: str, left: str, right: str) -> dict[str, Any]:
         sides = {"x": {"$ref": f"#/$defs/{left}"}, "y": {"$ref": f"#/$defs/{right}"}}
-        return {"type": ["object", leaf], "properties": sides, "required": ["x", "y"],
-                "additionalProperties": False}  # fmt: skip
+        return {
+            "type": ["object", leaf],
+            "properties": sides,
+            "required": ["x", "y"],
+            "additionalProperties": False,
+        }
 
     trees = {"a": tree("boolean", "b", "a"), "b": tree("null", "a", "b")}
     any_tree = {**tree("null", "any", "any"), "type": ["object", "boolean", "null"]}
-    schema = {"not": {"$ref": "#/$defs/a"}, "$ref": "#/$defs/any",
-              "$defs": {**trees, "any": any_tree}}  # fmt: skip
+    schema = {
+        "not": {"$ref": "#/$defs/a"},
+        "$ref": "#/$defs/any",
+        "$defs": {**trees, "any": any_tree},
+    }
     grammar = json_schema.translate(schema).grammar
     for instance in ("null", '{"x":true,"y":true}', '{"x":null,"y":{"x":true,"y":true}}'):
         assert accepts(grammar, instance), instance
-    for wrong in ("true", '{"x":null,"y":true}', '{"x":null,"y":{"x":null,"y":true}}',
-                  '{"x":{"x":true,"y":null},"y":true}'):  # fmt: skip
+    for wrong in (
+        "true",
+        '{"x":null,"y":true}',
+        '{"x":null,"y":{"x":null,"y":true}}',
+        '{"x":{"x":true,"y":null},"y":true}',
+    ):
         assert not accepts(grammar, wrong), wrong
 
 
@@ -159,20 +181,38 @@ def test_definitions_that_are_no_object_have_no_effect(definitions: Any) -> None
 
 
 HOSTILE: dict[str, dict[str, Any]] = {
-    "patterns": {"type": "string", "oneOf": [
-        {"pattern": f"^[a-z]{{1,{index}}}.*{letter}.{{8}}"}
-        for index, letter in enumerate("abcdefgh", 5)]},
-    "branches": {"oneOf": [{"properties": {f"p{j}": {"maxLength": i + j} for j in range(12)}}
-                           for i in range(20)]},
-    "conditions": {"type": "object", "allOf": [
-        {"if": {"properties": {f"k{i}": {"const": 1}}}, "then": {"required": [f"z{i}"]}}
-        for i in range(12)]},
+    "patterns": {
+        "type": "string",
+        "oneOf": [
+            {"pattern": f"^[a-z]{{1,{index}}}.*{letter}.{{8}}"}
+            for index, letter in enumerate("abcdefgh", 5)
+        ],
+    },
+    "branches": {
+        "oneOf": [
+            {"properties": {f"p{j}": {"maxLength": i + j} for j in range(12)}} for i in range(20)
+        ]
+    },
+    "conditions": {
+        "type": "object",
+        "allOf": [
+            {"if": {"properties": {f"k{i}": {"const": 1}}}, "then": {"required": [f"z{i}"]}}
+            for i in range(12)
+        ],
+    },
     "literals": {"not": {"enum": [f"v{i}" for i in range(5000)]}},
-    "contains": {"type": "array", "maxItems": 8,
-                 "allOf": [{"contains": {"const": i}} for i in range(8)]},
-    "choices": {"type": "object", "properties": {f"p{i}": {} for i in range(900)},
-                "minProperties": 2, "additionalProperties": False},
-}  # fmt: skip
+    "contains": {
+        "type": "array",
+        "maxItems": 8,
+        "allOf": [{"contains": {"const": i}} for i in range(8)],
+    },
+    "choices": {
+        "type": "object",
+        "properties": {f"p{i}": {} for i in range(900)},
+        "minProperties": 2,
+        "additionalProperties": False,
+    },
+}
 
 
 MOST_OPERATIONS = 8_000_000
@@ -202,11 +242,15 @@ def test_cycles_through_negations_end() -> None:
     schema = {
         "$ref": "#/$defs/a",
         "$defs": {
-            "a": {"oneOf": [{"not": {"$ref": "#/$defs/b"}},
-                            {"properties": {"x": {"$ref": "#/$defs/a"}}}]},
+            "a": {
+                "oneOf": [
+                    {"not": {"$ref": "#/$defs/b"}},
+                    {"properties": {"x": {"$ref": "#/$defs/a"}}},
+                ]
+            },
             "b": {"type": "object", "properties": {"y": {"not": {"$ref": "#/$defs/a"}}}},
         },
-    }  # fmt: skip
+    }
     assert json.loads(json_schema.translate(schema).grammar)
     with pytest.raises(GrammarError, match="refers to itself"):
         json_schema.translate({"not": {"$ref": "#"}})
@@ -215,12 +259,21 @@ def test_cycles_through_negations_end() -> None:
 @pytest.mark.parametrize(
     ("keyword", "meant"),
     [
-        ("minLenght", "minLength"), ("patern", "pattern"), ("anyof", "anyOf"), ("type:", "type"),
-        ("max-length", "maxLength"), ("requird", "required"),
-        ("_format", ""), ("x-enum", ""), ("$id2", ""), ("readonly", ""), ("colour", ""),
-        ("ui", ""), ("order", ""),
+        ("minLenght", "minLength"),
+        ("patern", "pattern"),
+        ("anyof", "anyOf"),
+        ("type:", "type"),
+        ("max-length", "maxLength"),
+        ("requird", "required"),
+        ("_format", ""),
+        ("x-enum", ""),
+        ("$id2", ""),
+        ("readonly", ""),
+        ("colour", ""),
+        ("ui", ""),
+        ("order", ""),
     ],
-)  # fmt: skip
+)
 def test_typing_errors(keyword: str, meant: str) -> None:
     constraints = ("type", "enum", "if", "pattern", "required", "minLength", "maxLength", "anyOf")
     assert unknown.suggest(keyword, constraints) == meant
