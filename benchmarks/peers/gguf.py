@@ -40,13 +40,13 @@ def contenders(model: Path, kind: str, made: Path, peers: Path, bfloat16: bool) 
     gguf_file.write(model, file, kind)
     gguf_checkpoint.describe(file, folder, "bfloat16", str(file))
     own, module = sys.executable, "benchmarks.peers.quire"
-    found = [Contender(f"{kind} {_DTYPES[kind]}", module, own, folder, _DTYPES[kind])]
+    found = [Contender(f"{kind} {_DTYPES[kind]}", module, own, folder, (_DTYPES[kind],))]
     if (python := program(peers, _LLAMA_CPP)).exists():
         found.append(
             Contender(f"{kind} llama.cpp", "benchmarks.peers.llama_cpp", str(python), file)
         )
     if bfloat16:
-        found.append(Contender(f"{kind} bfloat16", module, own, folder, "bfloat16"))
+        found.append(Contender(f"{kind} bfloat16", module, own, folder, ("bfloat16",)))
     return found
 
 

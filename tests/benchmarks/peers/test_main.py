@@ -11,7 +11,9 @@ from benchmarks.peers.environments import program
 
 def test_a_missing_engine_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
     present, messages = command.available(ENGINES, tmp_path)
-    assert [e.name for e in present] == ["quire", "quire-int8", "generate", "continuous"]
+    assert [e.name for e in present] == [
+        "quire", "quire-int8", "quire-drafts", "generate", "continuous",
+    ]  # fmt: skip
     assert [message.partition(":")[0] for message in messages] == [
         "vllm-cpu", "openvino", "openvino-int8", "llama.cpp",
     ]  # fmt: skip
