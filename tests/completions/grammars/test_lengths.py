@@ -55,7 +55,7 @@ BOOLEAN = {"type": "boolean"}
 def test_bounds_of_grammars_whose_texts_are_known(source, constraint, shortest, longest):
     found = bounds(constraint, source)
     assert found.min_tokens == found.at_least == len(shortest)
-    assert found.most == (None if longest is None else len(longest))
+    assert found.max_tokens == (None if longest is None else len(longest))
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ async def test_children_judge_while_all_threads_are_stuck(
         ]
         for verdict in await asyncio.gather(*slow):
             assert isinstance(verdict.error, GrammarTimeoutError)
-        assert "child processes judge instead" in caplog.text
+        assert "child processes validate instead" in caplog.text
         assert "[ab]+" in await judge.validate_grammar(Constraint("regex", "[ab]+"))
         with pytest.raises(GrammarError, match="nested deeper"):
             await judge.validate_grammar(Constraint("regex", "(" * 300))
