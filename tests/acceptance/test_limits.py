@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import httpx
 import pytest
@@ -127,12 +129,14 @@ def test_places_of_a_killed_process_are_free_again(scripted, second) -> None:
             httpx.AsyncClient(headers=headers, timeout=240) as client,
             contextlib.AsyncExitStack() as stack,
         ):
-            streams = [
-                await stack.enter_async_context(
-                    client.stream("POST", f"{each}/v1/completions", json={**CALL, **long})
-                )
-                for each in (url, url, url, url, scripted.url)
-            ]
+
+            def begin(each: str) -> Coroutine[Any, Any, httpx.Response]:
+                call = client.stream("POST", f"{each}/v1/completions", json={**CALL, **long})
+                return stack.enter_async_context(call)
+
+            # Together: on a slow machine, the first could end before the last begins.
+            streams = await asyncio.gather(*(begin(url) for _ in range(4)))
+            streams.append(await begin(scripted.url))
             os.kill(process.pid, signal.SIGKILL)
             return [stream.status_code for stream in streams]
 
