@@ -194,8 +194,10 @@ class Workers(RuleBasedStateMachine):
         {"beats": self.beat, "lapsed": self.lapse, "dead": self.die}[state](slot)
 
     def beat(self, slot: int) -> None:
+        worker_id = self.workers[slot].worker_id
         self.workers[slot].beat("m", {})
-        self.model.beating.add(self.workers[slot].worker_id)
+        self.client.persist(f"{PREFIX}worker:{worker_id}")  # ends when a rule says so, not by time
+        self.model.beating.add(worker_id)
         self.keep_alive()
 
     def lapse(self, slot: int) -> None:
