@@ -46,8 +46,8 @@ def test_an_engine_worker_loads_no_django_application():
         "import runpy, sys; sys.argv = ['manage.py', 'engine_worker', '--help']\n"
         "try: runpy.run_path('manage.py', run_name='__main__')\n"
         "except SystemExit: pass\n"
-        "from django.apps import apps; from project.celery import engine_app\n"
-        "app = engine_app(); app.conf.imports = ['workers.tasks']\n"
+        "from django.apps import apps; from project.celery import make_engine_app\n"
+        "app = make_engine_app(); app.conf.imports = ['workers.tasks']\n"
         "app.loader.import_default_modules()\n"  # where Celery's fixup would set Django up
         "print(apps.ready, 'rest_framework' in sys.modules)"
     )

@@ -62,7 +62,7 @@ def web_server(status, body):
 def test_ready_is_what_readyz_says(status, body, failures):
     with web_server(status, body) as endpoint:
         assert endpoint.is_ready() is (not failures)
-        assert endpoint.failures() == failures
+        assert endpoint.get_failures() == failures
 
 
 @pytest.mark.integration

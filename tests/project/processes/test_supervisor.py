@@ -77,7 +77,7 @@ def test_backoff_doubles_and_is_bounded():
 
 def test_pid_file_and_log(supervisor, tmp_path):
     supervisor.start(shell("one", "echo out; echo err >&2; exec sleep 1000"))
-    assert int((tmp_path / "run/one.pid").read_text()) == supervisor.pid("one")
+    assert int((tmp_path / "run/one.pid").read_text()) == supervisor.get_pid("one")
     log = tmp_path / "log/one.log"
     assert supervisor.wait_until(lambda: "err" in log.read_text(), PATIENCE)
     first, *rest = log.read_text().splitlines()
@@ -91,7 +91,7 @@ def test_pid_file_and_log(supervisor, tmp_path):
 def test_environment_and_folder(supervisor, tmp_path):
     command = ("sh", "-c", "echo $WORD; pwd; exec sleep 1000")
     supervisor.start(Service("one", command, env={"WORD": "added"}, cwd=tmp_path))
-    log = supervisor.log("one")
+    log = supervisor.get_log("one")
     expected = ["added", str(tmp_path)]
     assert supervisor.wait_until(lambda: log.read_text().splitlines()[1:] == expected, PATIENCE)
 
@@ -105,15 +105,15 @@ def test_a_child_that_cannot_run_as_configured_is_not_started_again(supervisor, 
         lambda: other.exists() and len(other.read_text().split()) > 4, PATIENCE
     )
     assert count.read_text().split() == ["x"]
-    assert "refused" in supervisor.failing()
+    assert "refused" in supervisor.list_failing()
     (line,) = [line for line in lines if line.startswith("refused ")]
     assert "is not started again" in line
-    assert str(supervisor.log("refused")) in line
+    assert str(supervisor.get_log("refused")) in line
 
 
 def test_each_child_has_a_session_of_its_own(supervisor):
     supervisor.start(Service("one", FOREVER))
-    pid = supervisor.pid("one")
+    pid = supervisor.get_pid("one")
     assert os.getsid(pid) == pid != os.getsid(0)
 
 
@@ -121,7 +121,7 @@ def test_stops_stage_by_stage(supervisor, tmp_path):
     order = tmp_path / "order"
     for stage, name in enumerate(("valkey", "worker", "web")):
         supervisor.start(noting_its_end(name, order, stage))
-        log = supervisor.log(name)
+        log = supervisor.get_log(name)
         assert supervisor.wait_until(lambda log=log: "running" in log.read_text(), PATIENCE)
     supervisor.stop()
     assert order.read_text().split() == ["web", "worker", "valkey"]
@@ -136,7 +136,7 @@ def test_those_of_one_stage_stop_together(supervisor, tmp_path):
     )
     for name in ("one", "two", "three"):
         supervisor.start(shell(name, script, grace=PATIENCE))
-        log = supervisor.log(name)
+        log = supervisor.get_log(name)
         assert supervisor.wait_until(lambda log=log: "running" in log.read_text(), PATIENCE)
     supervisor.stop()
     assert asked.read_text() == 3 * "asked\n"
@@ -145,9 +145,9 @@ def test_those_of_one_stage_stop_together(supervisor, tmp_path):
 def test_a_stubborn_child_is_killed_after_its_grace(supervisor, lines):
     service = shell("one", "trap '' TERM; echo running; while :; do sleep 0.02; done", grace=0.2)
     supervisor.start(service)
-    log = supervisor.log("one")
+    log = supervisor.get_log("one")
     assert supervisor.wait_until(lambda: "running" in log.read_text(), PATIENCE)
-    pid = supervisor.pid("one")
+    pid = supervisor.get_pid("one")
     supervisor.stop()
     assert not is_alive(pid)
     assert lines[-1] == "one has not stopped yet: killing it"
@@ -155,7 +155,7 @@ def test_a_stubborn_child_is_killed_after_its_grace(supervisor, lines):
 
 def test_what_a_child_leaves_in_its_session_ends_with_it(supervisor):
     supervisor.start(shell("one", "sleep 1000 & echo $!; exec sleep 1000"))
-    log = supervisor.log("one")
+    log = supervisor.get_log("one")
     assert supervisor.wait_until(lambda: len(log.read_text().splitlines()) == 2, PATIENCE)
     grandchild = int(log.read_text().splitlines()[1])
     supervisor.stop()
@@ -164,10 +164,10 @@ def test_what_a_child_leaves_in_its_session_ends_with_it(supervisor):
 
 def test_a_killed_child_comes_back(supervisor, tmp_path, lines):
     supervisor.start(Service("one", FOREVER))
-    first = supervisor.pid("one")
+    first = supervisor.get_pid("one")
     os.kill(first, signal.SIGKILL)
-    assert supervisor.wait_until(lambda: supervisor.pid("one") not in (None, first), PATIENCE)
-    assert int((tmp_path / "run/one.pid").read_text()) == supervisor.pid("one")
+    assert supervisor.wait_until(lambda: supervisor.get_pid("one") not in (None, first), PATIENCE)
+    assert int((tmp_path / "run/one.pid").read_text()) == supervisor.get_pid("one")
     assert re.match(r"one was killed by SIGKILL after \d", lines[0])
     assert f"log: {tmp_path}/log/one.log" in lines[0]
 
@@ -177,12 +177,12 @@ def test_a_child_whose_pid_file_cannot_be_written_is_started_once(supervisor, tm
     draft = tmp_path / "run/one.draft"
     draft.mkdir()
     supervisor.start(Service("one", FOREVER))
-    first = supervisor.pid("one")
+    first = supervisor.get_pid("one")
     assert lines == [f"one runs as process {first}, but [Errno 21] Is a directory: '{draft}'"]
     os.kill(first, signal.SIGKILL)
-    assert supervisor.wait_until(lambda: supervisor.pid("one") not in (None, first), PATIENCE)
-    second = supervisor.pid("one")
-    assert not supervisor.wait_until(lambda: supervisor.pid("one") != second, 0.3)
+    assert supervisor.wait_until(lambda: supervisor.get_pid("one") not in (None, first), PATIENCE)
+    second = supervisor.get_pid("one")
+    assert not supervisor.wait_until(lambda: supervisor.get_pid("one") != second, 0.3)
     draft.rmdir()
     assert supervisor.wait_until((tmp_path / "run/one.pid").exists, PATIENCE)
     assert int((tmp_path / "run/one.pid").read_text()) == second
@@ -193,7 +193,7 @@ def test_a_child_whose_pid_file_cannot_be_written_is_started_once(supervisor, tm
 def test_a_log_that_cannot_be_written_stops_no_child(supervisor, monkeypatch):
     monkeypatch.setattr(supervisor, "get_log", lambda name: Path("/dev/full"))
     supervisor.start(Service("one", FOREVER))
-    assert is_alive(supervisor.pid("one"))
+    assert is_alive(supervisor.get_pid("one"))
 
 
 def test_a_failing_child_is_tried_ever_more_slowly(supervisor, lines):
@@ -202,7 +202,7 @@ def test_a_failing_child_is_tried_ever_more_slowly(supervisor, lines):
     delays = [line.partition("again in ")[2].split(" s ")[0] for line in lines[:5]]
     assert delays == ["0.02", "0.04", "0.08", "0.1", "0.1"]
     assert lines[0].startswith("one exited with code 3")
-    assert supervisor.failing() == ["one"]
+    assert supervisor.list_failing() == ["one"]
 
 
 def test_an_old_age_death_starts_the_count_anew(tmp_path, lines):
@@ -217,10 +217,10 @@ def test_an_old_age_death_starts_the_count_anew(tmp_path, lines):
 def test_the_others_are_left_alone(supervisor):
     supervisor.start(Service("one", FOREVER))
     supervisor.start(Service("two", FOREVER))
-    one, two = supervisor.pid("one"), supervisor.pid("two")
+    one, two = supervisor.get_pid("one"), supervisor.get_pid("two")
     os.kill(two, signal.SIGKILL)
-    assert supervisor.wait_until(lambda: supervisor.pid("two") not in (None, two), PATIENCE)
-    assert supervisor.pid("one") == one
+    assert supervisor.wait_until(lambda: supervisor.get_pid("two") not in (None, two), PATIENCE)
+    assert supervisor.get_pid("one") == one
 
 
 def test_a_child_that_waits_for_its_restart_is_not_started_by_stop(tmp_path, lines):
@@ -284,7 +284,7 @@ def stand_in(tmp_path):
         with contextlib.suppress(StopRequested), Supervisor(Path(sys.argv[1]), print) as running:
             for child in children:
                 running.start(child)
-            print(*(running.pid(child.name) for child in children), flush=True)
+            print(*(running.get_pid(child.name) for child in children), flush=True)
             running.run()
         """)
     process = subprocess.Popen(

@@ -40,7 +40,7 @@ def client(home, socket_path, supervisor):
 def test_it_listens_on_a_private_unix_socket_alone(client, socket_path, supervisor):
     assert client.config_get("port")["port"] == "0"
     assert socket_path.stat().st_mode & 0o777 == 0o700
-    assert _listening_tcp_sockets(supervisor.pid("valkey")) == []
+    assert _listening_tcp_sockets(supervisor.get_pid("valkey")) == []
 
 
 @pytest.mark.integration
@@ -58,9 +58,9 @@ def test_it_persists_and_never_evicts(client, home):
 @pytest.mark.integration
 def test_what_was_written_survives_a_kill(client, supervisor, socket_path):
     client.set("kept", "yes")
-    killed = supervisor.pid("valkey")
+    killed = supervisor.get_pid("valkey")
     os.kill(killed, signal.SIGKILL)
-    assert supervisor.wait_until(lambda: supervisor.pid("valkey") not in (None, killed), 10)
+    assert supervisor.wait_until(lambda: supervisor.get_pid("valkey") not in (None, killed), 10)
     assert supervisor.wait_until(lambda: valkey.is_answering(socket_path), 10)
     assert client.get("kept") == "yes"
 
