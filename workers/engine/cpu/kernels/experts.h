@@ -162,7 +162,7 @@ static void activate_experts(const Experts *e, const Batch *b) {
    to the residual rows that they came from: one thread's pairs of columns. */
 static void add_routed(const Model *m, const Linear *down, Rows x, int from, int rows,
                        const Route *routes, Share share, float *residual) {
-    const int most = pairs_at_once(rows);
+    const int most = pairs_at_once(down, rows);
     Tile tile;
     for (int pair = (int)share.begin; pair < share.end; pair += most) {
         const int pairs = share.end - pair < most ? (int)share.end - pair : most;

@@ -20,97 +20,107 @@ static inline const uint8_t *nibble_block(const Linear *linear, int block) {
     return (const uint8_t *)linear->packed + block * nibble_block_size(linear->inputs);
 }
 
-/* Multiply `rows` rows by `count` blocks, the first one to `out[0]`. Meanwhile the memory at
-   `soon`, as long as a block, is prefetched into the L2 cache. Both halves of a group are summed in
-   parallel, to hide latency, and scaled as floats, with half the instructions of integers. */
-static inline __attribute__((always_inline)) void multiply_nibble_rows(
-    Quantized x, int rows, int inputs, const uint8_t *const *blocks, int count,
-    float (*out)[ROW_BLOCK][LANES], const uint8_t *const *soon) {
-    const int64_t groups = groups_of(inputs);
+/* A group of a block in the form that products take: q as bytes, and the minima times -16. */
+typedef struct {
+    _Alignas(64) float scales[2][LANES];
+    int16_t minima[LANES][2];
+    uint8_t fours[GROUP / 4][4 * LANES];
+} Unpacked;
+
+/* Unpack a group, and prefetch the one at `soon`, unless NULL, into the L2 cache. Not inline: the
+   compiler would keep what it stores in registers of which there are too few. */
+static __attribute__((noinline)) void unpack(const uint8_t *piece, const uint8_t *soon,
+                                             Unpacked *out) {
+    for (int i = 0; soon && i < NIBBLE_BYTES; i += 64) fetch(soon + i);
+    for (int v = 0; v < LANES; v += WIDTH) {
+        for (int half = 0; half < 2; half++)
+            store(out->scales[half] + v, to_floats(ints_of_bytes(piece + half * LANES + v)));
+        const ints minima = words_of_bytes(piece + 2 * LANES + 2 * v);
+        store_ints((int32_t *)out->minima[v], (ints)((words)minima * -16));
+    }
+    piece += 4 * LANES;
+    for (int line = 0; line < GROUP / 8; line++)
+        for (int at = 0; at < 4 * LANES; at += 4 * WIDTH) {
+            const ints both = load_ints(piece + 4 * LANES * line + at);
+            store_ints((int32_t *)(out->fours[2 * line] + at), both & all_ints(0x0f0f0f0f));
+            store_ints((int32_t *)(out->fours[2 * line + 1] + at), both >> 4 & all_ints(0x0f0f0f0f));
+        }
+}
+
+/* Add the products of `rows` rows, `groups` groups apart, with a group of `count` blocks to `out`, the
+   first block's to `out[0]`. */
+static inline __attribute__((always_inline)) void add_group(Quantized x, int rows, int64_t groups,
+                                                            const Unpacked *blocks, int count,
+                                                            float (*out)[ROW_BLOCK][LANES]) {
+    const int64_t stride = groups * GROUP * (int64_t)sizeof(small);
 #define EACH                               \
-    _Pragma("GCC unroll 2")                \
-    for (int j = 0; j < count; j++)        \
-        _Pragma("GCC unroll 4")            \
-        for (int v = 0; v < VECTORS; v++)  \
-            _Pragma("GCC unroll 8")        \
-            for (int i = 0; i < rows; i++)
-    EACH store(out[j][i] + v * WIDTH, all_of(0));
-    for (int64_t group = 0; group < groups; group++, x.steps++, x.starts++) {
-        const int64_t piece = group * NIBBLE_BYTES;
-        const int halves = inputs - group * GROUP < GROUP ? 1 : 2;
-        ints parts[2][NIBBLE_ROWS][2][VECTORS];
-        EACH parts[0][i][j][v] = parts[1][i][j][v] = all_ints(0);
-        for (int k = 0; k < NIBBLE_GROUP; k += 8)
+    _Pragma("GCC unroll 8")                \
+    for (int i = 0; i < rows; i++)         \
+        _Pragma("GCC unroll 2")            \
+        for (int j = 0; j < count; j++)    \
+            _Pragma("GCC unroll 4")        \
+            for (int v = 0; v < VECTORS; v++)
+    floats sums[NIBBLE_ROWS][2][VECTORS];
+    EACH {
+        const ints minima = load_ints(blocks[j].minima[v * WIDTH]);
+        sums[i][j][v] = to_floats(multiply_words(minima, all_ints(x.starts[i * groups])));
+    }
 #pragma GCC unroll 2
-            for (int half = 0; half < 2; half++) {
-                if (half == halves) break;
-                const int64_t at = piece + 4 * LANES + (half * NIBBLE_GROUP + k) * (LANES / 2);
-                const small *from = x.values + group * GROUP + half * NIBBLE_GROUP + k;
-#pragma GCC unroll 2
-                for (int j = 0; j < count; j++) {
-                    if (soon[j]) fetch(soon[j] + at);
-#pragma GCC unroll 4
-                    for (int v = 0; v < VECTORS; v++) {
-                        const ints both = load_ints(blocks[j] + at + 4 * WIDTH * v);
-                        const ints low = both & all_ints(0x0f0f0f0f);
-                        const ints high = both >> 4 & all_ints(0x0f0f0f0f);
+    for (int half = 0; half < 2; half++) {
+        ints parts[NIBBLE_ROWS][2][VECTORS];
+        EACH parts[i][j][v] = all_ints(0);
+#pragma GCC unroll 1
+        for (int k = half * NIBBLE_GROUP / 4; k < (half + 1) * NIBBLE_GROUP / 4; k++) {
+            ints weights[2][VECTORS];
+            for (int j = 0; j < count; j++)
+                for (int v = 0; v < VECTORS; v++)
+                    weights[j][v] = load_ints(blocks[j].fours[k] + 4 * WIDTH * v);
 #pragma GCC unroll 8
-                        for (int i = 0; i < rows; i++) {
-                            const small *own = from + i * groups * GROUP;
-                            ints *sum = &parts[half][i][j][v];
-                            *sum = add_small_fours(*sum, low, broadcast_four(own));
-                            *sum = add_small_fours(*sum, high, broadcast_four(own + 4));
-                        }
-                    }
-                }
-            }
+            for (int i = 0; i < rows; i++) {
+                const ints four = repeat_four((const int8_t *)x.values + i * stride + 4 * k);
 #pragma GCC unroll 2
-        for (int j = 0; j < count; j++)
+                for (int j = 0; j < count; j++)
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) {
-                const uint8_t *said = blocks[j] + piece + v * WIDTH;
-                const floats first = to_floats(ints_of_bytes(said));
-                const floats second = to_floats(ints_of_bytes(said + LANES));
-                const ints minima = words_of_bytes(blocks[j] + piece + 2 * LANES + 2 * v * WIDTH);
-#pragma GCC unroll 8
-                for (int i = 0; i < rows; i++) {
-                    const ints offset = multiply_words(minima, all_ints(x.starts[i * groups]));
-                    floats sum = to_floats(offset) * all_of(-16);
-                    sum = multiply_add(to_floats(parts[0][i][j][v]), first, sum);
-                    sum = multiply_add(to_floats(parts[1][i][j][v]), second, sum);
-                    float *to = out[j][i] + v * WIDTH;
-                    store(to, multiply_add(sum, all_of(x.steps[i * groups]), load(to)));
-                }
+                    for (int v = 0; v < VECTORS; v++)
+                        parts[i][j][v] = add_nibbles(parts[i][j][v], weights[j][v], four);
             }
+        }
+        EACH sums[i][j][v] = multiply_add(to_floats(nibble_sums(parts[i][j][v])),
+                                          load(blocks[j].scales[half] + v * WIDTH), sums[i][j][v]);
+    }
+    EACH {
+        float *to = out[j][i] + v * WIDTH;
+        store(to, multiply_add(sums[i][j][v], all_of(x.steps[i * groups]), load(to)));
     }
 #undef EACH
 }
 
-/* As multiply_row of matmul.h; each further pair lies `next` bytes after the previous one. */
-static inline void multiply_nibble_row(Quantized x, int inputs, const uint8_t *a, const uint8_t *b,
-                                       int64_t next, int pairs, Tile *out) {
-    for (int i = 0; i < pairs; i++) {
-        const uint8_t *const blocks[2] = {a + i * next, b + i * next};
-        const uint8_t *const soon[2] = {blocks[0] + next, blocks[1] + next};
-        multiply_nibble_rows(x, 1, inputs, blocks, 2, (float(*)[ROW_BLOCK][LANES])out->sums[0][i],
-                             soon);
-    }
-}
-
-/* As multiply_bytes. */
-static inline void multiply_nibbles(const Prepared *x, int64_t row, int rows, int inputs,
+/* As multiply_bytes. A group is unpacked once for all rows. */
+static inline void multiply_nibbles(const Prepared *prepared, int64_t row, int rows, int inputs,
                                     const uint8_t *a, const uint8_t *b, Tile *out, int64_t next) {
-    const uint8_t *const blocks[2] = {a, b};
-    for (int i = 0; i < rows; i += NIBBLE_ROWS)
-        for (int j = 0; j < 2; j++) {
-            const uint8_t *const soon[2] = {next && i == 0 ? blocks[j] + next : NULL, NULL};
-            const Quantized from = quantized_row(x, row + i, inputs);
-            float(*to)[ROW_BLOCK][LANES] = (float(*)[ROW_BLOCK][LANES])out->sums[j][i];
-            if (rows - i <= 2 || NIBBLE_ROWS == 2)
-                multiply_nibble_rows(from, 2, inputs, blocks + j, 1, to, soon);
-            else if (rows - i <= 4)
-                multiply_nibble_rows(from, 4, inputs, blocks + j, 1, to, soon);
-            else
-                multiply_nibble_rows(from, NIBBLE_ROWS, inputs, blocks + j, 1, to, soon);
-        }
+    const int64_t groups = groups_of(inputs);
+    const size_t lines = rows == 1 ? 1 : (size_t)(rows + 3) / 4 * 4; /* with those of padding */
+    for (int j = 0; j < 2; j++) memset(out->sums[j], 0, lines * sizeof *out->sums[j]);
+    for (int64_t group = 0; group < groups; group++, a += NIBBLE_BYTES, b += NIBBLE_BYTES) {
+        Unpacked blocks[2];
+        unpack(a, next ? a + next : NULL, &blocks[0]);
+        unpack(b, next ? b + next : NULL, &blocks[1]);
+        for (int j = 0; j < 2; j += NIBBLE_BLOCKS)
+            for (int i = 0, count; i < rows; i += count) {
+                count = rows == 1 ? 1 : rows_at_once(rows - i, NIBBLE_ROWS);
+                Quantized x = quantized_row(prepared, row + i, inputs);
+                x.values = (small *)((int8_t *)x.values + group * GROUP);
+                x.steps += group;
+                x.starts += group;
+                float(*to)[ROW_BLOCK][LANES] = (float(*)[ROW_BLOCK][LANES])out->sums[j][i];
+                if (count == 1)
+                    add_group(x, 1, groups, blocks + j, NIBBLE_BLOCKS, to);
+                else if (count == 2)
+                    add_group(x, 2, groups, blocks + j, NIBBLE_BLOCKS, to);
+                else if (count == 4)
+                    add_group(x, 4, groups, blocks + j, NIBBLE_BLOCKS, to);
+                else
+                    add_group(x, NIBBLE_ROWS, groups, blocks + j, NIBBLE_BLOCKS, to);
+            }
+    }
 }

@@ -25,8 +25,9 @@ enum { STORED_OFFSET = 128 };
 static inline ints with_offset(ints weights) { return weights; }
 #endif
 
-/* A row of activations [inputs], zeros up to a whole group, and for each group its step and the initial value of sums. For
-   4-bit weights, the latter holds the sums of the group's halves, in 16 bits each. */
+/* A row of activations [inputs], zeros up to a whole group, and for each group its step and the initial
+   value of sums. For weights of 4 bits, values are bytes on every processor, and the initial value holds
+   the sums of the group's halves, in 16 bits each. */
 typedef struct {
     small *values;
     float *steps;
@@ -59,7 +60,10 @@ static inline void quantize_group(const bf16 *x, int size, int weight_bits, Quan
     for (int i = 0; i < size; i += WIDTH) {
         const ints values = rounded(choose(is_kept, widen(x + i) * by, all_of(0)));
         totals[i / (GROUP / 2)] += values;
-        store_small(out.values + i, values);
+        if (weight_bits == 8)
+            store_small(out.values + i, values);
+        else
+            store_bytes((int8_t *)out.values + i, values);
     }
     *out.steps = is_strange ? NAN : top / 127.0f;
     if (weight_bits == 8)
@@ -70,52 +74,17 @@ static inline void quantize_group(const bf16 *x, int size, int weight_bits, Quan
 
 /* For weights of 8 or 4 bits. */
 static inline void quantize(const bf16 *x, int inputs, int weight_bits, Quantized out) {
+    const int64_t width = weight_bits == 8 ? sizeof(small) : 1; /* of a number, in bytes */
     for (int i = 0; i < inputs; i += GROUP, out.steps++, out.starts++) {
         const int size = inputs - i < GROUP ? inputs - i : GROUP;
         quantize_group(x + i, size, weight_bits, out);
-        memset(out.values + size, 0, (size_t)(GROUP - size) * sizeof(small));
-        out.values += GROUP;
+        memset((char *)out.values + size * width, 0, (size_t)((GROUP - size) * width));
+        out.values = (small *)((char *)out.values + GROUP * width);
     }
 }
 
 static inline const uint8_t *byte_block(const Linear *linear, int block) {
     return (const uint8_t *)linear->packed + (int64_t)block * LANES * linear->inputs;
-}
-
-/* One row, to a line of `out`: bound by the bandwidth of reading weights. */
-static inline void multiply_bytes_row(Quantized x, int inputs, const uint8_t *a, const uint8_t *b,
-                                      Tile *out, int line) {
-    enum { PARTS = VECTORS == 1 ? 2 : 1 }; /* sums side by side, to hide latency */
-    const uint8_t *const blocks[2] = {a, b};
-    floats totals[2][VECTORS];
-    for (int v = 0; v < VECTORS; v++) totals[0][v] = totals[1][v] = all_of(0);
-    for (int begin = 0; begin < inputs; begin += GROUP, x.steps++, x.starts++) {
-        const int end = inputs - begin < GROUP ? inputs : begin + GROUP;
-        ints sums[2][VECTORS][2];
-        for (int v = 0; v < VECTORS; v++) {
-            sums[0][v][0] = sums[1][v][0] = all_ints(*x.starts);
-            sums[0][v][1] = sums[1][v][1] = all_ints(0);
-        }
-        for (int k = begin; k < end; k += 4 * PARTS)
-#pragma GCC unroll 2
-            for (int i = 0; i < PARTS; i++) {
-                const Four four = broadcast_four(x.values + k + 4 * i);
-                const int64_t at = (int64_t)(k + 4 * i) * LANES;
-#pragma GCC unroll 2
-                for (int j = 0; j < 2; j++)
-#pragma GCC unroll 4
-                    for (int v = 0; v < VECTORS; v++)
-                        sums[j][v][i] = add_fours(
-                            sums[j][v][i], with_offset(load_ints(blocks[j] + at + 4 * WIDTH * v)), four);
-            }
-        const floats step = all_of(*x.steps);
-        for (int j = 0; j < 2; j++)
-            for (int v = 0; v < VECTORS; v++)
-                totals[j][v] =
-                    multiply_add(to_floats(sums[j][v][0] + sums[j][v][1]), step, totals[j][v]);
-    }
-    for (int j = 0; j < 2; j++)
-        for (int v = 0; v < VECTORS; v++) store(out->sums[j][line] + v * WIDTH, totals[j][v]);
 }
 
 /* Multiply `rows` rows by VECTOR_BLOCKS blocks, the first one to `out[0]`. Meanwhile the memory at
@@ -168,19 +137,21 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
     }
 }
 
-/* As multiply_block, for two rows or more; the caller applies the columns' steps. Padding rows
-   beyond the batch may be computed too. */
+/* As multiply_block; the caller applies the columns' steps. Padding rows beyond the batch may be
+   computed too. One row is bound by the bandwidth of reading weights: what is fetched meanwhile counts. */
 static inline void multiply_bytes(const Prepared *x, int64_t row, int rows, int inputs,
                                   const uint8_t *a, const uint8_t *b, Tile *out, int64_t next) {
     const uint8_t *const blocks[2] = {a, b};
     for (int j = 0; j < 2; j += VECTOR_BLOCKS)
         for (int i = 0, pass = 0, count; i < rows; i += count, pass++) {
-            count = rows_at_once(rows - i, BYTE_ROWS);
+            count = rows == 1 ? 1 : rows_at_once(rows - i, BYTE_ROWS);
             const uint8_t *soon[2] = {next && pass == 0 ? blocks[j] + next : NULL,
                                       next && fetches_second(pass, count, rows) ? b + next : NULL};
             const Quantized from = quantized_row(x, row + i, inputs);
             float(*to)[ROW_BLOCK][LANES] = (float(*)[ROW_BLOCK][LANES])out->sums[j][i];
-            if (count == 2)
+            if (count == 1)
+                multiply_bytes_rows(from, 1, inputs, blocks + j, to, soon);
+            else if (count == 2)
                 multiply_bytes_rows(from, 2, inputs, blocks + j, to, soon);
             else if (count == 4)
                 multiply_bytes_rows(from, 4, inputs, blocks + j, to, soon);

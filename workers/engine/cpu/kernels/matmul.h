@@ -239,6 +239,8 @@ static inline void configure_tiles(int rows) {
         config.bytes[i] = 64;
         config.rows[i] = i < 5 && rows < 16 ? rows : 16;
     }
+    /* The compiler believes that the instruction reads 8 bytes, and might not store the others. */
+    __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 

@@ -28,7 +28,7 @@ static inline void write_activated(const Mlp *mlp, const Columns columns[2], con
 /* Compute some pieces of out [rows][intermediate] for rows [from, from + rows) of x. */
 static void activate_pieces(const Mlp *mlp, Rows x, int from, int rows, Share pieces, bf16 *out) {
     const int has_gate = mlp->gate.packed != NULL, size = has_gate ? LANES : 2 * LANES;
-    const int most = pairs_at_once(rows), width = mlp->up.outputs;
+    const int most = pairs_at_once(&mlp->up, rows), width = mlp->up.outputs;
     const Linear *left = has_gate ? &mlp->gate : &mlp->up;
     Tile tile;
     for (int first = (int)pieces.begin; first < pieces.end; first += most) {

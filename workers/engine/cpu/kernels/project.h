@@ -46,8 +46,11 @@ typedef struct {
     int a, b, step, pairs;
 } Pairs;
 
-/* How many pairs a product takes at once. One row is bound by latency unless it takes several. */
-static inline int pairs_at_once(int rows) { return rows == 1 ? ROW_PAIRS : 1; }
+/* How many pairs a product takes at once. One row in bfloat16 is bound by latency unless it takes
+   several. */
+static inline int pairs_at_once(const Linear *linear, int rows) {
+    return rows == 1 && !linear->scales ? ROW_PAIRS : 1;
+}
 
 /* Rows [row, row + count) times `p`: one pair times up to ROW_BLOCK rows, or several pairs times one
    row. `out` has a line for each row, or for each pair. Meanwhile a part of the pair that follows is
@@ -57,11 +60,7 @@ static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *ou
     if (p->left->bits == 4) {
         const uint8_t *a = nibble_block(p->left, p->a), *b = nibble_block(p->right, p->b);
         const int64_t next = p->step * nibble_block_size(inputs);
-        if (count > 1)
-            multiply_nibbles(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
-        else
-            multiply_nibble_row(quantized_row(x.prepared, row, inputs), inputs, a, b, next, p->pairs,
-                                out);
+        multiply_nibbles(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
         return;
     }
     const int64_t next = (int64_t)p->step * LANES * inputs;
@@ -74,11 +73,7 @@ static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *ou
             return;
         }
 #endif
-        if (count > 1)
-            multiply_bytes(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
-        for (int i = 0; count == 1 && i < p->pairs; i++)
-            multiply_bytes_row(quantized_row(x.prepared, row, inputs), inputs, a + i * next,
-                               b + i * next, out, i);
+        multiply_bytes(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
         return;
     }
     const factor *values = WIDENS ? x.prepared->values : (const void *)x.values;
@@ -131,7 +126,7 @@ static __attribute__((noinline)) void write_last(const Columns columns[2], const
    adds. */
 static void project(const Linear *linear, Rows x, int rows, float *out, int64_t stride, int adds) {
     const Share share = share_of(pairs_of(linear));
-    const int most = pairs_at_once(rows);
+    const int most = pairs_at_once(linear, rows);
     Tile tile;
     for (int pair = (int)share.begin; pair < share.end; pair += most) {
         const int pairs = share.end - pair < most ? (int)share.end - pair : most;

@@ -6,7 +6,7 @@
 
 enum { WIDTH = 8 };
 enum { VECTOR_ROWS = 6, VECTOR_BLOCKS = 1, ROW_PAIRS = 2 }; /* 16 registers */
-enum { NIBBLE_ROWS = 2 };
+enum { NIBBLE_ROWS = 6, NIBBLE_BLOCKS = 1 };
 
 typedef __m256 floats;
 typedef int32_t ints __attribute__((vector_size(32), may_alias));
@@ -153,6 +153,12 @@ static inline void in_order(floats columns[2]) {
 
 enum { BYTE_OFFSET = 128 }; /* the offset of weights that `add_fours` expects */
 
+static inline void store_bytes(int8_t *out, ints x) {
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)x),
+                                          _mm256_extracti128_si256((__m256i)x, 1));
+    _mm_storel_epi64((__m128i *)out, _mm_packs_epi16(words, words));
+}
+
 #ifdef __AVXVNNI__
 
 #ifndef VNNI_ENCODING
@@ -163,11 +169,7 @@ enum { BYTE_ROWS = 6 };
 typedef int8_t small;
 typedef ints Four;
 
-static inline void store_small(small *out, ints x) {
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)x),
-                                          _mm256_extracti128_si256((__m256i)x, 1));
-    _mm_storel_epi64((__m128i *)out, _mm_packs_epi16(words, words));
-}
+static inline void store_small(small *out, ints x) { store_bytes(out, x); }
 
 static inline Four broadcast_four(const small *four) { return all_ints(*(const int32_t *)four); }
 
@@ -176,6 +178,11 @@ static inline ints add_fours(ints sums, ints weights, Four four) {
     __asm__(VNNI_ENCODING " vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(weights), "x"(four));
     return sums;
 }
+
+static inline ints add_nibbles(ints sums, ints weights, ints four) {
+    return add_fours(sums, weights, four);
+}
+static inline ints nibble_sums(ints sums) { return sums; }
 
 #else
 
@@ -206,8 +213,11 @@ static inline ints add_fours(ints sums, ints weights, Four four) {
            (ints)_mm256_madd_epi16(odd, four.odd);
 }
 
-#endif
-
-static inline ints add_small_fours(ints sums, ints weights, Four four) {
-    return add_fours(sums, weights, four);
+/* Two products of 15 * 127 fit 16 bits, and so do the sums of eight such pairs. */
+static inline ints add_nibbles(ints sums, ints weights, ints four) {
+    return (ints)_mm256_add_epi16((__m256i)sums,
+                                  _mm256_maddubs_epi16((__m256i)weights, (__m256i)four));
 }
+static inline ints nibble_sums(ints sums) { return multiply_words(sums, all_ints(0x00010001)); }
+
+#endif

@@ -6,7 +6,7 @@
 
 enum { WIDTH = 16 };
 enum { VECTOR_ROWS = 8, VECTOR_BLOCKS = 2, ROW_PAIRS = 4 }; /* 32 registers */
-enum { BYTE_ROWS = 8, NIBBLE_ROWS = 8 };
+enum { BYTE_ROWS = 6, NIBBLE_ROWS = 6, NIBBLE_BLOCKS = 2 };
 
 typedef __m512 floats;
 typedef int32_t ints __attribute__((vector_size(64), may_alias));
@@ -145,14 +145,16 @@ static inline void in_order(floats columns[2]) {
 
 enum { BYTE_OFFSET = 128 }; /* the offset of weights that `add_fours` expects */
 
+static inline void store_bytes(int8_t *out, ints x) {
+    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8((__m512i)x));
+}
+
 #ifdef __AVX512VNNI__
 
 typedef int8_t small;
 typedef ints Four;
 
-static inline void store_small(small *out, ints x) {
-    _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8((__m512i)x));
-}
+static inline void store_small(small *out, ints x) { store_bytes(out, x); }
 
 static inline Four broadcast_four(const small *four) {
     return (ints)_mm512_set1_epi32(*(const int32_t *)four);
@@ -164,6 +166,11 @@ static inline ints add_fours(ints sums, ints weights, Four four) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(four));
     return sums;
 }
+
+static inline ints add_nibbles(ints sums, ints weights, ints four) {
+    return add_fours(sums, weights, four);
+}
+static inline ints nibble_sums(ints sums) { return sums; }
 
 #else
 
@@ -193,8 +200,11 @@ static inline ints add_fours(ints sums, ints weights, Four four) {
            (ints)_mm512_madd_epi16(odd, four.odd);
 }
 
-#endif
-
-static inline ints add_small_fours(ints sums, ints weights, Four four) {
-    return add_fours(sums, weights, four);
+/* Two products of 15 * 127 fit 16 bits, and so do the sums of eight such pairs. */
+static inline ints add_nibbles(ints sums, ints weights, ints four) {
+    return (ints)_mm512_add_epi16((__m512i)sums,
+                                  _mm512_maddubs_epi16((__m512i)weights, (__m512i)four));
 }
+static inline ints nibble_sums(ints sums) { return multiply_words(sums, all_ints(0x00010001)); }
+
+#endif

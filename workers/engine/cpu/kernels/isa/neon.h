@@ -6,7 +6,7 @@
 
 enum { WIDTH = 4 };
 enum { VECTOR_ROWS = 4, VECTOR_BLOCKS = 1, ROW_PAIRS = 2 }; /* 32 registers */
-enum { BYTE_ROWS = 4, NIBBLE_ROWS = 2 };
+enum { BYTE_ROWS = 4, NIBBLE_ROWS = 6, NIBBLE_BLOCKS = 1 };
 
 typedef float32x4_t floats;
 typedef int32_t ints __attribute__((vector_size(16), may_alias));
@@ -122,19 +122,21 @@ static inline void pair_up(ints even, ints odd, ints pairs[2]) {
 
 static inline void in_order(floats columns[2]) { (void)columns; }
 
-typedef int8_t small;
-typedef ints Four;
-
-static inline void store_small(small *out, ints x) {
+static inline void store_bytes(int8_t *out, ints x) {
     const int16x4_t words = vmovn_s32((int32x4_t)x);
     const int8x8_t bytes = vmovn_s16(vcombine_s16(words, words));
     vst1_lane_s32((int32_t *)out, vreinterpret_s32_s8(bytes), 0);
 }
 
+typedef int8_t small;
+typedef ints Four;
+
+static inline void store_small(small *out, ints x) { store_bytes(out, x); }
+
 static inline Four broadcast_four(const small *four) { return all_ints(*(const int32_t *)four); }
 
 /* sums += weights * four, with four signed bytes in each lane. */
-static inline ints add_small_fours(ints sums, ints weights, Four four) {
+static inline ints add_signed_fours(ints sums, ints weights, Four four) {
 #ifdef __ARM_FEATURE_DOTPROD
     return (ints)vdotq_s32((int32x4_t)sums, (int8x16_t)weights, (int8x16_t)four);
 #else
@@ -154,6 +156,11 @@ static inline ints add_fours(ints sums, ints weights, Four four) {
 #else
 enum { BYTE_OFFSET = 0 };
 static inline ints add_fours(ints sums, ints weights, Four four) {
-    return add_small_fours(sums, weights ^ all_ints((int32_t)0x80808080), four);
+    return add_signed_fours(sums, weights ^ all_ints((int32_t)0x80808080), four);
 }
 #endif
+
+static inline ints add_nibbles(ints sums, ints weights, ints four) {
+    return add_signed_fours(sums, weights, four);
+}
+static inline ints nibble_sums(ints sums) { return sums; }

@@ -2,13 +2,15 @@
 
    Every header defines the same names for its registers: `floats` and `ints` of WIDTH 32-bit numbers,
    and `mask` with a truth value per lane. Their + - * / & | are the compiler's. Each lane of `ints` may
-   hold a pair of bfloat16 or four bytes instead. Activations rounded to 8 bits are stored as `small`,
-   in the order and width in which `broadcast_four` reads four of them as a `Four`;
-   `add_fours` multiplies them by weights from 0 to 255, `add_small_fours` by weights from 0 to 15.
+   hold a pair of bfloat16, two `words` of 16 bits or four bytes instead. Activations rounded to 8 bits
+   for weights of 8 bits are stored as `small`, in the order and width in which `broadcast_four` reads
+   four of them as a `Four`; `add_fours` multiplies them by weights from 0 to 255. For weights of 4 bits
+   they are stored as bytes in their order; `add_nibbles` multiplies them by weights from 0 to 15, and
+   may leave a lane's sum in two halves, which `nibble_sums` adds. They hold the sums of 32 inputs.
 
    The constants say how much the available registers compute side by side: VECTOR_ROWS rows (BYTE_ROWS
-   in 8 bits) times VECTOR_BLOCKS blocks of columns; NIBBLE_ROWS rows times one block of 4-bit weights;
-   one row times ROW_PAIRS pairs of blocks.
+   in 8 bits) times VECTOR_BLOCKS blocks of columns; NIBBLE_ROWS rows times NIBBLE_BLOCKS blocks of 4-bit
+   weights; one row times ROW_PAIRS pairs of blocks.
 
    A function without a comment does for every lane what its name says. The headers differ in the order
    in which `sum_of` adds, and in how products of pairs are rounded, so results are
@@ -30,6 +32,8 @@ typedef uint16_t bf16;
 #error "needs AVX512, AVX2 or NEON"
 #endif
 
+typedef int16_t words __attribute__((vector_size(4 * WIDTH), may_alias));
+
 /* Prefetch the cache line at `place` into the L2 cache. */
 static inline void fetch(const void *place) { __builtin_prefetch(place, 0, 2); }
 
@@ -45,6 +49,7 @@ static inline void narrow_all(bf16 *out, const float *x, int size) {
     memcpy(out + i, narrowed, WIDTH / 2 * sizeof(bf16));
 }
 
+static inline ints repeat_four(const int8_t *four) { return all_ints(*(const int32_t *)four); }
 static inline ints repeat_pair(const bf16 *pair) { return all_ints(*(const int32_t *)pair); }
 
 /* The first and the second number of each lane's pair. */
