@@ -60,12 +60,60 @@ static double multiply_registers(int64_t rounds) {
 #endif
 }
 
+/* Without products of bytes, `add_fours` adds products of other instructions, which the compiler would
+   compute once for all sums if it knew that the factors stay the same. */
+static inline void hide(Four *four) {
+#if defined(__x86_64__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+    __asm__ volatile("" : "+v"(four->even), "+v"(four->odd));
+#else
+    (void)four;
+#endif
+}
+
+/* As multiply_registers, with factors in 8 bits. */
+static double multiply_byte_registers(int64_t rounds) {
+#ifdef __AMX_INT8__
+    configure_tiles(TILE_ROWS); /* all are zero */
+    for (int64_t i = 0; i < rounds; i++) {
+        _tile_dpbssd(0, 4, 6);
+        _tile_dpbssd(1, 4, 7);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+    }
+    release_tiles();
+    return (double)rounds * 4 * 2 * TILE_ROWS * LANES * GROUP;
+#else
+    enum { SUMS = 10 }; /* two fewer: factors may take four registers */
+    const small numbers[4] = {1, 1, 1, 1};
+    Four four = broadcast_four(numbers);
+    ints sums[SUMS], all = all_ints(0);
+    for (int i = 0; i < SUMS; i++) sums[i] = all_ints(i);
+    for (int64_t i = 0; i < rounds; i++)
+#pragma GCC unroll 10
+        for (int j = 0; j < SUMS; j++) {
+            hide(&four);
+            sums[j] = add_fours(sums[j], all_ints(0x01010101), four);
+        }
+    for (int i = 0; i < SUMS; i++) all += sums[i];
+    use(sum_of_ints(all));
+    return (double)rounds * SUMS * 8 * WIDTH;
+#endif
+}
+
 /* Operations per second of all threads. */
 double quire_measure_products(int threads, int64_t rounds) {
     double operations = 0;
     const double began = seconds();
 #pragma omp parallel num_threads(threads) reduction(+ : operations)
     operations += multiply_registers(rounds);
+    return operations / (seconds() - began);
+}
+
+double quire_measure_byte_products(int threads, int64_t rounds) {
+    double operations = 0;
+    const double began = seconds();
+#pragma omp parallel num_threads(threads) reduction(+ : operations)
+    operations += multiply_byte_registers(rounds);
     return operations / (seconds() - began);
 }
 

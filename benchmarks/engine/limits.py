@@ -55,6 +55,13 @@ def measure_limits(threads: int, repeats: int = 3, size: int = _SIZE) -> Limits:
     return Limits(max(products), max(reads), name_instructions(cpu_features()))
 
 
+def measure_byte_products(threads: int, repeats: int = 3) -> float:
+    """Return the operations per second of products in 8 bits: the most of many short runs."""
+    measured = load_measures()
+    runs = (measured.quire_measure_byte_products(threads, _ROUNDS) for _ in range(20 * repeats))
+    return float(max(runs))
+
+
 def name_instructions(features: frozenset[str]) -> str:
     """The instructions by which products of bfloat16 are computed on a CPU with these features."""
     flags = compiler_flags(features) or []
@@ -80,6 +87,8 @@ def load_measures() -> ctypes.CDLL:
         raise OSError("the system does not let this process use AMX")
     measured.quire_measure_products.restype = ctypes.c_double
     measured.quire_measure_products.argtypes = [ctypes.c_int, ctypes.c_int64]
+    measured.quire_measure_byte_products.restype = ctypes.c_double
+    measured.quire_measure_byte_products.argtypes = [ctypes.c_int, ctypes.c_int64]
     measured.quire_measure_memory.restype = ctypes.c_double
     measured.quire_measure_memory.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
     measured.quire_measure_attention.restype = ctypes.c_double
