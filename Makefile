@@ -40,10 +40,10 @@ test-all: test
 	$(PYTEST) -m "(long or hypothesis) and not faults" --hypothesis-profile=long
 	$(PY) -m pytest -m faults
 
-# What .ci/run runs: all that is not long, and a quarter of the rest, which the commit chooses.
+# What .ci/run runs: all that is not long, and a quarter of the rest, which the commit chooses. Two
+# processes run what waits (tests/scheduling.py), and one for each core computes.
 test-ci: $(TOOLS) models
-	$(PYTEST) -m "not long"
-	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=long --share=$(shell git rev-parse HEAD)
+	$(PY) -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) -m "" --share=$(shell git rev-parse HEAD)
 
 check: $(TOOLS) $(PINS)
 	$(VENV)/bin/ruff check .

