@@ -31,6 +31,10 @@ def called(answer: Answer, _: Answer | None) -> None:
         assert choice["text"] == ""
 
 
+def written(answer: Answer, _: Answer | None) -> None:
+    assert all(answer.texts)
+
+
 def thought(answer: Answer, _: Answer | None) -> None:
     for choice in answer.choices:
         assert choice["reasoning_content"]
@@ -122,6 +126,17 @@ ROWS: list[Row] = [
         called,
         wrong("parallel_tool_calls", *BOOLEAN),
         {**CALLING, "tool_choice": "required"},
+        routes=[CHAT],
+    ),
+    row(
+        "modalities",
+        ["text"],
+        written,
+        [
+            *wrong("modalities", "text", 1, {}),
+            *wrong("modalities", ["audio"], code=BAD, at="modalities[0]"),
+            *wrong("modalities", ["text", "text"], code="array_above_max_length"),
+        ],
         routes=[CHAT],
     ),
     row(

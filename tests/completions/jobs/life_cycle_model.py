@@ -275,15 +275,18 @@ class Model:
         job.end(state, usage=usage)
         return True
 
-    def release(self, held: Held, lost: bool) -> None:
-        job = self._own(held)
-        if job is not None:
-            self.give_back(job)
-            job.worker_failures += lost
+    def release(self, every: Iterable[Held], lost: bool) -> None:
+        """One script gives all of them back, at the same time."""
+        self.lines.tick()
+        for held in every:
+            job = self._own(held)
+            if job is not None:
+                self.give_back(job, ticks=False)
+                job.worker_failures += lost
 
-    def give_back(self, job: ModelJob) -> None:
+    def give_back(self, job: ModelJob, ticks: bool = True) -> None:
         job.state, job.owner = "queued", ""
-        self.lines.enter(job)
+        self.lines.enter(job, ticks)
 
     def cancel(self, job_id: str) -> str | None:
         job = self.jobs.get(job_id)

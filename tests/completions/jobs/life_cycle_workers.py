@@ -186,8 +186,7 @@ class Workers(RuleBasedStateMachine):
 
     def release(self, worker: Execution, chosen: Sequence[Held], lost: bool) -> None:
         worker.release([(it.claim.job_id, it.claim.attempt) for it in chosen], lost)
-        for held in chosen:
-            self.model.release(held, lost)
+        self.model.release(chosen, lost)
 
     @rule(slot=slots, state=st.sampled_from(["beats", "lapsed", "dead"]))
     def heartbeat(self, slot: int, state: str) -> None:
