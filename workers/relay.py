@@ -14,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from msgspec import structs
 from redis.exceptions import RedisError
 
+from completions.contract.job_request import decode_job_request
 from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, PublishedOutput, StepEvent, Verdict
 from workers import attempt_spans
@@ -33,7 +35,6 @@ from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, describe_claim
 from workers.live_job import AUDIENCES, Done, LiveJob, convert_usage
 from workers.metrics import WorkerMetrics
-from workers.payload import request_params
 from workers.room import MAX_HELD_BYTES, MAX_TAKE_BYTES, measure_room
 
 logger = logging.getLogger(__name__)
@@ -259,14 +260,14 @@ class Relay:
             understood = self._read_request(claim)  # may need Redis
             self._claimed.popleft()
             done = self._messages.pop(claim.job_id, [])
-            self._begin(replace(claim, request=None), done, understood)
+            self._begin(replace(claim, request=b""), done, understood)
 
     def _read_request(self, claim: Claim) -> Request | JobError:
         """Return the request for the engine, with what earlier attempts published."""
         try:
-            params = request_params(claim.request)
+            asked = decode_job_request(claim.request)
             # Twice the priority leaves room for one more rule: what a client waits for goes first.
-            params["priority"] = 2 * params.get("priority", 0) + claim.is_interactive
+            fields = structs.asdict(asked) | {"priority": 2 * asked.priority + claim.is_interactive}
             again = claim.attempt > 1
             published = self.execution.read_published(claim.job_id) if again else PublishedOutput()
             return Request(
@@ -276,7 +277,7 @@ class Relay:
                 deadline=self._clock() + claim.seconds_left,
                 published={index: tuple(ids) for index, ids in published.tokens.items()},
                 published_ends=frozenset(published.ended),
-                **params,
+                **fields,
             )
         except (ValueError, KeyError, TypeError) as error:  # written by another version
             logger.exception("cannot read job %s", claim.job_id, extra=describe_claim(claim))

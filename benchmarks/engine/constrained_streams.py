@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.turns import ASCII_TEXT, DEMO_MODEL, Prompts, generate, random_prompts
+from completions.contract.sampling import SamplingParams
 from completions.grammars import Constraint, translate
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.sampling.params import SamplingParams
 
 _SHORT, _LONG = 9, 60
 _MANY = 1_000

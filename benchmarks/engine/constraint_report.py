@@ -19,12 +19,12 @@ from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.records import SCHEMA, RecordPrompts, schema_grammar
 from benchmarks.engine.turns import ASCII_TEXT, DEMO_MODEL
+from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.grammar.effect import removals
 from workers.engine.grammar.mask import GrammarMask
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 _GRAMMARS = {"text": ASCII_TEXT, "record": schema_grammar(json.loads(SCHEMA))}
 
@@ -38,7 +38,13 @@ def run(
         for seed in range(len(prompts))
     ]
     requests = [
-        Request(str(i), (tuple(prompt),), params[i], grammar, report_constraint=report)
+        Request(
+            (tuple(prompt),),
+            params[i],
+            grammar,
+            report_constraint=report,
+            request_id=str(i),
+        )
         for i, prompt in enumerate(prompts)
     ]
     before, began = engine.stats().steps, time.process_time()

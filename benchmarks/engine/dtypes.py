@@ -17,17 +17,18 @@ from tokenizers import Tokenizer
 from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.turns import DEMO_MODEL, exactly, generate, medians, random_prompts
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.request import LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Request
 
 
 def loss(engine: Engine, prompt: tuple[int, ...]) -> float:
     """Return the loss of a text in nats per token."""
     scores = (LogprobParams(logprob_start_len=0),)
     params = SamplingParams(max_tokens=1, temperature=0.0)
-    [done] = engine.generate([Request("passage", (prompt,), params, logprobs=scores)])
+    [done] = engine.generate([Request((prompt,), params, logprobs=scores, request_id="passage")])
     scored = done.choices[0].prompt_logprobs
     assert scored is not None, done.error
     return -float(scored.chosen[1 : len(prompt)].mean())

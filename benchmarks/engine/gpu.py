@@ -27,11 +27,11 @@ from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.random_models import SHAPES, Shape, make_engine, make_model
 from benchmarks.engine.turns import ASCII_TEXT, Prompts, exactly, generate, random_prompts
+from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.model.device import adapt
-from workers.engine.sampling.params import SamplingParams
 
 _COPY_BYTES = 2**30
 _PRODUCT_SIZE = 8192

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.random_models import Shape, make_model, make_tokenizer
+from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.cuda.graphs import DecodeGraphs
 from workers.engine.cuda.model_runner import CudaModelRunner
@@ -30,7 +31,6 @@ from workers.engine.engine import Engine
 from workers.engine.loading.loader import wrap_model
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 SHAPE = Shape(2, 64, 96, 4, 2, 256, tied=False, max_model_len=32768)
 NEW_TOKENS = 64
@@ -104,7 +104,7 @@ def measure(
         for i in range(rows)
     ]
     for i, each in enumerate(sampling):
-        engine.submit(Request(f"{name}-{i}", ((1 + i % 200, 2, 3),), each))
+        engine.submit(Request(((1 + i % 200, 2, 3),), each, request_id=f"{name}-{i}"))
     steps: list[float] = []
     clock = time.thread_time if timer is None else lambda: timer.seconds
     engine.receive(wait=False)

@@ -13,9 +13,9 @@ from functools import partial
 from benchmarks import command_line
 from benchmarks.engine.records import SCHEMA, RecordPrompts, schema_grammar
 from benchmarks.engine.turns import DEMO_MODEL, exactly, generate, medians
+from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.sampling.params import SamplingParams
 
 _TEXT = (
     "The engine appends what the grammar leaves no choice about, and the next step computes it. "

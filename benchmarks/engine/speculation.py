@@ -20,10 +20,10 @@ from transformers import AutoTokenizer
 from benchmarks import command_line
 from benchmarks.engine.records import SCHEMA, chat_prompt, schema_grammar
 from benchmarks.engine.turns import DEMO_MODEL
+from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.stats import EngineStats
 
 _NAMES = ("Margaret Hollingsworth", "Desmond Achebe", "Ingrid Solberg", "Tomasz Wielgosz")
@@ -98,7 +98,7 @@ class Workloads:
 
     def _request(self, number: int, content: str, grammar: str | None, **params: Any) -> Request:
         prompt = tuple(chat_prompt(self._tokenizer, content))
-        return Request(str(number), (prompt,), SamplingParams(**params), grammar)
+        return Request((prompt,), SamplingParams(**params), grammar, request_id=str(number))
 
 
 def _order(draw: random.Random) -> str:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from completions.contract.sampling import SamplingParams
 from workers.engine.engine import Engine
 from workers.engine.request import Completion, Request
-from workers.engine.sampling.params import SamplingParams
 
 DEMO_MODEL = "var/models/smollm2-135m-instruct"
 ASCII_TEXT = r"start: /[ -~\n]+/"
@@ -34,7 +34,9 @@ def generate(
     grammar: str | None = None,
 ) -> list[Completion]:
     """Run one request for each prompt. Raises the error of a request that failed."""
-    requests = [Request(str(i), (tuple(p),), params, grammar) for i, p in enumerate(prompts)]
+    requests = [
+        Request((tuple(p),), params, grammar, request_id=str(i)) for i, p in enumerate(prompts)
+    ]
     completions = engine.generate(requests)
     for completion in completions:
         if completion.error is not None:

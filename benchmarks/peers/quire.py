@@ -7,10 +7,10 @@ import torch
 
 from benchmarks.engine.records import schema_grammar
 from benchmarks.peers.protocol import Job, Runner, serve
+from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 
 def load(
@@ -25,7 +25,6 @@ def load(
         exact = job.schema is None
         requests = [
             Request(
-                str(i),
                 (tuple(prompt),),
                 SamplingParams(
                     max_tokens=job.max_tokens,
@@ -35,6 +34,7 @@ def load(
                     seed=i,
                 ),
                 _grammar(job),
+                request_id=str(i),
             )
             for i, prompt in enumerate(job.prompts)
         ]

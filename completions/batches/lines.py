@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec import Struct, structs
 
 from completions.accounts.keys import read_limits
 from completions.catalog import model_files
+from completions.contract.job_request import JobRequest
 from completions.contract.json_lines import encode_line
 from completions.exceptions import APIError, from_job_error
 from completions.jobs.ended import EndedJob
@@ -31,9 +34,26 @@ class PreparedLine:
 
     model: str
     view: Mapping[str, Any]
-    request: Mapping[str, Any]
+    request: JobRequest
     schema: Mapping[str, Any] | None
     """The JSON Schema of its answer, if it has one."""
+
+
+class LineJob(Struct, frozen=True):
+    """The part of a line's job that SQL keeps."""
+
+    request: JobRequest
+    context: Mapping[str, Any] = {}
+    view: Mapping[str, Any] = {}
+    """The context, as version 0.1.0 named it."""
+
+
+def compress_job(request: JobRequest, context: Mapping[str, Any]) -> bytes:
+    return zlib.compress(msgspec.json.encode({"request": request, "context": context}), 1)
+
+
+def decompress_job(compressed: bytes) -> LineJob:
+    return msgspec.json.decode(zlib.decompress(compressed), type=LineJob)
 
 
 def compress_json(document: Mapping[str, Any]) -> bytes:
@@ -46,8 +66,8 @@ def decompress_json(packed: bytes) -> dict[str, Any]:
 
 
 def make_job(batch: Batch, line: BatchLine) -> NewJob:
-    packed = decompress_json(bytes(line.job))
-    context = packed.get("context") or packed["view"]  # the name in version 0.1.0
+    job = decompress_job(bytes(line.job))
+    context = job.context or job.view
     entry = model_files.load_catalog().get(batch.model)
     return NewJob(
         id=context["id"],
@@ -55,7 +75,7 @@ def make_job(batch: Batch, line: BatchLine) -> NewJob:
         model=batch.model,
         organization_id=batch.organization_id,
         api_key_id=batch.api_key_id,
-        request={**packed["request"], "priority": PRIORITY},
+        request=structs.replace(job.request, priority=PRIORITY),
         context=context,
         deadline=batch.expires_at.timestamp(),
         ttl=LINE_TTL,

@@ -307,15 +307,13 @@ class Check:
                 self._planner.add(number, prepared.request)
                 if self._tally is not None:
                     self._tally.add(custom_id, prepared.request, self._source)
-                self._batch.enqueued_tokens += sum(map(len, prepared.request["prompts"]))
+                self._batch.enqueued_tokens += sum(map(len, prepared.request.prompts))
                 return BatchLine(
                     batch=self._batch,
                     number=number,
                     custom_id=custom_id,
                     position=number,
-                    job=lines.compress_json(
-                        {"context": prepared.view, "request": prepared.request}
-                    ),
+                    job=lines.compress_job(prepared.request, prepared.view),
                 )
             checked = LineError(
                 "model_mismatch",
@@ -358,7 +356,7 @@ async def prepare_line(
             raise APIError("invalid_request", message, name)
     view = prepared.context
     schema = find_schema(prepared.request.constraint)
-    return PreparedLine(view.served_model, view.to_dict(), prepared.payload, schema)
+    return PreparedLine(view.served_model, view.to_dict(), prepared.job_request, schema)
 
 
 def _begin(batch: Batch) -> None:

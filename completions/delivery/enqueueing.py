@@ -70,7 +70,7 @@ def new_job(
         model=view.served_model,
         organization_id=principal.organization_id,
         api_key_id=principal.key_id,
-        request=prepared.payload,
+        request=prepared.job_request,
         context=view.to_dict(),
         deadline=time.time() + timeout,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),

@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+import msgspec
 from django.db import IntegrityError
 
+from completions.contract.job_request import JobRequest
 from completions.jobs.ended import EndedJob, compress_events, decompress_events
 from completions.jobs.events import EndEvent
 from completions.jobs.limits import Limits
@@ -29,13 +31,12 @@ _SHARED_FIELDS = (
     "model",
     "organization_id",
     "api_key_id",
-    "request",
     "context",
     "ttl",
     "prices",
     "request_id",
 )
-"""Fields that Job and NewJob share."""
+"""Fields that Job and NewJob share, beside the request, which Job has as JSON."""
 
 
 class KeyTakenError(Exception):
@@ -45,7 +46,9 @@ class KeyTakenError(Exception):
 async def store(job: NewJob) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
     deadline = datetime.fromtimestamp(job.deadline, UTC)
-    row = Job(deadline_at=deadline, **{name: getattr(job, name) for name in _SHARED_FIELDS})
+    request = msgspec.to_builtins(job.request, str_keys=True)
+    shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
+    row = Job(deadline_at=deadline, request=request, **shared)
     row.created_at = read_time(job.id) or row.created_at
     if job.idempotency is not None:
         row.route = job.idempotency.route
@@ -129,8 +132,10 @@ def _new_job(job: Job) -> NewJob:
     key = None
     if job.idempotency_key:
         key = IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
-    same = {name: getattr(job, name) for name in _SHARED_FIELDS}
-    return NewJob(deadline=job.deadline_at.timestamp(), idempotency=key, **same)
+    shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
+    request = msgspec.convert(job.request, JobRequest, str_keys=True)
+    deadline = job.deadline_at.timestamp()
+    return NewJob(request=request, deadline=deadline, idempotency=key, **shared)
 
 
 def make_record(job: Job) -> JobRecord:

@@ -25,8 +25,8 @@ class Claim:
     job_id: str
     attempt: int
     """Fences this worker's writes off once another worker claims the job."""
-    request: Any
-    """As the web tier wrote it; None if that is not JSON."""
+    request: bytes
+    """JSON, see `completions.contract.job_request`."""
     seconds_left: float
     """Until its deadline."""
     sequence_number: int
@@ -240,14 +240,10 @@ def _read_claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
     seconds_left, seq, organization, age, request_id, kind, trace, level, sequences, size = map(
         bytes.decode, texts
     )
-    try:
-        document = orjson.loads(request)
-    except orjson.JSONDecodeError:
-        document = None
     return Claim(
         job_id=job_id,
         attempt=attempt,
-        request=document,
+        request=request,
         seconds_left=float(seconds_left),
         sequence_number=int(seq),
         organization_id=organization,

@@ -12,7 +12,9 @@ from functools import cached_property
 from typing import Any, Final, Literal, Self, get_args
 
 import orjson
+from msgspec import to_builtins
 
+from completions.contract.job_request import JobRequest, encode_job_request
 from completions.jobs.events import EndEvent, EndState, Event, JobError, Usage
 from completions.jobs.limits import UNLIMITED, Limits
 
@@ -74,8 +76,7 @@ class NewJob:
     model: str
     organization_id: int
     api_key_id: int
-    request: Mapping[str, Any]
-    """What the worker reads: prompts, sampling, grammar."""
+    request: JobRequest
     context: Mapping[str, Any]
     """What responses are built from."""
     deadline: float
@@ -101,7 +102,7 @@ class NewJob:
     def priority(self) -> int:
         """Celery's priority: by the sign of the request's own priority, else by its kind. The
         engine compares the requests' own priorities."""
-        own = self.request.get("priority", 0)
+        own = self.request.priority
         if own > 0:
             return PRIORITIES["stream"]
         of_kind = PRIORITIES[self.kind]
@@ -109,7 +110,7 @@ class NewJob:
 
     @property
     def level(self) -> Level:
-        own = self.request.get("priority", 0)
+        own = self.request.priority
         if self.kind == "batch":
             return Level.BATCH
         if own > 0:
@@ -129,7 +130,7 @@ class NewJob:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(map(len, self.request.get("prompts", ())))
+        return sum(map(len, self.request.prompts))
 
     @property
     def max_total_tokens(self) -> int:
@@ -145,23 +146,21 @@ class NewJob:
     @property
     def sequences(self) -> int:
         """How many outputs it computes: each prompt's choices, or candidates of `best_of`."""
-        sampling = self.request.get("sampling", {})
-        choices = sampling.get("best_of") or sampling.get("n", 1)
-        return int(choices * len(self.request.get("prompts", ())))
+        return self.request.sampling.num_candidates * len(self.request.prompts)
 
     @property
     def _max_completion_tokens(self) -> int:
-        return int(self.sequences * self.request.get("sampling", {}).get("max_tokens", 0))
+        return self.sequences * self.request.sampling.max_tokens
 
     @property
     def adapter(self) -> str:
         """The adapter of all prompts, empty for none."""
-        names = set(self.request.get("adapters") or [None])
+        names = set(self.request.adapters or [None])
         return SEVERAL_ADAPTERS if len(names) > 1 else (names.pop() or "")
 
     @cached_property
     def request_json(self) -> bytes:
-        return orjson.dumps(self.request)
+        return encode_job_request(self.request)
 
     @cached_property
     def context_json(self) -> bytes:
@@ -196,14 +195,16 @@ class NewJob:
         return [part for name, value in values.items() for part in (redis_name(name), value)]
 
 
-def summarize_parameters(request: Mapping[str, Any]) -> dict[str, Any]:
+def summarize_parameters(request: JobRequest) -> dict[str, Any]:
     """Return a request's parameters for its usage record, without prompts, grammar and values that
     have no effect."""
     values = {
-        "prompts": len(request.get("prompts", ())),
-        "constrained": request.get("grammar") is not None,
-        "priority": request.get("priority"),
-        **request.get("sampling", {}),
+        "prompts": len(request.prompts),
+        "constrained": request.grammar is not None,
+        "priority": request.priority,
+        "max_tokens": request.sampling.max_tokens,
+        "temperature": request.sampling.temperature,
+        **to_builtins(request.sampling, str_keys=True),
     }
     return {name: value for name, value in values.items() if value and value != _NEUTRAL.get(name)}
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.reasoning import DISABLED, ENABLED, ThinkTags
 from completions.chat.tools import REQUIRED, Tool
@@ -164,13 +166,13 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         special = {token.content for token in added if token.special}
         if sampling.skip_special_tokens and delimiters & special:
             # The parser must find the delimiters, so it takes the other special tokens out itself.
-            sampling = replace(sampling, skip_special_tokens=False)
+            sampling = structs.replace(sampling, skip_special_tokens=False)
             hidden = sorted(special - delimiters)
         if sampling.stop or sampling.stop_regex:
             spans = [calls.format.make_span] if calls else []
             if reasoning is not None and values["separate_reasoning"]:
                 spans.append(reasoning.tags.make_span(is_open=reasoning.is_open))
-            sampling = replace(sampling, stop_spans=spans)
+            sampling = structs.replace(sampling, stop_spans=tuple(spans))
         chat = ChatSettings(
             calls=calls,
             reasoning=reasoning,

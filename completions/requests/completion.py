@@ -85,6 +85,7 @@ class CompletionRequestObject(GenerationFields):
                 values = {**values, "min_tokens": min(values["min_tokens"], context - 1)}
             max_tokens = min(max_tokens, context - 1)
         prompts, truncated = self._make_prompts(values, context - max_tokens if truncates else None)
+        check_context(prompts, max_tokens, context)
         request = self.make_request(
             values,
             prompts,
@@ -92,7 +93,6 @@ class CompletionRequestObject(GenerationFields):
             logprobs=(values["logprobs"], values["echo"]),
             ignored_too=("parallel_tool_calls", "tools", "tool_choice"),
         )
-        check_context(prompts, max_tokens, context)
         return replace(request, echo=values["echo"], truncated_tokens=truncated)
 
     def _make_prompts(self, values: Values, max_prompt_tokens: int | None) -> tuple[Prompts, int]:

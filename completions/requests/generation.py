@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from completions.chat.grammar import Reasoning, ToolCalls
+from completions.contract.sampling import SamplingParams
 from completions.exceptions import FieldError
 from completions.grammars import Constraint
 from completions.requests.fields import constraint as constraint_fields
@@ -17,7 +18,7 @@ from completions.requests.fields.logprobs import LogprobFields, LogprobSettings,
 from completions.requests.fields.objects import Values
 from completions.requests.fields.returns import ReturnFields, ReturnSettings, parse_returns
 from completions.requests.fields.routing import RoutingFields, RoutingSettings, parse_routing
-from completions.requests.fields.sampling import SamplingFields, SamplingSettings, parse_sampling
+from completions.requests.fields.sampling import SamplingFields, parse_sampling
 from completions.requests.fields.tokens import make_context_error
 from completions.requests.model import ModelRequestObject, RequestedModel
 from completions.requests.validation import Fallback
@@ -50,7 +51,7 @@ class GenerationRequest:
     constraint: Constraint | None
     fallback: Fallback | None = None
     """What may replace the constraint if that cannot be used."""
-    sampling: SamplingSettings
+    sampling: SamplingParams
     default_length: bool
     """Whether the route, not the client, chose max_tokens."""
     returns: ReturnSettings

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from completions.accounts.keys import Principal
+from completions.contract.job_request import JobRequest
 from completions.exceptions import APIError
 from completions.grammars import Caller
 from completions.models.timed_ids import new_id
@@ -41,8 +42,8 @@ class PreparedRequest(NamedTuple):
     """A job that can be queued."""
 
     request: GenerationRequest
-    payload: dict[str, Any]
-    """JSON for a worker."""
+    job_request: JobRequest
+    """What the worker computes."""
     context: ResponseContext
 
 
@@ -77,7 +78,7 @@ async def prepare(
     else:
         fields = _make_context_fields(request)
     context = route.context_type(id=job_id, grammar_compile_ms=compile_ms, **fields)
-    return PreparedRequest(request, _make_payload(request, grammar), context)
+    return PreparedRequest(request, _make_job_request(request, grammar), context)
 
 
 async def prepare_offline(
@@ -99,24 +100,21 @@ async def prepare_offline(
     return await prepare(path, body, principal, job_id, caller)
 
 
-def _make_payload(request: GenerationRequest, grammar: str | None) -> dict[str, Any]:
+def _make_job_request(request: GenerationRequest, grammar: str | None) -> JobRequest:
     routing, returns = request.routing, request.returns
-    payload = {
-        "prompts": request.prompts,
-        "sampling": request.sampling.to_payload(),
-        "grammar": grammar,
-        "adapters": routing.adapters,
-        "priority": routing.priority,
-        "cache_salt": routing.cache_salt,
-        "return_hidden_states": returns.return_hidden_states,
-        "return_routed_experts": returns.return_routed_experts,
-        "routed_experts_start_len": returns.routed_experts_start_len,
-        "logprobs": request.logprobs.to_payload(len(request.prompts)),
-    }
-    # Only where it is asked for: workers of 0.1.0 fail a job with a field that they do not know.
-    if returns.return_meta_info and grammar is not None:
-        payload["report_constraint"] = True
-    return payload
+    return JobRequest(
+        prompts=tuple(map(tuple, request.prompts)),
+        sampling=request.sampling,
+        grammar=grammar,
+        adapters=tuple(routing.adapters) if any(routing.adapters) else None,
+        priority=routing.priority,
+        cache_salt=routing.cache_salt,
+        return_hidden_states=returns.return_hidden_states,
+        return_routed_experts=returns.return_routed_experts,
+        routed_experts_start_len=returns.routed_experts_start_len,
+        report_constraint=returns.return_meta_info and grammar is not None,
+        logprobs=request.logprobs.make_params(len(request.prompts)),
+    )
 
 
 def _make_context_fields(request: GenerationRequest) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """An engine worker without an engine: claims jobs from the private Valkey and ends them at will."""
 
+from completions.contract.job_request import decode_job_request
 from completions.jobs.events import JobError, Usage
 from completions.jobs.execute import Claim, Ending, Execution, StepEvent
 from completions.jobs.store import JobStore
@@ -25,11 +26,12 @@ class FakeWorker:
         return True
 
     def end(self, claim, state="completed", error=None, tokens=(65, 66)):
-        prompts = len(claim.request["prompts"])
+        request = decode_job_request(claim.request)
+        prompts = len(request.prompts)
         reason = None if error else "length"
         choices = [(i, list(tokens), "AB", reason, None) for i in range(prompts)]
         step = StepEvent(claim.job_id, claim.attempt, 1, choices)
-        used = Usage(sum(map(len, claim.request["prompts"])), prompts * len(tokens), 1)
+        used = Usage(sum(map(len, request.prompts)), prompts * len(tokens), 1)
         ending = Ending(
             claim.job_id, claim.attempt, 1 + prompts, state,
             JobError(error, "because") if error else None, used,

@@ -9,6 +9,7 @@ from kombu.exceptions import OperationalError
 
 from completions import tasks
 from completions.batches import states
+from completions.contract.job_request import JobRequest
 from completions.jobs.connection import connect
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
@@ -37,7 +38,7 @@ def dispatched(monkeypatch):
 
 def lose(client, job_id):
     """An open job of which no message exists."""
-    job = NewJob(job_id, "background", "m", 1, 1, {}, {}, time.time() + 60, 60)
+    job = NewJob(job_id, "background", "m", 1, 1, JobRequest(), {}, time.time() + 60, 60)
     submit_durable(JobStore(client, "p:"), [job])
 
 

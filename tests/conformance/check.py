@@ -10,12 +10,12 @@ import jsonschema
 from jsonschema.validators import validator_for
 from tokenizers import Tokenizer
 
+from completions.contract.sampling import SamplingParams
 from completions.grammars import Constraint, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.corpus import Schema
 from workers.engine.engine import Engine
 from workers.engine.request import FinishReason, Request
-from workers.engine.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,14 @@ def write(
         grammar = translate(Constraint("json_schema", schema, whitespace), compiler).grammar
         prompt = tokenizer.encode(f"JSON for the schema {json.dumps(schema)}:\n").ids[-256:]
         sampling = SamplingParams(max_tokens=max_tokens, temperature=1.0, seed=index)
-        requests.append(Request(str(index), (tuple(prompt),), sampling=sampling, grammar=grammar))
+        requests.append(
+            Request(
+                (tuple(prompt),),
+                sampling=sampling,
+                grammar=grammar,
+                request_id=str(index),
+            )
+        )
     for schema, completion in zip(schemas, engine.generate(requests), strict=True):
         if completion.error is not None:
             yield Outcome(schema, "", True, f"{completion.error}")

@@ -118,7 +118,7 @@ def test_a_refusal_names_the_parameter_but_no_text_of_clients(param, logged):
 
 def test_the_engines_lines_get_the_request_that_they_speak_of(lines):
     logger, handler, read = lines
-    claim = Claim("cmpl-1", 1, {}, 60.0, 1, request_id="req_1")
+    claim = Claim("cmpl-1", 1, b"{}", 60.0, 1, request_id="req_1")
     handler.addFilter(EngineLines({"cmpl-1": claim}.get))
     logger.error("request %s failed", "cmpl-1", extra={"engine_request": "cmpl-1"})
     logger.error("request %s failed", "cmpl-2", extra={"engine_request": "cmpl-2"})

@@ -6,6 +6,8 @@ import time
 import orjson
 import pytest
 
+from completions.contract.job_request import JobRequest
+from completions.contract.sampling import SamplingParams
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.execute import Claim, Execution
 from completions.jobs.record import NewJob
@@ -26,7 +28,7 @@ HEADERS = orjson.dumps({"traceparent": f"00-{TRACE}-{CALLER}-01"}).decode()
 
 
 def claim(trace=HEADERS):
-    return Claim("job", 2, {}, 60.0, 1, age=0.5, request_id="trace-1", trace=trace)
+    return Claim("job", 2, b"{}", 60.0, 1, age=0.5, request_id="trace-1", trace=trace)
 
 
 def test_a_span_describes_an_attempt(spans):
@@ -95,12 +97,11 @@ async def test_a_relay_ends_the_span_of_every_attempt(spans, valkey, redis_clien
     relay = Relay(engine, execution, "tiny", on_broken=lambda error: None)
     relay.start()
     submission = Submission(JobStore(client, PREFIX), "web-1")
-    sampling = {"max_tokens": 4, "n": 1, "seed": 3, "logit_bias": {}}
+    request = JobRequest(((1, 2),), SamplingParams(max_tokens=4, seed=3))
     for name in ("completes", "fails", "stays"):
         job = NewJob(
             name, "background", "tiny", 1, 1,
-            {"prompts": [[1, 2]], "sampling": sampling, "grammar": None},
-            {}, time.time() + 60, 60, request_id=name, trace=HEADERS,
+            request, {}, time.time() + 60, 60, request_id=name, trace=HEADERS,
         )  # fmt: skip
         await submission.submit(job)
         relay.submit(name, lambda: None)

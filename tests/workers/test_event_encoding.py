@@ -2,19 +2,19 @@
 
 import sys
 from base64 import b64decode
-from dataclasses import fields
 
 import numpy as np
 import pytest
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from completions.exceptions import from_job_error
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import NumberField
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
-from workers.engine.request import ChoiceDelta, FinishReason, LogprobParams, TokenLogprobs
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import ChoiceDelta, FinishReason, TokenLogprobs
 from workers.event_encoding import convert_error, encode_choice
 
 
@@ -115,7 +115,7 @@ def test_a_deadline_has_one_name_in_logs_metrics_and_answers():
 
 def test_what_a_client_may_ask_for_the_engine_takes() -> None:
     """The extremes of every number with a range of its own, and of those without an end."""
-    known = {each.name for each in fields(SamplingParams)}
+    known = set(SamplingParams.__struct_fields__)
     numbers = {
         name: field
         for name, field in CompletionRequestObject.fields.items()

@@ -24,7 +24,7 @@ class Clock:
 
 
 def claim(attempt: int = 1, age: float = 2.0) -> Claim:
-    return Claim("job", attempt, {}, 60.0, 1, age=age)
+    return Claim("job", attempt, b"{}", 60.0, 1, age=age)
 
 
 def read(metrics: WorkerMetrics) -> dict[tuple[str, str], float]:

@@ -8,7 +8,7 @@ MIB = 2**20
 
 
 def claim(level: Level, sequences: int = 1, size: int = 0, organization: str = "1") -> Claim:
-    return Claim("job", 1, None, 60, 1, organization, level=level, sequences=sequences, size=size)
+    return Claim("job", 1, b"", 60, 1, organization, level=level, sequences=sequences, size=size)
 
 
 def test_an_empty_worker_has_room_for_its_slots_and_some_more() -> None:

@@ -5,11 +5,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from completions.contract.job_request import LogprobParams
 from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.choice import Choice
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
 from workers.engine.model.record import Record
-from workers.engine.request import ConstraintEffect, LogprobParams, Request
+from workers.engine.request import ConstraintEffect, Request
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import (
     ChoiceContext,
@@ -157,7 +158,7 @@ class Intake:
     def _check_adapters(self, request: Request) -> None:
         if request.adapters and len(request.adapters) != len(request.prompts):
             raise InvalidRequest("adapters must have one entry, a name or None, for every prompt")
-        for adapter in request.adapters:
+        for adapter in request.adapters or ():
             if adapter is not None and adapter not in self.adapters:
                 known = ", ".join(sorted(self.adapters)) or "none"
                 raise InvalidRequest(f"adapter {adapter!r} does not exist; the model has: {known}")
@@ -175,9 +176,9 @@ class Intake:
             )
 
     def _check_logprobs(self, request: Request) -> None:
-        if len(request.logprobs) not in (0, len(request.prompts)):
+        if request.logprobs and len(request.logprobs) != len(request.prompts):
             raise InvalidRequest("logprobs must be given for every prompt, or for none")
-        for prompt, params in zip(request.prompts, request.logprobs, strict=False):
+        for prompt, params in zip(request.prompts, request.logprobs or (), strict=False):
             if params is None:
                 continue
             self._check_ids("token_ids_logprob", params.token_ids_logprob)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
+from completions.contract.job_request import JobRequest, LogprobParams
 from workers.engine.exceptions import EngineError
-from workers.engine.sampling.params import SamplingParams
 
 
 class FinishReason(StrEnum):
@@ -28,68 +28,21 @@ class Audience(StrEnum):
     NOBODY = "nobody"
 
 
-@dataclass(frozen=True, slots=True)
-class LogprobParams:
-    """Which log probabilities a request wants for one prompt and its choices.
-
-    Each output token comes with its own log probability. The names are those of SGLang's API.
-    """
-
-    top_logprobs_num: int = 0
-    """How many of the likeliest tokens to return at each position."""
-    logprob_start_len: int = -1
-    """The position from which the prompt's tokens are scored too; if negative, none are."""
-    token_ids_logprob: tuple[int, ...] = ()
-    """Token ids whose log probabilities are returned at every position."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.top_logprobs_num <= MAX_TOP_LOGPROBS:
-            raise ValueError(f"top_logprobs_num is out of range: {self.top_logprobs_num}")
-        if len(self.token_ids_logprob) > MAX_LOGPROB_TOKEN_IDS:
-            raise ValueError(f"token_ids_logprob has more than {MAX_LOGPROB_TOKEN_IDS} ids")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One call: one or more prompts, each completed ``sampling.n`` times.
-
-    Choice ``i * n + j`` is the ``j``-th choice of prompt ``i``. Hidden states, routed experts and
-    log probabilities need logits for every token, so a grammar's forced tokens then take a step
-    each.
-    """
+class Request(JobRequest, frozen=True, kw_only=True):
+    """A job's request, and what belongs to one attempt at it."""
 
     request_id: str
-    prompts: tuple[tuple[int, ...], ...]
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    grammar: str | None = None
-    """A grammar in llguidance's own text format."""
-    priority: int = 0
-    """A larger one runs sooner."""
     organization: str = ""
     """Within a priority, organizations get equal numbers of tokens."""
-    cache_salt: str = ""
-    """Requests share cached prefixes if organization, salt and adapter are equal."""
     audience: Audience = Audience.NOBODY
     """How long its next token may take while prompts of other requests are computed."""
     deadline: float | None = None
     """On the clock of ``time.monotonic()``."""
-    published: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    published: Mapping[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
     """Output tokens by choice that an earlier run of this request delivered. The engine replays
     them and never emits them again."""
     published_ends: frozenset[int] = frozenset()
     """Choices whose end was delivered too. The engine emits nothing for them."""
-    adapters: tuple[str | None, ...] = ()
-    """One LoRA adapter of the engine, or None, for each prompt. If empty, no prompt uses one."""
-    return_hidden_states: bool = False
-    """Asks for each choice's last hidden state (see :class:`ChoiceDelta`)."""
-    return_routed_experts: bool = False
-    report_constraint: bool = False
-    """Asks for each choice's :attr:`ChoiceDelta.effect`, if it has a grammar, and for
-    :attr:`TokenLogprobs.forced` in its log probabilities."""
-    routed_experts_start_len: int = 0
-    """The position from which experts are returned."""
-    logprobs: tuple[LogprobParams | None, ...] = ()
-    """One entry for every prompt, or empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from completions.contract.sampling import SamplingParams
 from workers.engine.choice import Choice
 from workers.engine.model.record import Record
 from workers.engine.request import Audience
 from workers.engine.sampling.logprob_record import LogprobRecord
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.speculation.draft import NO_DRAFT, Draft
 from workers.engine.text.stop_checker import Finish
 

@@ -11,6 +11,7 @@ from completions.batches.histogram import Histogram
 from completions.batches.planning.intervals import Interval, predict_next, predict_sum
 from completions.batches.planning.order import Plan
 from completions.catalog import model_files
+from completions.contract.job_request import JobRequest
 from completions.grammars import TokenSource
 from completions.grammars.lengths import Bounds, find_bounds
 from completions.grammars.lengths.bounds import UNKNOWN
@@ -37,18 +38,17 @@ class Tally:
         self._cannot_finish: list[str] = []
         self._until: float | None = None
 
-    def add(self, custom_id: str, request: Mapping[str, Any], source: TokenSource) -> None:
-        sampling = request["sampling"]
-        most, choices = sampling["max_tokens"], len(request["prompts"])
-        choices *= sampling.get("best_of") or sampling["n"]
-        bounds = self._bounds(request["grammar"], source)
+    def add(self, custom_id: str, request: JobRequest, source: TokenSource) -> None:
+        most = request.sampling.max_tokens
+        choices = len(request.prompts) * request.sampling.num_candidates
+        bounds = self._bounds(request.grammar, source)
         self._lines += 1
-        self._unknown += bounds.min_tokens is None and request["grammar"] is not None
+        self._unknown += bounds.min_tokens is None and request.grammar is not None
         if bounds.at_least > most:
             self._unfinishable += 1
             if len(self._cannot_finish) < MAX_LISTED:
                 self._cannot_finish.append(custom_id)
-        self._least += choices * min(most, max(bounds.at_least, sampling.get("min_tokens") or 0))
+        self._least += choices * min(most, max(bounds.at_least, request.sampling.min_tokens))
         self._most += choices * (
             most if bounds.max_tokens is None else min(most, bounds.max_tokens)
         )

@@ -1,8 +1,8 @@
 """The plan of a batch: the order in which its lines run, and what the KV cache saves that way."""
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from django.db import transaction
 
@@ -13,6 +13,7 @@ from completions.batches.planning.prefixes import (
     hash_prefixes,
     plan_order,
 )
+from completions.contract.job_request import JobRequest
 from completions.models import Batch, BatchLine
 from completions.models.parts import parts
 from completions.models.updates import update_each
@@ -41,15 +42,14 @@ class Planner:
         self._tokens = array("I")
         self.prompt_tokens = 0
 
-    def add(self, number: int, request: Mapping[str, Any]) -> None:
+    def add(self, number: int, request: JobRequest) -> None:
         """Add a line. Only its first prompt counts for the plan."""
-        prompts = request["prompts"]
-        adapters = request["adapters"]
-        salt = repr((request["cache_salt"], adapters and adapters[0]))
+        prompts = request.prompts
+        salt = repr((request.cache_salt, request.adapters and request.adapters[0]))
         block_size = self._size.block_size if self._size else BLOCK
         self._numbers.append(number)
         self._paths.append(hash_prefixes(prompts[0], salt, block_size))
-        output = min(request["sampling"]["max_tokens"], MAX_OUTPUT)
+        output = min(request.sampling.max_tokens, MAX_OUTPUT)
         self._tokens.append(len(prompts[0]) + output)
         self.prompt_tokens += sum(map(len, prompts))
 

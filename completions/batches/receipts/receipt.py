@@ -1,12 +1,13 @@
 """The receipt of a line: all that its output depends on, as hashes, and the output's token ids."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
 
 from completions.catalog.model_files import ModelFiles
+from completions.contract.job_request import JobRequest
 from completions.jobs.events import EndEvent, decode
 
 BuildOf = Callable[[str], str | None]
@@ -14,7 +15,7 @@ BuildOf = Callable[[str], str | None]
 
 
 def make_receipt(
-    request: Mapping[str, Any], files: ModelFiles, stream: Iterable[bytes], engine: str | None
+    request: JobRequest, files: ModelFiles, stream: Iterable[bytes], engine: str | None
 ) -> dict[str, Any]:
     """Make the receipt of a job from its request and its events."""
     return {
@@ -22,9 +23,9 @@ def make_receipt(
         "weights": files.weight_version,
         "dtype": files.entry.dtype,
         "tokenizer": files.tokenizer_digest,
-        "grammar": digest(request["grammar"]) if request["grammar"] is not None else None,
-        "prompt": digest(request["prompts"]),
-        "seed": request["sampling"].get("seed"),
+        "grammar": digest(request.grammar) if request.grammar is not None else None,
+        "prompt": digest(request.prompts),
+        "seed": request.sampling.seed,
         "engine": engine,
         "output_ids": read_output_ids(stream),
     }

@@ -35,18 +35,18 @@ async def find_faults(line: Receipted) -> list[str]:
     except APIError as error:
         return [f"the request is refused: {error.message}"]
     files = prepared.request.model.files
-    receipt, request = line.receipt, prepared.payload
+    receipt, request = line.receipt, prepared.job_request
     faults = []
-    grammar = request["grammar"]
+    grammar = request.grammar
     for name, actual in (
         ("model", files.entry.id),
         ("tokenizer", files.tokenizer_digest),
-        ("prompt", digest(request["prompts"])),
+        ("prompt", digest(request.prompts)),
         ("grammar", digest(grammar) if grammar is not None else None),
     ):
         if receipt[name] != actual:
             faults.append(f"the {name} is not the receipt's")
-    if line.body.get("seed") is not None and receipt["seed"] != request["sampling"]["seed"]:
+    if line.body.get("seed") is not None and receipt["seed"] != request.sampling.seed:
         faults.append("the seed is not the receipt's")
     if faults:
         return faults

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
 from completions.requests.fields.base import (
@@ -75,20 +76,20 @@ class LogprobSettings:
         of_sglang = any(each is not None and each.start >= 0 for each in self.sglang or ())
         return of_sglang or (self.of_prompt and self.top is not None)
 
-    def to_payload(self, prompts: int) -> list[dict[str, Any] | None] | None:
-        """Return what a worker scores for each of this many prompts, as JSON."""
-        scored = [self._list_scored(each) for each in self.sglang or [None] * prompts]
-        return scored if any(each is not None for each in scored) else None
+    def make_params(self, prompts: int) -> tuple[LogprobParams | None, ...] | None:
+        """Return what the engine scores for each of this many prompts; None for nothing."""
+        params = tuple(self._make_one(each) for each in self.sglang or [None] * prompts)
+        return params if any(each is not None for each in params) else None
 
-    def _list_scored(self, sglang: SGLangLogprobs | None) -> dict[str, Any] | None:
+    def _make_one(self, sglang: SGLangLogprobs | None) -> LogprobParams | None:
         if sglang is None and self.top is None:
             return None
         top, ids, start = (sglang.top, sglang.ids, sglang.start) if sglang else (0, (), -1)
-        return {
-            "top_logprobs_num": max(top, self.top or 0),
-            "logprob_start_len": 0 if self.of_prompt and self.top is not None else start,
-            "token_ids_logprob": list(ids),
-        }
+        return LogprobParams(
+            top_logprobs_num=max(top, self.top or 0),
+            logprob_start_len=0 if self.of_prompt and self.top is not None else start,
+            token_ids_logprob=tuple(ids),
+        )
 
 
 def parse_logprobs(

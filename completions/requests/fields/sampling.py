@@ -1,17 +1,14 @@
-"""How tokens are chosen and when a choice ends: the fields, and the settings for a worker."""
+"""How tokens are chosen and when a choice ends: the fields, and the parameters for the engine."""
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from completions.catalog.entries import ModelEntry
-from completions.contract.sampling import DRY_SEQUENCE_BREAKERS, FLOATS, INTEGERS
+from completions.contract.sampling import FLOATS, INTEGERS, SamplingParams
 from completions.contract.stop_regex import automaton
 from completions.contract.stop_regex.syntax import RegexError
-from completions.contract.stop_spans import StopSpan
 from completions.exceptions import FieldError
 from completions.requests.fields.base import (
     BooleanField,
@@ -27,11 +24,18 @@ from completions.requests.fields.base import (
     name_type,
     read_each,
 )
-from completions.requests.fields.objects import StrictObject, Values, make_settings
+from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.tokens import LogitBiasField, TokenIdsField
 
 MAX_PARAMS_BYTES = 16 * 1024
 MAX_BREAKERS = 64
+
+_ARRAYS = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
+"""Fields that are arrays in a body and tuples in SamplingParams."""
+_AS_GIVEN = frozenset(SamplingParams.__struct_fields__) - _ARRAYS - {
+    "max_tokens", "best_of",  # each route declares these
+    "stop_spans",  # not from a field: a chat's reasoning and calls
+}  # fmt: skip
 
 
 class TopKField(IntegerField):
@@ -209,69 +213,22 @@ class SamplingFields(StrictObject):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingSettings:
-    """The engine's sampling parameters, named as in `workers.engine.sampling.params`."""
-
-    max_tokens: int
-    min_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
-    logit_bias: Mapping[int, float]
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_sequence_breakers: Sequence[str]
-    custom_logit_processor: str | None
-    custom_params: Mapping[str, Any]
-    n: int
-    best_of: int | None
-    seed: int
-    stop: Sequence[str]
-    stop_regex: Sequence[str]
-    stop_token_ids: Sequence[int]
-    stop_spans: Sequence[StopSpan]
-    """Not from a field: a chat's reasoning and calls."""
-    ignore_eos: bool
-    no_stop_trim: bool
-    skip_special_tokens: bool
-    spaces_between_special_tokens: bool
-
-    def to_payload(self) -> dict[str, Any]:
-        """Return JSON for a worker."""
-        payload = {name: getattr(self, name) for name in self.__slots__}
-        payload["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
-        payload["stop_spans"] = list(map(list, self.stop_spans))
-        if not self.stop_spans:
-            del payload["stop_spans"]  # workers of older versions do not know it
-        return payload
-
-
-def parse_sampling(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingSettings:
-    """Return the settings of validated fields. Raises FieldError."""
+def parse_sampling(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingParams:
+    """Return the parameters that validated fields ask for. Raises FieldError."""
     if values["min_tokens"] > max_tokens:
         min_tokens = format_number(values["min_tokens"])
         message = f"is {min_tokens}; it must not exceed max_tokens ({format_number(max_tokens)})."
         raise FieldError(message, "min_tokens")
     _check_processor(values, entry)
-    seed, breakers = values["seed"], values["dry_sequence_breakers"]
-    return make_settings(
-        SamplingSettings,
-        values,
-        max_tokens=max_tokens,
-        best_of=values.get("best_of"),  # a field of completions only
-        seed=secrets.randbits(63) if seed is None else seed,
-        logit_bias=values["logit_bias"] or {},
-        dry_sequence_breakers=DRY_SEQUENCE_BREAKERS if breakers is None else breakers,
-        stop_spans=(),
-        custom_params={} if list_without_effect(values) else values["custom_params"] or {},
-        **{name: values[name] or () for name in ("stop", "stop_regex", "stop_token_ids")},
-    )
+    given = {name: values[name] for name in _AS_GIVEN}
+    given |= {name: tuple(values[name]) for name in _ARRAYS if values[name] is not None}
+    if values["seed"] is None:
+        given["seed"] = secrets.randbits(63)
+    if list_without_effect(values):
+        del given["custom_params"]
+    present = {name: value for name, value in given.items() if value is not None}
+    best_of = values.get("best_of")  # a field of completions only
+    return SamplingParams(max_tokens=max_tokens, best_of=best_of, **present)
 
 
 def list_without_effect(values: Values) -> list[str]:

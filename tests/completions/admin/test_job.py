@@ -1,6 +1,7 @@
 """Jobs in the admin: live ones from Redis, ended ones from SQL, and what one may do with them."""
 
 import time
+import zlib
 
 import pytest
 import redis
@@ -8,7 +9,8 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
-from completions.batches.lines import compress_json
+from completions.contract.job_request import JobRequest, encode_job_request
+from completions.contract.sampling import SamplingParams
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
@@ -19,11 +21,7 @@ from tests.completions.conftest import Tenant
 
 pytestmark = pytest.mark.integration
 
-REQUEST = {
-    "prompts": [[32, 33, 34]],
-    "sampling": {"max_tokens": 7, "stop": []},
-    "grammar": "start: /SECRET/",
-}
+REQUEST = JobRequest(((32, 33, 34),), SamplingParams(max_tokens=7), "start: /SECRET/")
 
 
 def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> None:
@@ -89,7 +87,7 @@ def test_prompts_are_shown_where_they_are_stored(
     StoredPrompt.objects.create(
         job_id="cmpl-1",
         organization=owner.organization,
-        request=compress_json(REQUEST),
+        request=zlib.compress(encode_job_request(REQUEST)),
         created_at=timezone.now(),
     )
     assert "ABC" in admin.get("/admin/jobs/cmpl-1/").content.decode()

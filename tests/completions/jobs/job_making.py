@@ -2,6 +2,8 @@
 
 import time
 
+from completions.contract.job_request import JobRequest
+from completions.contract.sampling import SamplingParams
 from completions.jobs import events
 from completions.jobs.events import Usage
 from completions.jobs.execute import Ending, StepEvent
@@ -9,7 +11,7 @@ from completions.jobs.limits import Limits
 from completions.jobs.record import NewJob
 
 PREFIX = "t:"
-REQUEST = {"prompts": [[1, 2]], "sampling": {}, "grammar": None}
+REQUEST = JobRequest(((1, 2),))
 
 
 def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
@@ -29,7 +31,7 @@ def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
 
 def limited_job(job_id: str, limits: Limits, kind="sync", **changes) -> NewJob:
     """It can use 2 + 8 tokens."""
-    request = {**REQUEST, "sampling": {"n": 2, "max_tokens": 4}}
+    request = JobRequest(REQUEST.prompts, SamplingParams(n=2, max_tokens=4))
     return new_job(
         job_id, kind, **{"request": request, "context": {"n": 2}, "limits": limits, **changes}
     )

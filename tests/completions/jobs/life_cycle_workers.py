@@ -9,6 +9,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from completions.contract.job_request import decode_job_request
 from completions.jobs.events import EndState, Usage
 from completions.jobs.execute import Claim, Ending, Execution, Room, StepEvent, Verdict
 from completions.jobs.record import Level
@@ -106,7 +107,7 @@ class Workers(RuleBasedStateMachine):
     def _begin(self, worker: Execution, claim: Claim) -> None:
         job = self.model.jobs[claim.job_id]
         assert (claim.attempt, claim.sequence_number) == (job.attempt, job.next_number)
-        assert claim.request == job.new.request
+        assert decode_job_request(claim.request) == job.new.request
         assert worker.read_published(claim.job_id).tokens.get(0, []) == job.tokens
         if (claim.job_id, claim.attempt) not in self.begun:
             self.begun.add((claim.job_id, claim.attempt))

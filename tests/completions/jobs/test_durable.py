@@ -4,11 +4,12 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
-import orjson
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
+from completions.contract.job_request import JobRequest, decode_job_request
+from completions.contract.sampling import SamplingParams
 from completions.jobs import durable
 from completions.jobs.ended import read_ended
 from completions.jobs.events import Usage
@@ -21,7 +22,7 @@ from completions.models import ApiKey, Job, Organization
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
 PREFIX = "b:"
-REQUEST = {"prompts": [[1]], "sampling": {"n": 1}, "grammar": None}
+REQUEST = JobRequest(((1,),), SamplingParams(logit_bias={5: 1.0}))
 
 
 def new_job(tenant, job_id) -> NewJob:
@@ -52,7 +53,7 @@ def test_a_restored_job_is_the_same_to_the_operator(owner, redis_client):
     worker.publish([], [Ending("traced", claim.attempt, 1, "completed", None, Usage(1, 2))])
     (ended,), _ = read_ended(JobStore(redis_client, PREFIX), 1)
     assert (ended.request_id, ended.cost) == ("req_1", 5)
-    assert orjson.loads(ended.request) == REQUEST
+    assert decode_job_request(ended.request) == REQUEST
 
 
 def later():
@@ -69,7 +70,7 @@ def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
     assert {lost.job_id for lost in reconcile(store)} == {"job-0", "job-1", "job-2"}
     worker = Execution(store, "w")
     (claim,) = worker.claim(["job-1"])
-    assert claim.request == REQUEST
+    assert decode_job_request(claim.request) == REQUEST
     assert claim.seconds_left > 50
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.contract.job_request import JobRequest
 from completions.jobs import events
 from completions.jobs.ended import (
     FIRST,
@@ -25,7 +26,7 @@ PREFIX = "e:"
 
 def run(client, job_id, kind="background"):
     job = NewJob(
-        job_id, kind, "tiny", 1, 2, {"prompts": [[1]]}, {"id": job_id}, time.time() + 60, 30
+        job_id, kind, "tiny", 1, 2, JobRequest(((1,),)), {"id": job_id}, time.time() + 60, 30
     )
     submit_durable(JobStore(client, PREFIX), [job])
     FakeWorker(client, PREFIX).run(job_id)

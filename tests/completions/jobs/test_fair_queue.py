@@ -1,7 +1,9 @@
 """Whose job a worker gets next."""
 
 import pytest
+from msgspec import structs
 
+from completions.contract.sampling import SamplingParams
 from completions.jobs.execute import Room
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import Level
@@ -26,7 +28,9 @@ def submit(submission, worker):
     async def send(*names, organization=7, key=8, kind="sync", **request):
         for name in names:
             fields = {"organization_id": organization, "api_key_id": key}
-            await submission.submit(new_job(name, kind, request={**REQUEST, **request}, **fields))
+            await submission.submit(
+                new_job(name, kind, request=structs.replace(REQUEST, **request), **fields)
+            )
 
     return send
 
@@ -73,11 +77,11 @@ async def test_levels_come_one_after_another(submit, worker):
     ],
 )
 def test_the_level_follows_from_kind_and_priority(kind, priority, level):
-    assert new_job(kind=kind, request={**REQUEST, "priority": priority}).level == level
+    assert new_job(kind=kind, request=structs.replace(REQUEST, priority=priority)).level == level
 
 
 async def test_room_counts_sequences_and_bytes(submit, worker):
-    await submit("a", "b", "c", sampling={"n": 3})
+    await submit("a", "b", "c", sampling=SamplingParams(n=3))
     assert take(worker, 4) == ["a", "b"]  # the last may exceed it
     assert take(worker, size=1) == ["c"]
     await submit("d")

@@ -5,7 +5,9 @@ import time
 
 import orjson
 import pytest
+from msgspec import structs
 
+from completions.contract.job_request import decode_job_request
 from completions.jobs.events import EndEvent, JobError, Usage
 from completions.jobs.execute import Claim, Execution, NotClaimed, Verdict
 from completions.jobs.limits import (
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.integration
     ],
 )  # fmt: skip
 def test_a_requests_own_priority_goes_before_its_kinds(kind, own, celerys):
-    assert new_job(kind=kind, request={**REQUEST, "priority": own}).priority == celerys
+    assert new_job(kind=kind, request=structs.replace(REQUEST, priority=own)).priority == celerys
 
 
 async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_client):
@@ -41,7 +43,7 @@ async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_c
 
     (claim,) = worker.claim(["cmpl-1"])
     assert isinstance(claim, Claim)
-    assert claim.request == REQUEST
+    assert decode_job_request(claim.request) == REQUEST
     assert claim.organization_id == "7"
     assert 58 < claim.seconds_left <= 60
 

@@ -2,9 +2,10 @@
 
 import time
 
-import orjson
 import pytest
 
+from completions.contract.job_request import JobRequest, decode_job_request
+from completions.contract.sampling import SamplingParams
 from completions.jobs import operate
 from completions.jobs.connection import connect_async
 from completions.jobs.events import JobError, Usage
@@ -17,7 +18,7 @@ from tests.completions.jobs.job_making import PREFIX
 
 pytestmark = pytest.mark.integration
 
-REQUEST = {"prompts": [[1, 2]], "sampling": {"max_tokens": 9}, "grammar": None}
+REQUEST = JobRequest(((1, 2),), SamplingParams(max_tokens=9))
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ async def test_a_jobs_details_while_it_runs_and_after(submit, worker, redis_clie
     (claim,) = worker.claim(["job"])
     found = operate.read_job(JobStore(redis_client, PREFIX), "job")
     assert found is not None
-    assert orjson.loads(found.request) == REQUEST
+    assert decode_job_request(found.request) == REQUEST
     assert (found.finished, found.error, found.usage) == (None, None, None)
     error = JobError("worker_error", "because")
     worker.publish([], [Ending("job", claim.attempt, 1, "failed", error, Usage(2, 1))])

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.contract.job_request import JobRequest, decode_job_request
+from completions.contract.sampling import SamplingParams
 from completions.jobs import operate
 from completions.jobs.events import JobError, Usage
 from completions.jobs.record import (
@@ -86,15 +87,16 @@ def test_sql_and_the_api_know_the_states() -> None:
 @pytest.mark.integration
 async def test_what_is_submitted_is_read_again(submission, worker, redis_client):
     job = new_job(
-        request={**REQUEST, "adapters": ["polite"], "sampling": {"max_tokens": 3}},
+        request=JobRequest(REQUEST.prompts, SamplingParams(max_tokens=3), adapters=("polite",)),
         request_id="req_1", prices=(1, 1, 2), context={"id": "cmpl-1"},
     )  # fmt: skip
     await submission.submit(job)
     queued = operate.read_job(JobStore(redis_client, PREFIX), "cmpl-1")
     for name in set(_SHARED_FIELDS) - {"deadline"}:
         assert getattr(queued, name) == getattr(job, name), name
-    assert orjson.loads(queued.request) == job.request
-    assert queued.parameters == summarize_parameters(job.request) == {"prompts": 1, "max_tokens": 3}
+    assert decode_job_request(queued.request) == job.request
+    expected = {"prompts": 1, "max_tokens": 3, "temperature": 1.0}
+    assert queued.parameters == summarize_parameters(job.request) == expected
     assert abs(queued.deadline - job.deadline) < 5
 
     (claim,) = worker.claim(["cmpl-1"])

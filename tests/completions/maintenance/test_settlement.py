@@ -9,6 +9,8 @@ from asgiref.sync import async_to_sync
 from django.db import OperationalError
 from django.utils import timezone
 
+from completions.contract.job_request import JobRequest
+from completions.contract.sampling import SamplingParams
 from completions.jobs import durable, events
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
@@ -27,7 +29,7 @@ PREFIX = "u:"
 def run_job(client, tenant, job_id, state="completed", error=None, kind="background", request=None):
     """A job's whole life in Redis."""
     job = NewJob(
-        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, request or {}, {},
+        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, request or JobRequest(), {},
         time.time() + 60, 60,
         request_id=f"req_{job_id}",
     )  # fmt: skip
@@ -59,7 +61,7 @@ def test_ended_jobs_become_records(owner, redis_client):
 
 def test_a_record_holds_no_character_that_postgresql_refuses(owner, redis_client):
     """Such a record would hold up all jobs that end after it."""
-    run_job(redis_client, owner, "a", request={"prompts": [[1]], "sampling": {"stop": ["\0"]}})
+    run_job(redis_client, owner, "a", request=JobRequest(((1,),), SamplingParams(stop=("\0",))))
     assert settle(redis_client) == 1
     assert UsageRecord.objects.get().parameters["stop"] == ["\N{SYMBOL FOR NULL}"]
 

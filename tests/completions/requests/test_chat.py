@@ -1,6 +1,5 @@
 """The body of a chat completion: its prompt, its limits and its grammar."""
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from completions.catalog.model_files import ModelFiles
 from completions.chat.grammar import Reasoning
 from completions.chat.reasoning import ThinkTags
 from completions.chat.tools import ToolChoice
+from completions.contract.job_request import decode_job_request, encode_job_request
 from completions.exceptions import APIError
 from completions.grammars.structural_tag import ANSWER
 from completions.requests.chat import ChatRequestObject
@@ -23,7 +23,6 @@ from completions.requests.generation import GenerationRequest
 from completions.requests.preparation import PreparedRequest, prepare
 from completions.requests.validation import validate_grammar
 from tests.completions.conftest import TINY_CONTEXT
-from workers.payload import request_params
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
 HI = [{"role": "user", "content": "hi"}]
@@ -341,10 +340,9 @@ GLM = ["<tool_call>", "</tool_call>", False, " \t\r\n"]
     ],
 )
 def test_stops_count_in_content_only(body: dict[str, Any], spans: list[Any]) -> None:
-    payload = prepare_chat(**{"model": "thinker", **body}).payload
-    assert payload["sampling"].get("stop_spans", []) == spans
-    given = request_params(json.loads(json.dumps(payload)))["sampling"]
-    assert [list(span) for span in given.stop_spans] == spans
+    job = prepare_chat(**{"model": "thinker", **body}).job_request
+    assert [list(span) for span in job.sampling.stop_spans] == spans
+    assert decode_job_request(encode_job_request(job)) == job
 
 
 def test_a_budget_makes_a_grammar() -> None:

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from completions.contract.sampling import SamplingParams
 from completions.exceptions import APIError
 from completions.grammars import Constraint
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.logprobs import LogprobSettings
 from completions.requests.fields.returns import ReturnSettings, StreamOptions
 from completions.requests.fields.routing import RoutingSettings
-from completions.requests.fields.sampling import SamplingSettings
 from completions.requests.generation import GenerationRequest
 from completions.responses.sglang import SGLangLogprobs
 from tests.completions.conftest import TINY_CONTEXT
@@ -54,7 +55,7 @@ def test_the_least_body_gets_the_documented_defaults() -> None:
     assert request.prompts == [[1, 2]]
     assert (request.truncated_tokens, request.echo, request.constraint) == (0, False, None)
     assert (request.default_length, request.chat, request.ignored) == (True, None, ())
-    assert request.sampling == SamplingSettings(
+    assert request.sampling == SamplingParams(
         max_tokens=16,
         min_tokens=0,
         temperature=1.0,
@@ -103,7 +104,7 @@ def test_the_least_body_gets_the_documented_defaults() -> None:
 
 
 def seeded(request: GenerationRequest) -> GenerationRequest:
-    return replace(request, sampling=replace(request.sampling, seed=0))
+    return replace(request, sampling=structs.replace(request.sampling, seed=0))
 
 
 def test_null_means_the_default() -> None:
@@ -301,9 +302,9 @@ def test_truncation_keeps_the_tail() -> None:
 def test_truncation_bounds_the_length() -> None:
     """Limits and budgets count max_tokens, and a job holds 64-bit integers."""
     body = {**LEAST, "truncate_sequence": True, "max_tokens": 10**30}
-    assert prepared(body).payload["sampling"]["max_tokens"] == TINY_CONTEXT - 1
-    bounded = prepared({**body, "min_tokens": TINY_CONTEXT}).payload["sampling"]
-    assert bounded["min_tokens"] == TINY_CONTEXT - 1
+    assert prepared(body).job_request.sampling.max_tokens == TINY_CONTEXT - 1
+    bounded = prepared({**body, "min_tokens": TINY_CONTEXT}).job_request.sampling
+    assert bounded.min_tokens == TINY_CONTEXT - 1
     short = {**body, "max_tokens": 2, "min_tokens": 3}
     assert refusal(short) == ("invalid_value", "min_tokens")
 

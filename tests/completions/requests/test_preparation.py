@@ -1,14 +1,13 @@
 """The job that a request becomes."""
 
-import dataclasses
-
 import orjson
 import pytest
+from msgspec import structs
 
+from completions.contract.job_request import LogprobParams, decode_job_request, encode_job_request
+from completions.contract.sampling import SamplingParams
 from completions.responses.completion import ResponseContext
-from tests.completions.requests.validating import LEAST, OF_THE_WORKER, prepared
-from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
+from tests.completions.requests.validating import LEAST, prepared
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -25,10 +24,11 @@ def test_best_of_dry_and_processors_reach_the_worker() -> None:
         "dry_allowed_length": 0,
         "dry_sequence_breakers": [],
     }
-    sampling = prepared({**LEAST, **fields}).payload["sampling"]
-    assert {name: sampling[name] for name in fields} == fields
-    default = prepared(LEAST).payload["sampling"]
-    assert tuple(default["dry_sequence_breakers"]) == SamplingParams().dry_sequence_breakers
+    sampling = prepared({**LEAST, **fields}).job_request.sampling
+    expected = {**fields, "dry_sequence_breakers": ()}
+    assert {name: getattr(sampling, name) for name in fields} == expected
+    default = prepared(LEAST).job_request.sampling
+    assert default == SamplingParams(seed=default.seed)
 
 
 def test_a_worker_scores_what_any_field_asks() -> None:
@@ -41,12 +41,12 @@ def test_a_worker_scores_what_any_field_asks() -> None:
         "logprob_start_len": [-1, 1],
         "token_ids_logprob": [[], [9]],
     }
-    second = {"top_logprobs_num": 5, "logprob_start_len": 1, "token_ids_logprob": [9]}
-    assert prepared(body).payload["logprobs"] == [None, second]
-    first = {"top_logprobs_num": 2, "logprob_start_len": 0, "token_ids_logprob": []}
-    both = prepared({**body, "logprobs": 2}).payload["logprobs"]
-    assert both == [first, {**second, "logprob_start_len": 0}]
-    assert prepared(LEAST).payload["logprobs"] is None
+    second = LogprobParams(top_logprobs_num=5, logprob_start_len=1, token_ids_logprob=(9,))
+    assert prepared(body).job_request.logprobs == (None, second)
+    first = LogprobParams(top_logprobs_num=2, logprob_start_len=0)
+    both = prepared({**body, "logprobs": 2}).job_request.logprobs
+    assert both == (first, structs.replace(second, logprob_start_len=0))
+    assert prepared(LEAST).job_request.logprobs is None
 
 
 def test_what_a_response_is_built_from_can_be_stored() -> None:
@@ -79,16 +79,13 @@ def test_an_echo_that_ends_within_a_character_can_be_stored() -> None:
 
 
 def test_the_job_holds_the_engines_parameters() -> None:
-    job = prepared({**LEAST, "stop": "x", "logit_bias": {"3": 1}, "seed": -7}).payload
-    assert job["prompts"] == [[1, 2]]
-    assert job["grammar"] is None
-    parameters = {field.name for field in dataclasses.fields(SamplingParams)}
-    assert job["sampling"].keys() == parameters - {"stop_spans"}  # only where there are any
-    carried = {field.name for field in dataclasses.fields(Request)} - set(OF_THE_WORKER)
-    assert job.keys() == carried - {"report_constraint"}  # only where it is asked for
-    assert job["sampling"]["stop"] == ["x"]
-    assert job["sampling"]["logit_bias"] == {"3": 1.0}
-    assert job["sampling"]["seed"] == -7
+    fields = {"stop": "x", "logit_bias": {"3": 1}, "seed": -7, "dry_sequence_breakers": ["a"]}
+    job = prepared({**LEAST, **fields}).job_request
+    assert (job.prompts, job.grammar, job.adapters, job.logprobs) == (((1, 2),), None, None, None)
+    assert job.sampling == SamplingParams(
+        stop=("x",), logit_bias={3: 1.0}, seed=-7, dry_sequence_breakers=("a",)
+    )
+    assert decode_job_request(encode_job_request(job)) == job
 
 
 # What `workers/payload.py` of 0.1.0 knows. It fails a job that has any other field.
@@ -137,15 +134,15 @@ SAMPLING_OF_0_1_0 = {
 @pytest.mark.parametrize("fields", [{}, {"regex": "a"}, {"return_meta_info": True}])
 def test_older_workers_read_requests_without_newer_fields(fields: dict[str, object]) -> None:
     """An upgrade replaces the web tier before the workers."""
-    job = prepared({**LEAST, **fields}).payload
-    assert job.keys() <= OF_0_1_0
+    job = orjson.loads(encode_job_request(prepared({**LEAST, **fields}).job_request))
+    assert {"prompts", "sampling"} <= job.keys() <= OF_0_1_0
     assert job["sampling"].keys() <= SAMPLING_OF_0_1_0
 
 
 def test_the_job_asks_for_the_effect_of_a_grammar() -> None:
     body = {**LEAST, "regex": "a", "return_meta_info": True}
-    assert prepared(body).payload["report_constraint"] is True
+    assert prepared(body).job_request.report_constraint is True
 
 
 def test_the_job_holds_the_judged_grammar() -> None:
-    assert "start:" in prepared({**LEAST, "ebnf": 'root ::= "A" | "B"'}).payload["grammar"]
+    assert "start:" in (prepared({**LEAST, "ebnf": 'root ::= "A" | "B"'}).job_request.grammar or "")

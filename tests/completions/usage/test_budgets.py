@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from completions.contract.job_request import JobRequest
 from completions.jobs import events
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.record import NewJob
@@ -24,7 +25,7 @@ PRICES = (1.0, 1.0, 10.0)
 def run_job(client, tenant, job_id):
     """It uses 3 + 5 tokens, for 53."""
     owner = tenant.organization.pk, tenant.key.pk
-    job = NewJob(job_id, "sync", "m", *owner, {}, {}, time.time() + 60, 60, prices=PRICES)
+    job = NewJob(job_id, "sync", "m", *owner, JobRequest(), {}, time.time() + 60, 60, prices=PRICES)
     submit_durable(JobStore(client, PREFIX), [job])
     worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})

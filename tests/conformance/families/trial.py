@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.conformance.families.shapes import CONTEXT, tiny
 from tests.conformance.families.table import Case
 from tests.workers.engine import greedy
@@ -23,8 +25,7 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.model_class import model_class
 from workers.engine.loading.model_folder import read_config
-from workers.engine.request import LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Request
 
 LENGTHS = (5, 17, 33, 48, 64, 90)
 NEW_TOKENS = 16
@@ -111,11 +112,19 @@ def try_case(folder: Path, case: Case) -> Verdict:
     ]
     params = SamplingParams(max_tokens=NEW_TOKENS, temperature=0)
     free = [
-        (f"prompt of {len(prompt)}", Request(str(i), (prompt,), params), plain[i])
+        (
+            f"prompt of {len(prompt)}",
+            Request((prompt,), params, request_id=str(i)),
+            plain[i],
+        )
         for i, prompt in enumerate(prompts)
     ]
     held = [
-        (f"constrained prompt of {LENGTHS[i]}", Request(f"g{i}", (prompts[i],), params, grammar), t)
+        (
+            f"constrained prompt of {LENGTHS[i]}",
+            Request((prompts[i],), params, grammar, request_id=f"g{i}"),
+            t,
+        )
         for (i, grammar), t in zip(CONSTRAINED, constrained, strict=True)
     ]
     for trials in (free, [free[i] for i in (3, 0, 5, 2, 4, 1)], held):
@@ -154,10 +163,10 @@ def try_in_bfloat16(folder: Path, case: Case) -> Verdict:
         engine = Engine.from_pretrained(path, CONFIG_IN_BFLOAT16)
     except UnsupportedModel as error:
         return Verdict("refused", [str(error)])
-    request = Request(
-        "r", (prompt,), SamplingParams(max_tokens=1, temperature=0),
+    request = Request((prompt,),
+        SamplingParams(max_tokens=1, temperature=0),
         logprobs=(LogprobParams(0, logprob_start_len=0),),
-    )  # fmt: skip
+     request_id="r")  # fmt: skip
     [completion] = engine.generate([request])
     engine.stop()
     verdict = Verdict(engine.forward)

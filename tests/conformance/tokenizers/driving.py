@@ -7,14 +7,15 @@ from typing import Any, Self
 
 from tokenizers import Tokenizer
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from completions.contract.token_bytes import TokenBytes
 from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.tokenizers.families import Family
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import ChoiceDelta, Request
 
 _CONFIG = EngineConfig(
     device="cpu", dtype="float32", max_model_len=512, max_num_seqs=24, block_size=4,
@@ -55,7 +56,13 @@ class Driven:
         if constraint is not None:
             grammar = translate(Constraint(*constraint), self.compiler).grammar
         sampling = SamplingParams(**{"max_tokens": 120, "temperature": 1.0, "seed": 1, **params})
-        return Request(str(request_id), (self.prompt,), sampling, grammar, logprobs=logprobs)
+        return Request(
+            (self.prompt,),
+            sampling,
+            grammar,
+            logprobs=logprobs,
+            request_id=str(request_id),
+        )
 
     def write(self, requests: Sequence[Request]) -> list[ChoiceDelta]:
         """The only choice of each request, in one batch."""

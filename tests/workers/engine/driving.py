@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from completions.contract.sampling import SamplingParams
 from workers.engine.engine import Engine
 from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
-from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -21,7 +21,7 @@ def request(
     **params: Any,
 ) -> Request:
     sampling = SamplingParams(**{"temperature": 0, **params})
-    return Request(request_id, (prompt,), sampling, grammar)
+    return Request((prompt,), sampling, grammar, request_id=request_id)
 
 
 def run(engine: Engine, *requests: Request) -> list[Completion]:

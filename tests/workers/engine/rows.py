@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 from unittest.mock import Mock
 
+from completions.contract.sampling import SamplingParams
 from workers.engine.choice import Choice
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.sequence import Sequence
 from workers.engine.text.stop_checker import StopChecker
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, Request
 
 PROMPTS = greedy.prompt(9), greedy.prompt(21, salt=1)
 
@@ -20,7 +21,7 @@ def ask(n: int, best_of: int | None, scored: bool = True, **fields: Any) -> Requ
         **{"temperature": 1.2, "max_tokens": 14, "seed": 3, "n": n, "best_of": best_of, **fields}
     )
     logprobs = (LogprobParams(2, 0),) * 2 if scored else ()
-    return Request("r", PROMPTS, params, logprobs=logprobs, **outer)
+    return Request(PROMPTS, params, logprobs=logprobs, **outer, request_id="r")
 
 
 def said(engine: Engine, request: Request) -> Completion:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from workers.engine.choice import Choice
 from workers.engine.exceptions import GrammarError
 from workers.engine.request import ChoiceDelta, FinishReason
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.detokenizer import Vocabulary
 from workers.engine.text.stop_checker import Finish, StopChecker
 

@@ -2,12 +2,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
 from workers.engine.intake import Intake
 from workers.engine.request import Audience, Request
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.detokenizer import Vocabulary
 
 TOKENIZER = tiny_models.byte_level_tokenizer()
@@ -21,7 +22,7 @@ INTAKE = Intake(
 
 
 def request(*prompts: tuple[int, ...], published: Any = None, **params: Any) -> Request:
-    return Request("r", prompts, SamplingParams(**params), published=published or {})
+    return Request(prompts, SamplingParams(**params), published=published or {}, request_id="r")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_what_cannot_run_is_refused(refused: Request) -> None:
 
 
 def test_all_sequences_of_a_request_have_its_audience() -> None:
-    state = INTAKE.accept(replace(request((1, 2), (3,), n=2), audience=Audience.TOKENS))
+    state = INTAKE.accept(structs.replace(request((1, 2), (3,), n=2), audience=Audience.TOKENS))
     assert [sequence.audience for sequence in state.sequences] == 4 * [Audience.TOKENS]
 
 

@@ -1,14 +1,16 @@
 """Steps that are launched before the tokens of the one before are known, by the GPU's code on the
 CPU. ``whole/test_property.py`` has them among all other events."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.cuda.test_model_runner import EagerGraphs, make_engine
 from workers.engine.cuda import model_runner
@@ -17,9 +19,8 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.launched_steps import PendingTokens
-from workers.engine.request import LogprobParams, Request
+from workers.engine.request import Request
 from workers.engine.sampling.logprobs import PendingScores
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.sampling.sampler import Launched
 
 
@@ -39,7 +40,7 @@ def watch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def ask(index: int, **params: Any) -> Request:
     sampling = SamplingParams(**{"max_tokens": 12, "seed": index, **params})
-    return Request(str(index), (greedy.prompt(1 + 5 * index, salt=index),), sampling)
+    return Request((greedy.prompt(1 + 5 * index, salt=index),), sampling, request_id=str(index))
 
 
 def said(engine: Engine, requests: list[Request]) -> list[tuple[list[int], str | None]]:
@@ -104,7 +105,12 @@ def test_log_probabilities_come_with_tokens_that_were_launched_ahead(
 ) -> None:
     sampling = SamplingParams(max_tokens=12, seed=3, top_k=9)
     requests = [
-        Request(str(i), (greedy.prompt(5 + i),), sampling, logprobs=(LogprobParams(i, 0, (4, 7)),))
+        Request(
+            (greedy.prompt(5 + i),),
+            sampling,
+            logprobs=(LogprobParams(i, 0, (4, 7)),),
+            request_id=str(i),
+        )
         for i in range(3)
     ]
     expected = make_engine(tiny_llama, async_scheduling=False).generate(requests)

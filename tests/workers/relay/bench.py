@@ -3,6 +3,7 @@
 import threading
 import time
 
+from completions.contract.sampling import SamplingParams
 from completions.jobs import events
 from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
@@ -12,12 +13,9 @@ from workers.engine.request import ChoiceDelta, RequestOutput, Usage
 from workers.relay import Relay
 
 PREFIX = "r:"
-SAMPLING = {
-    "max_tokens": 4, "min_tokens": 0, "temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
-    "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "n": 1,
-    "seed": 3, "stop": ["x"], "stop_token_ids": [9], "logit_bias": {"5": 1.5}, "ignore_eos": False,
-    "skip_special_tokens": True,
-}  # fmt: skip
+SAMPLING = SamplingParams(
+    max_tokens=4, temperature=0.5, seed=3, stop=("x",), stop_token_ids=(9,), logit_bias={5: 1.5}
+)
 
 
 class ScriptedEngine:

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from completions.contract.job_request import JobRequest
 from completions.jobs.connection import connect_async
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
@@ -25,7 +26,7 @@ async def submit(valkey, redis_client):
     submission = Submission(JobStore(client, PREFIX), "web-1")
 
     async def send(job_id="job", seconds=60.0, kind="background", organization=1, **extra):
-        request = {"prompts": [[1, 2]], "sampling": SAMPLING, "grammar": None, **extra}
+        request = JobRequest(((1, 2),), SAMPLING, **extra)
         job = NewJob(job_id, kind, "m", organization, 1, request, {}, time.time() + seconds, 60)
         await submission.submit(job)
 

@@ -18,7 +18,7 @@ from workers.engine.request import FinishReason
 pytestmark = pytest.mark.integration
 
 MISUNDERSTOOD = [
-    b"{no json", b"[]", b"{}", b'{"prompts": [[7]]}', b'{"prompts": [7], "sampling": {}}',
+    b"{no json", b"[]", b"{}", b'{"prompts": [7], "sampling": {}}',
     b'{"prompts": [[7]], "sampling": {"of_another_version": 1}}',
     b'{"prompts": [[7]], "sampling": {"logit_bias": []}}',
     b'{"prompts": [[7]], "sampling": {"n": 1.5}}',

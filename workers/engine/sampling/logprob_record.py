@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from workers.engine.request import ChoiceDelta, LogprobParams, TokenLogprobs
+from completions.contract.job_request import LogprobParams
+from workers.engine.request import ChoiceDelta, TokenLogprobs
 
 
 class PromptLogprobs:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from completions.contract.job_request import LogprobParams
 from workers.engine.cuda.transfers import to_device, wait_for
-from workers.engine.request import LogprobParams, TokenLogprobs
+from workers.engine.request import TokenLogprobs
 from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
 from workers.engine.sampling.single_buffer import SingleBuffer
 from workers.engine.sequence import Piece

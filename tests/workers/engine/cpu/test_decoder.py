@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.cpu.test_int4 import rounded
@@ -19,7 +20,6 @@ from workers.engine.cpu.decoder import NativeDecoder
 from workers.engine.cpu.library import load_library, why_no_kernels
 from workers.engine.engine import Engine
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 
@@ -251,7 +251,7 @@ def test_tokens_are_the_likeliest_within_rounding(tmp_path: Path, name: str, dty
     lengths = (1, 15, 16, 17, 130, *(3 for _ in range(35)))
     prompts = [greedy.prompt(length, salt) for salt, length in enumerate(lengths)]
     params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
-    requests = [Request(str(i), (p,), params) for i, p in enumerate(prompts)]
+    requests = [Request((p,), params, request_id=str(i)) for i, p in enumerate(prompts)]
     for prompt, completion in list(zip(prompts, engine.generate(requests), strict=True))[:8]:
         [choice] = completion.choices
         assert len(choice.token_ids) == 24
@@ -267,7 +267,7 @@ def test_a_step_that_asks_for_no_logits(tmp_path: Path) -> None:
     assert native_of(engine) is not None
     prompt = greedy.prompt(200)
     params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
-    [completion] = engine.generate([Request("r", (prompt,), params)])
+    [completion] = engine.generate([Request((prompt,), params, request_id="r")])
     assert shortfall(path, prompt, completion.choices[0].token_ids) < _TIE
 
 
@@ -278,7 +278,7 @@ def test_other_models_run_through_their_modules(tmp_path: Path, name: str) -> No
     assert native_of(engine) is None
     prompt = greedy.prompt(20)
     params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
-    [completion] = engine.generate([Request("r", (prompt,), params)])
+    [completion] = engine.generate([Request((prompt,), params, request_id="r")])
     assert shortfall(path, prompt, completion.choices[0].token_ids) < _TIE
 
 
@@ -306,11 +306,13 @@ def test_watched_steps_and_adapters_run_through_the_modules(
     monkeypatch.setattr(NativeDecoder, "__call__", note)
     prompt = greedy.prompt(9)
     params = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True)
-    [plain] = engine.generate([Request("plain", (prompt,), params)])
+    [plain] = engine.generate([Request((prompt,), params, request_id="plain")])
     assert rows == [9, 1, 1]
     rows.clear()
-    [adapted] = engine.generate([Request("adapted", (prompt,), params, adapters=("a",))])
-    [watched] = engine.generate([Request("watched", (prompt,), params, return_hidden_states=True)])
+    [adapted] = engine.generate([Request((prompt,), params, adapters=("a",), request_id="adapted")])
+    [watched] = engine.generate(
+        [Request((prompt,), params, return_hidden_states=True, request_id="watched")]
+    )
     assert rows == []
     assert adapted.choices[0].token_ids != plain.choices[0].token_ids
     assert watched.choices[0].hidden_states is not None

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.cpu.test_decoder import SHAPES, engine_of, native_of, save
 from workers.engine.config import EngineConfig
@@ -13,7 +14,6 @@ from workers.engine.cpu.library import load_library
 from workers.engine.loading.loader import LoadedModel, load_model
 from workers.engine.model.attention_backend import CpuBackend, Part
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 
@@ -60,7 +60,9 @@ def test_texts_go_on_from_the_prefix_cache_and_with_grammars(tmp_path: Path, nam
     prompt = greedy.prompt(70)
 
     def run(number: int, grammar: str | None = None) -> tuple[list[int], int]:
-        [completion] = engine.generate([Request(f"r{number}", (prompt,), params, grammar)])
+        [completion] = engine.generate(
+            [Request((prompt,), params, grammar, request_id=f"r{number}")]
+        )
         assert completion.error is None
         return completion.choices[0].token_ids, completion.usage.cached_tokens
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine.cpu.test_decoder import OTHERS, engine_of, native_of, save
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from tests.workers.engine.whole.test_equality import DEMO
@@ -21,8 +23,7 @@ from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading import loader
 from workers.engine.loading.own_attention import OwnAttention
 from workers.engine.loading.proof import Proof
-from workers.engine.request import LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Request
 
 needs_kernels = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
 
@@ -49,7 +50,7 @@ def loss(dtype: str, prompt: tuple[int, ...]) -> float:
     assert (native_of(engine) is not None) == (dtype in ROUNDED_DTYPES)
     params = SamplingParams(max_tokens=1, temperature=0)
     wanted = (LogprobParams(logprob_start_len=0),)
-    [done] = engine.generate([Request("r", (prompt,), params, logprobs=wanted)])
+    [done] = engine.generate([Request((prompt,), params, logprobs=wanted, request_id="r")])
     scored = done.choices[0].prompt_logprobs
     assert scored is not None
     chosen = scored.chosen[1 : len(prompt)]
@@ -75,7 +76,9 @@ class TestDemoModel:
         tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
         prompt = tuple(tokenizer.encode("The capital of France is").ids)
         params = SamplingParams(max_tokens=4, temperature=0)
-        [done] = Engine.from_pretrained(DEMO, config).generate([Request("r", (prompt,), params)])
+        [done] = Engine.from_pretrained(DEMO, config).generate(
+            [Request((prompt,), params, request_id="r")]
+        )
         assert "Paris" in tokenizer.decode(done.choices[0].token_ids)
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.cuda.test_model_runner import EagerGraphs
@@ -28,8 +30,7 @@ from workers.engine.engine import Engine
 from workers.engine.launched_steps import PendingTokens
 from workers.engine.loading.loader import wrap_model
 from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, Request
 
 CONFIG = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "block_size": 4, "kv_cache_bytes": 2**22}
 KINDS: dict[str, dict[str, Any]] = {
@@ -79,7 +80,7 @@ def ask(kind: str, length: int = 9) -> Request:
     if "adapter" in outer:
         outer["adapters"] = (outer.pop("adapter"),)
     sampling = SamplingParams(**{"max_tokens": 6, **fields})
-    return Request(kind, (greedy.prompt(length),), sampling, **outer)
+    return Request((greedy.prompt(length),), sampling, **outer, request_id=kind)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.cuda.without_gpu.plain_kernels import PlainKernels
@@ -24,7 +25,6 @@ from workers.engine.loading.trial import Batches
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.model.paged import PagedModel
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 HERE = torch.device("cpu")
 SIZES = {
@@ -296,7 +296,7 @@ def norms_of(engine: Engine) -> list[nn.Module]:
 def assert_greedy(engine: Engine, path: Path) -> None:
     prompts = [greedy.prompt(1 + 7 * i, salt=i) for i in range(5)]
     params = SamplingParams(max_tokens=10, temperature=0)
-    requests = [Request(str(i), (prompt,), params) for i, prompt in enumerate(prompts)]
+    requests = [Request((prompt,), params, request_id=str(i)) for i, prompt in enumerate(prompts)]
     for prompt, completion in zip(prompts, engine.generate(requests), strict=True):
         assert completion.choices[0].token_ids == greedy.generate(path, prompt, 10)
 
@@ -317,8 +317,14 @@ def test_adapters_and_records_see_every_number(
     params = SamplingParams(max_tokens=10, temperature=0)
     prompt = greedy.prompt(9)
     requests = [
-        Request("adapted", (prompt,), params, adapters=("a",), return_hidden_states=True),
-        Request("plain", (prompt,), params, return_hidden_states=True),
+        Request(
+            (prompt,),
+            params,
+            adapters=("a",),
+            return_hidden_states=True,
+            request_id="adapted",
+        ),
+        Request((prompt,), params, return_hidden_states=True, request_id="plain"),
     ]
     fused = make_engine(tiny_llama, adapters={"a": folder})
     adapted, plain = fused.generate(requests)

@@ -1,14 +1,16 @@
 """What only a GPU can show: the kernel, graphs, pinned copies, and how much memory is left."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import tokens
 from workers.engine.config import EngineConfig
@@ -23,8 +25,7 @@ from workers.engine.engine import Engine
 from workers.engine.model.attention import AttentionRule
 from workers.engine.model.kv_cache import LayerShape
 from workers.engine.model.visibility import Visible
-from workers.engine.request import LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Request
 
 GPU = torch.device("cuda", 0)
 pytestmark = [
@@ -52,11 +53,15 @@ def mixed_requests() -> list[Request]:
         {"seed": 2, "frequency_penalty": 0.5, "logit_bias": {9: 2.0}},
     )
     free = [
-        Request(str(i), (greedy.prompt(1 + 7 * i, salt=i),), SamplingParams(max_tokens=10, **p))
+        Request(
+            (greedy.prompt(1 + 7 * i, salt=i),),
+            SamplingParams(max_tokens=10, **p),
+            request_id=str(i),
+        )
         for i, p in enumerate(params * 3)
     ]
     bound = SamplingParams(max_tokens=60, seed=5, n=2)
-    return [*free, Request("grammar", (greedy.prompt(9),), bound, GRAMMARED)]
+    return [*free, Request((greedy.prompt(9),), bound, GRAMMARED, request_id="grammar")]
 
 
 def test_the_kernels_in_triton_work_here() -> None:
@@ -91,7 +96,7 @@ def assert_same_scores(captured: Engine, eager: Engine) -> None:
             if request.grammar:
                 assert re.fullmatch(r"[0-9] the quick brown fox [a-z]{3,9}", choice.text)
             whole = (*prompt, *choice.token_ids)
-            scoring = Request("again", (whole,), SamplingParams(max_tokens=1))
+            scoring = Request((whole,), SamplingParams(max_tokens=1), request_id="again")
             scoring = replace(scoring, logprobs=(LogprobParams(logprob_start_len=0),))
             [again] = eager.generate([scoring])
             scored, said = again.choices[0].prompt_logprobs, choice.logprobs

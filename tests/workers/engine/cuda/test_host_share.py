@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import gpu_host
+from completions.contract.sampling import SamplingParams
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 MOST_CALLS = {"greedy": 48, "temperature": 49, "top_k": 49, "penalty": 54}
 """By kind of row: calls of a step for each further row, of Python functions and built-in ones."""
@@ -26,7 +26,7 @@ def calls_of_a_step(rows: int, params: dict[str, Any]) -> int:
     try:
         for i in range(rows):
             sampling = SamplingParams(max_tokens=32, ignore_eos=True, seed=i, **params)
-            engine.submit(Request(str(i), ((1 + i, 2, 3),), sampling))
+            engine.submit(Request(((1 + i, 2, 3),), sampling, request_id=str(i)))
         for _ in range(5):
             engine.turn()
         sys.setprofile(note)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.loading.test_loader import SUPPORTED, save
@@ -22,7 +23,6 @@ from workers.engine.engine import Engine
 from workers.engine.loading.loader import LoadedModel, PagedModel, wrap_model
 from workers.engine.model.attention_backend import CpuBackend, CudaBackend
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 
 def make_engine(path: Path, **settings: Any) -> Engine:
@@ -52,7 +52,7 @@ class EagerGraphs(DecodeGraphs):
 def mixed_requests(count: int) -> list[Request]:
     params = SamplingParams(max_tokens=10, temperature=0)
     prompts = [greedy.prompt(1 + 7 * i, salt=i) for i in range(count)]
-    return [Request(str(i), (prompt,), params) for i, prompt in enumerate(prompts)]
+    return [Request((prompt,), params, request_id=str(i)) for i, prompt in enumerate(prompts)]
 
 
 def assert_greedy(engine: Engine, path: Path, requests: list[Request]) -> None:
@@ -73,7 +73,7 @@ def test_preempted_and_cached_sequences_say_the_same(tiny_llama: Path) -> None:
     assert engine.stats().preemptions > 0
     shared = greedy.prompt(30)
     params = SamplingParams(max_tokens=10, temperature=0)
-    requests = [Request(str(i), ((*shared, 9 + i),), params) for i in range(3)]
+    requests = [Request(((*shared, 9 + i),), params, request_id=str(i)) for i in range(3)]
     assert_greedy(engine, tiny_llama, requests)
     assert engine.stats().prefix_cache_hits > 0
 
@@ -102,7 +102,9 @@ def test_forced_tokens_are_rows_of_a_graph(
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     grammar = r'start: /[0-9]/ "{ok}" /[0-9]/ "<!>" /[0-9]/ "(?)" /[0-9]/'
     params = SamplingParams(max_tokens=60, temperature=0)
-    requests = [Request(str(i), (greedy.prompt(9, salt=i),), params, grammar) for i in range(2)]
+    requests = [
+        Request((greedy.prompt(9, salt=i),), params, grammar, request_id=str(i)) for i in range(2)
+    ]
     plain = Engine.from_pretrained(tiny_llama, EngineConfig(dtype="float32", block_size=4))
     expected = [completion.choices[0].token_ids for completion in plain.generate(requests)]
     engine = make_engine(tiny_llama, max_num_seqs=16)
@@ -131,8 +133,8 @@ def test_a_graph_is_not_replayed_for_adapters(
     prompts = [greedy.prompt(9), greedy.prompt(20)]
     adapted, plain = engine.generate(
         [
-            Request("adapted", (prompts[0],), params, adapters=("a",)),
-            Request("plain", (prompts[1],), params),
+            Request((prompts[0],), params, adapters=("a",), request_id="adapted"),
+            Request((prompts[1],), params, request_id="plain"),
         ]
     )
     assert adapted.choices[0].token_ids == greedy.generate(merged, prompts[0], 10)
@@ -243,7 +245,7 @@ def test_a_step_that_did_not_fit_leaves_nothing_in_a_record(
     options = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     path = save_model(tmp_path, options)
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-    ask = Request("r", (greedy.prompt(30),), params, return_routed_experts=True)
+    ask = Request((greedy.prompt(30),), params, return_routed_experts=True, request_id="r")
     engine = make_engine(path, max_num_batched_tokens=64)
     [expected] = engine.generate([ask])
     assert isinstance(engine.runner, CudaModelRunner)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import request, tokens
@@ -17,8 +19,7 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import EngineError, UnsupportedModel
 from workers.engine.general.model import GeneralModel, GeneratedSequence
 from workers.engine.loading.own_attention import OwnAttention
-from workers.engine.request import Audience, Completion, LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Audience, Completion, Request
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
 
@@ -160,11 +161,20 @@ def test_requests_of_every_kind_equal_those_over_pages(tiny_llama: Path) -> None
 
     grammar = 'start: "forced text " /[a-z]{3,9}/ " and more"'
     requests = [
-        Request("n", (greedy.prompt(30), greedy.prompt(7)), params(n=3)),
-        Request("stop", (greedy.prompt(11),), params(stop=("e",), min_tokens=4)),
-        Request("grammar", (greedy.prompt(40),), params(n=2), grammar),
-        Request("penalties", (greedy.prompt(9),), params(frequency_penalty=0.5, top_p=0.9)),
-        Request("published", (greedy.prompt(13),), params(), published={0: (7, 8, 9)}),
+        Request((greedy.prompt(30), greedy.prompt(7)), params(n=3), request_id="n"),
+        Request((greedy.prompt(11),), params(stop=("e",), min_tokens=4), request_id="stop"),
+        Request((greedy.prompt(40),), params(n=2), grammar, request_id="grammar"),
+        Request(
+            (greedy.prompt(9),),
+            params(frequency_penalty=0.5, top_p=0.9),
+            request_id="penalties",
+        ),
+        Request(
+            (greedy.prompt(13),),
+            params(),
+            published={0: (7, 8, 9)},
+            request_id="published",
+        ),
     ]
     assert tokens(general(tiny_llama).generate(requests)) == tokens(
         paged(tiny_llama).generate(requests)
@@ -173,7 +183,12 @@ def test_requests_of_every_kind_equal_those_over_pages(tiny_llama: Path) -> None
 
 def test_log_probabilities_and_hidden_states_equal_those_over_pages(tiny_llama: Path) -> None:
     def ask(name: str, prompt: tuple[int, ...], **fields: Any) -> Request:
-        return Request(name, (prompt,), SamplingParams(temperature=0, max_tokens=6), **fields)
+        return Request(
+            (prompt,),
+            SamplingParams(temperature=0, max_tokens=6),
+            **fields,
+            request_id=name,
+        )
 
     requests = [
         ask("plain", greedy.prompt(9)),
@@ -193,10 +208,10 @@ def test_log_probabilities_and_hidden_states_equal_those_over_pages(tiny_llama: 
 
 def test_the_hidden_state_beside_a_wholly_scored_prompt_is_the_last_one(tiny_llama: Path) -> None:
     """The step then has as many rows of logits as tokens, in another order."""
-    ask = Request(
-        "r", (greedy.prompt(9),), SamplingParams(temperature=0, max_tokens=1),
+    ask = Request((greedy.prompt(9),),
+        SamplingParams(temperature=0, max_tokens=1),
         return_hidden_states=True, logprobs=(LogprobParams(1, logprob_start_len=0),),
-    )  # fmt: skip
+     request_id="r")  # fmt: skip
     [ours], [theirs] = (
         engine.generate([ask]) for engine in (general(tiny_llama), paged(tiny_llama))
     )
@@ -211,10 +226,10 @@ def assert_same_hidden_states(ours: Completion, theirs: Completion) -> None:
 def test_experts_equal_those_over_pages(tmp_path: Path) -> None:
     options = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     path = save_model(tmp_path, options)
-    ask = Request(
-        "r", (greedy.prompt(30),), SamplingParams(temperature=0, max_tokens=5),
+    ask = Request((greedy.prompt(30),),
+        SamplingParams(temperature=0, max_tokens=5),
         return_routed_experts=True,
-    )  # fmt: skip
+     request_id="r")  # fmt: skip
     [ours], [theirs] = (engine.generate([ask]) for engine in (general(path), paged(path)))
     assert np.array_equal(ours.choices[0].routed_experts, theirs.choices[0].routed_experts)
 
@@ -222,7 +237,7 @@ def test_experts_equal_those_over_pages(tmp_path: Path) -> None:
 def test_adapters_change_their_own_rows(tiny_llama: Path, adapter: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=9)
     requests = [
-        Request(str(i), (greedy.prompt(20, salt=i),), params, adapters=(name,))
+        Request((greedy.prompt(20, salt=i),), params, adapters=(name,), request_id=str(i))
         for i, name in enumerate(("a", None, "a", None))
     ]
     made = tokens(general(tiny_llama, adapters={"a": adapter}).generate(requests))
@@ -253,8 +268,8 @@ def test_a_prompt_is_not_cut_for_a_stream(tiny_llama: Path) -> None:
     """Its last chunk would take as long as the whole prompt."""
     engine = general(tiny_llama, max_num_batched_tokens=512, step_ms=1.0)
     params = SamplingParams(max_tokens=50, ignore_eos=True)
-    engine.submit(Request("reader", ((5, 6, 7),), params, audience=Audience.TOKENS))
+    engine.submit(Request(((5, 6, 7),), params, audience=Audience.TOKENS, request_id="reader"))
     for _ in range(5):
         engine.turn(wait=False)
-    engine.submit(Request("long", (tuple(range(1, 200)),), params))
+    engine.submit(Request((tuple(range(1, 200)),), params, request_id="long"))
     assert {output.request_id for output in engine.turn(wait=False)} == {"reader", "long"}

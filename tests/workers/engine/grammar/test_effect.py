@@ -1,18 +1,17 @@
 """What a grammar takes away from the model, as a choice reports it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
+from completions.contract.job_request import LogprobParams
 from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import GLM_EXAMPLE, choice, request
 from workers.engine.cpu import logits as native_logits
 from workers.engine.engine import Engine
 from workers.engine.grammar.effect import removals
 from workers.engine.grammar.mask import GrammarMask
-from workers.engine.request import LogprobParams
 
 
 @pytest.mark.parametrize("in_c", [True, False])

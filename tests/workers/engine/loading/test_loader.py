@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
@@ -16,7 +17,6 @@ from workers.engine.exceptions import ContextLengthExceeded, UnsupportedModel
 from workers.engine.loading.checkpoint import read_model
 from workers.engine.loading.loader import load_model
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 SHAPE = {key: value for key, value in LLAMA.items() if key != "model_type"}
 CONFIG = EngineConfig(
@@ -67,7 +67,9 @@ def test_architectures_run_without_code_of_their_own(tmp_path: Path, model_type:
     engine = Engine.from_pretrained(path, CONFIG)
     prompts = [greedy.prompt(length, salt=length) for length in (1, 6, 30)]
     params = SamplingParams(max_tokens=10, temperature=0)
-    completions = engine.generate([Request(str(i), (p,), params) for i, p in enumerate(prompts)])
+    completions = engine.generate(
+        [Request((p,), params, request_id=str(i)) for i, p in enumerate(prompts)]
+    )
     for prompt, completion in zip(prompts, completions, strict=True):
         assert completion.choices[0].token_ids == greedy.generate(path, prompt, 10)
 
@@ -157,7 +159,7 @@ def test_stretched_positions_allow_a_longer_context(tmp_path: Path, name: str) -
     engine = Engine.from_pretrained(path, longer)
     prompt = greedy.prompt(100)
     params = SamplingParams(max_tokens=20, temperature=0)
-    [done] = engine.generate([Request("long", (prompt,), params)])
+    [done] = engine.generate([Request((prompt,), params, request_id="long")])
     assert done.choices[0].token_ids == greedy.generate(path, prompt, 20)
     assert load_model(path, replace(longer, max_model_len=None)).max_model_len == 64
     with pytest.raises(UnsupportedModel, match="context of 128"):
@@ -173,7 +175,7 @@ def test_a_long_context_takes_tables_for_what_the_cache_can_hold(tmp_path: Path)
     assert (loaded.forward, loaded.max_model_len) == ("c", 10_000_000)
     assert loaded.max_positions == 8192  # 4 MiB are room for 4096 tokens
     engine = Engine.from_pretrained(path, config)
-    over = Request("over", (greedy.prompt(20),), SamplingParams(max_tokens=5000))
+    over = Request((greedy.prompt(20),), SamplingParams(max_tokens=5000), request_id="over")
     with pytest.raises(ContextLengthExceeded, match="the KV cache of its worker holds no more"):
         engine.generate([over])
 
@@ -189,7 +191,9 @@ def test_stop_token_ids_make_up_for_files_without_an_end_token(tmp_path: Path) -
     engine = Engine.from_pretrained(path, config)
     assert engine.eos_token_ids == {7}
     params = SamplingParams(max_tokens=4, temperature=0)
-    [done] = engine.generate([Request("a", (greedy.prompt(5),), params, grammar="start: /[ab]/")])
+    [done] = engine.generate(
+        [Request((greedy.prompt(5),), params, grammar="start: /[ab]/", request_id="a")]
+    )
     assert done.choices[0].finish_reason == "stop"
 
 

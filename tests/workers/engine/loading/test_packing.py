@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.quantized import packing
 from tests.workers.engine.quantized.test_formats import FORMATS
@@ -19,7 +20,6 @@ from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading import checkpoint
 from workers.engine.loading.checkpoint import read_model
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
 
@@ -90,7 +90,11 @@ def test_a_quantized_checkpoint_says_what_the_dequantized_one_says(
     save_model(wide, IN_C)
     save_file(meant, wide / "model.safetensors", {"format": "pt"})
     requests = [
-        Request(str(i), (greedy.prompt(n, n),), SamplingParams(max_tokens=12, temperature=0))
+        Request(
+            (greedy.prompt(n, n),),
+            SamplingParams(max_tokens=12, temperature=0),
+            request_id=str(i),
+        )
         for i, n in enumerate((3, 30))
     ]
     texts = []

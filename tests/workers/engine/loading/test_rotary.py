@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
@@ -11,7 +12,6 @@ from workers.engine.engine import Engine
 from workers.engine.loading.rotary import keep_frequencies
 from workers.engine.model.paged import PagedModel
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 
@@ -48,7 +48,7 @@ def test_a_dynamic_model_says_what_transformers_generates(tmp_path: Path) -> Non
     assert isinstance(paged, PagedModel)
     assert paged.model.model.rotary_emb.rope_type == "default"  # type: ignore[union-attr]
     prompt = greedy.prompt(100)
-    ask = Request("r", (prompt,), SamplingParams(max_tokens=10, temperature=0))
+    ask = Request((prompt,), SamplingParams(max_tokens=10, temperature=0), request_id="r")
     (completion,) = engine.generate([ask])
     assert completion.choices[0].token_ids == greedy.generate(path, prompt, 10)
 

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.tiny_models import LLAMA, save_model
@@ -15,7 +16,6 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidRequest, UnsupportedAdapter
 from workers.engine.model.lora import Adapters
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 PARAMS = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 LAYERS = ("q_proj", "v_proj", "down_proj")
@@ -63,7 +63,9 @@ def test_an_adapter_equals_the_merged_weights(
     engine: Engine, merged: dict[str | None, Path], adapter: str | None
 ) -> None:
     prompt = greedy.prompt(30)
-    [completion] = engine.generate([Request("r", (prompt,), PARAMS, adapters=(adapter,))])
+    [completion] = engine.generate(
+        [Request((prompt,), PARAMS, adapters=(adapter,), request_id="r")]
+    )
     expected = greedy.generate(merged[adapter], prompt, 12)
     assert completion.choices[0].token_ids[: len(expected)] == expected
     others = {tuple(greedy.generate(path, prompt, 12)) for path in merged.values()}
@@ -74,7 +76,7 @@ def test_different_adapters_share_a_batch(engine: Engine, merged: dict[str | Non
     adapters = [None, "plain", "stable", "plain", None, "stable", "plain"]
     prompts = [greedy.prompt(3 + 6 * i, salt=i) for i in range(len(adapters))]
     requests = [
-        Request(str(i), (prompt,), PARAMS, adapters=(adapter,))
+        Request((prompt,), PARAMS, adapters=(adapter,), request_id=str(i))
         for i, (prompt, adapter) in enumerate(zip(prompts, adapters, strict=True))
     ]
     for completion, prompt, adapter in zip(
@@ -92,9 +94,9 @@ def test_packed_layers_are_adapted_too(tmp_path: Path) -> None:
     with_adapter = Engine.from_pretrained(base, config(dtype="bfloat16", adapters={"a": folder}))
     whole = Engine.from_pretrained(merged, config(dtype="bfloat16"))
     logits = [
-        _first_logits(whole, Request("r", (prompt,), PARAMS)),
-        _first_logits(with_adapter, Request("r", (prompt,), PARAMS, adapters=("a",))),
-        _first_logits(with_adapter, Request("r", (prompt,), PARAMS)),
+        _first_logits(whole, Request((prompt,), PARAMS, request_id="r")),
+        _first_logits(with_adapter, Request((prompt,), PARAMS, adapters=("a",), request_id="r")),
+        _first_logits(with_adapter, Request((prompt,), PARAMS, request_id="r")),
     ]
     error, difference = ((logits[0] - other).norm() / logits[0].norm() for other in logits[1:])
     assert error < 0.03
@@ -114,10 +116,10 @@ def _first_logits(engine: Engine, request: Request) -> torch.Tensor:
 
 def test_an_unknown_adapter_is_refused_with_the_known(engine: Engine, tiny_llama: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"'other' does not exist.*: plain, stable"):
-        engine.submit(Request("r", ((5,),), PARAMS, adapters=("other",)))
+        engine.submit(Request(((5,),), PARAMS, adapters=("other",), request_id="r"))
     plain = Engine.from_pretrained(tiny_llama, config())
     with pytest.raises(InvalidRequest, match="the model has: none"):
-        plain.submit(Request("r", ((5,),), PARAMS, adapters=("other",)))
+        plain.submit(Request(((5,),), PARAMS, adapters=("other",), request_id="r"))
 
 
 def test_prompts_of_one_request_may_have_different_adapters(
@@ -125,12 +127,12 @@ def test_prompts_of_one_request_may_have_different_adapters(
 ) -> None:
     prompts = tuple(greedy.prompt(length) for length in (9, 17, 4))
     adapters = ("plain", None, "stable")
-    [completion] = engine.generate([Request("r", prompts, PARAMS, adapters=adapters)])
+    [completion] = engine.generate([Request(prompts, PARAMS, adapters=adapters, request_id="r")])
     for choice, prompt, adapter in zip(completion.choices, prompts, adapters, strict=True):
         expected = greedy.generate(merged[adapter], prompt, 12)
         assert choice.token_ids[: len(expected)] == expected
     with pytest.raises(InvalidRequest, match="for every prompt"):
-        engine.submit(Request("r", prompts, PARAMS, adapters=("plain",)))
+        engine.submit(Request(prompts, PARAMS, adapters=("plain",), request_id="r"))
 
 
 def test_without_adapters_layers_have_no_hooks(tiny_llama: Path) -> None:

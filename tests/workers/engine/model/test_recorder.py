@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.config import EngineConfig
@@ -18,7 +19,6 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.model.recorder import finding_routed_modules
 from workers.engine.request import ChoiceDelta, Request
-from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -44,7 +44,7 @@ def mixture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def ask(prompt: Sequence[int], request_id: str = "r", **fields: Any) -> Request:
     params = fields.pop("sampling", SamplingParams(temperature=0, max_tokens=9, ignore_eos=True))
-    return Request(request_id, (tuple(prompt),), params, **fields)
+    return Request((tuple(prompt),), params, **fields, request_id=request_id)
 
 
 def said(engine: Engine, request: Request) -> ChoiceDelta:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.quantized import packing
 from tests.workers.engine.quantized.packing import Pack
@@ -19,7 +20,6 @@ from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading import checkpoint
 from workers.engine.loading.checkpoint import read_model
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 MODEL = {**LLAMA, "intermediate_size": 128}
 """Widths of 64 and 128, which groups of 32 divide and blocks of 48 do not."""
@@ -189,7 +189,9 @@ def test_an_engine_says_what_the_dequantized_model_says(
     engine = Engine.from_pretrained(packed, CONFIG)
     prompts = [greedy.prompt(length, salt=length) for length in (3, 30)]
     params = SamplingParams(max_tokens=12, temperature=0)
-    done = engine.generate([Request(str(i), (p,), params) for i, p in enumerate(prompts)])
+    done = engine.generate(
+        [Request((p,), params, request_id=str(i)) for i, p in enumerate(prompts)]
+    )
     for prompt, completion in zip(prompts, done, strict=True):
         assert completion.choices[0].token_ids == greedy.generate(wide, prompt, 12)
     method = FORMATS[name][0]["quant_method"]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine.cuda.without_gpu.plain_kernels import PlainKernels
 from tests.workers.engine.ranks import fused_follower
 from tests.workers.engine.ranks.conftest import Make
@@ -15,7 +16,6 @@ from workers.engine.loading import loader
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.ranks import followers
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.long
 

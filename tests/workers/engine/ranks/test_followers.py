@@ -5,16 +5,16 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from completions.contract.sampling import SamplingParams
 from tests.running import PATIENCE, until_gone
 from workers.engine.exceptions import RankLost
 from workers.engine.ranks import followers as followers_module
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.long
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine.quantized import gguf_files, packing
 from tests.workers.engine.quantized.test_formats import FORMATS
 from tests.workers.engine.ranks.families import FAMILIES
@@ -13,7 +14,6 @@ from workers import gguf_checkpoint
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +25,7 @@ def said(folder: Path, ranks: int, longest: int) -> list[list[int]]:
     engine = Engine.from_pretrained(folder, config)
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
     prompts = [tuple(1 + i * i % 5 for i in range(length)) for length in (3, longest)]
-    asked = [Request(str(i), (prompt,), params) for i, prompt in enumerate(prompts)]
+    asked = [Request((prompt,), params, request_id=str(i)) for i, prompt in enumerate(prompts)]
     try:
         return [done.choices[0].token_ids for done in engine.generate(asked)]
     finally:

@@ -2,14 +2,15 @@
 
 import pytest
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine.ranks.families import FAMILIES
 from workers.engine.cuda.model_runner import CudaModelRunner
 from workers.engine.engine import Engine
 from workers.engine.loading import loader
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.ranks import followers, leader
-from workers.engine.request import LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Request
 
 pytestmark = pytest.mark.long
 

@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.conformance.families.shapes import SIZES
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import request, tokens
@@ -17,8 +19,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.loading.own_attention import OwnAttention
-from workers.engine.request import LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
 
@@ -106,12 +107,22 @@ def test_requests_of_every_kind_equal_those_of_the_general_way(
     grammar = 'start: "forced text " /[a-z]{3,9}/ " and more"'
     scored = (LogprobParams(3, logprob_start_len=2),)
     requests = [
-        Request("n", (greedy.prompt(30), greedy.prompt(7)), params(n=3)),
-        Request("grammar", (greedy.prompt(40),), params(n=2), grammar),
-        Request("penalties", (greedy.prompt(9),), params(frequency_penalty=0.5)),
-        Request("published", (greedy.prompt(13),), params(), published={0: (7, 8, 9)}),
-        Request("scored", (greedy.prompt(50),), params(), logprobs=scored),
-        Request("hidden", (greedy.prompt(31),), params(), return_hidden_states=True),
+        Request((greedy.prompt(30), greedy.prompt(7)), params(n=3), request_id="n"),
+        Request((greedy.prompt(40),), params(n=2), grammar, request_id="grammar"),
+        Request((greedy.prompt(9),), params(frequency_penalty=0.5), request_id="penalties"),
+        Request(
+            (greedy.prompt(13),),
+            params(),
+            published={0: (7, 8, 9)},
+            request_id="published",
+        ),
+        Request((greedy.prompt(50),), params(), logprobs=scored, request_id="scored"),
+        Request(
+            (greedy.prompt(31),),
+            params(),
+            return_hidden_states=True,
+            request_id="hidden",
+        ),
     ]
     ours = engine_of(family).generate(requests)
 
@@ -136,7 +147,7 @@ def test_an_adapter_changes_its_own_rows_within_mixers(tmp_path: Path) -> None:
     prompts = [greedy.prompt(4 + 11 * i, salt=i) for i in range(4)]
     params = SamplingParams(temperature=0, max_tokens=9)
     requests = [
-        Request(str(i), (prompt,), params, adapters=("a" if i % 2 else None,))
+        Request((prompt,), params, adapters=("a" if i % 2 else None,), request_id=str(i))
         for i, prompt in enumerate(prompts)
     ]
     expected = [greedy.generate(merged if i % 2 else base, p, 9) for i, p in enumerate(prompts)]

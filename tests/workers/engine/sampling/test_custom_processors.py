@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, TOOL
 from workers.engine.config import EngineConfig
@@ -17,7 +18,6 @@ from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits, InvalidRequest, ProcessorError
 from workers.engine.request import Completion, Request
 from workers.engine.sampling.custom_processors import ChoiceContext, load_processors
-from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -122,7 +122,7 @@ def ask(name: str | None, request_id: str = "r", /, **fields: Any) -> Request:
         temperature=0, ignore_eos=True, custom_logit_processor=name, custom_params=fields,
         **{"max_tokens": 8, **sampling},
     )  # fmt: skip
-    return Request(request_id, (PROMPT,), params, **outer)
+    return Request((PROMPT,), params, **outer, request_id=request_id)
 
 
 def said(engine: Engine, *requests: Request) -> list[Completion]:
@@ -156,7 +156,7 @@ class TestDisallowedTokens:
             temperature=0, min_tokens=2, custom_logit_processor="disallowed_tokens",
             custom_params={"token_ids": others},
         )  # fmt: skip
-        [short] = said(custom, Request("m", (PROMPT,), params))
+        [short] = said(custom, Request((PROMPT,), params, request_id="m"))
         assert "'disallowed_tokens' and min_tokens leave no" in str(short.error)
 
     def test_a_grammar_that_needs_one_is_the_clients_mistake(
@@ -187,7 +187,9 @@ class TestThinkingBudget:
         )  # fmt: skip
         inside = (*PROMPT, start, 7)
         [call, outside] = said(
-            custom, Request("in", (inside,), params), Request("out", (PROMPT,), params)
+            custom,
+            Request((inside,), params, request_id="in"),
+            Request((PROMPT,), params, request_id="out"),
         )
         assert call.choices[0].token_ids.index(end) == max(0, budget - 1)
         assert call.choices[0].token_ids.count(end) == 1

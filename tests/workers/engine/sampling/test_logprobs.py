@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.engine import Engine
@@ -22,13 +24,11 @@ from workers.engine.request import (
     ChoiceDelta,
     Completion,
     FinishReason,
-    LogprobParams,
     Request,
     RequestOutput,
     TokenLogprobs,
 )
 from workers.engine.sampling.logprobs import Scorer, likeliest
-from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
@@ -42,7 +42,11 @@ def ask(
     params = SamplingParams(**{"temperature": 0, "max_tokens": 9, "ignore_eos": True, **fields})
     wanted = logprobs or LogprobParams(3, 0, NAMED)
     return Request(
-        request_id, tuple(map(tuple, prompts)), params, logprobs=(wanted,) * len(prompts), **outer
+        tuple(map(tuple, prompts)),
+        params,
+        logprobs=(wanted,) * len(prompts),
+        **outer,
+        request_id=request_id,
     )
 
 
@@ -110,7 +114,7 @@ class TestOutput:
     ) -> None:
         prompts = [greedy.prompt(3 + 9 * i, salt=i) for i in range(7)]
         requests = [
-            Request("free", (prompts[0],), SamplingParams(temperature=1.0, seed=1)),
+            Request((prompts[0],), SamplingParams(temperature=1.0, seed=1), request_id="free"),
             *(
                 ask(p, request_id=str(k), logprobs=LogprobParams(k, 0, NAMED), seed=k,
                     temperature=k % 2)
@@ -132,7 +136,10 @@ class TestOutput:
 
     def test_each_forced_token_has_its_own(self, engine: Engine, tiny_llama: Path) -> None:
         grammar = 'start: /[a-c]/ "the quick brown fox"'
-        [jumped] = said(engine, Request("r", ((5, 6),), SamplingParams(temperature=0), grammar))
+        [jumped] = said(
+            engine,
+            Request(((5, 6),), SamplingParams(temperature=0), grammar, request_id="r"),
+        )
         [choice] = said(engine, ask((5, 6), grammar=grammar, max_tokens=16))
         assert choice.token_ids == jumped.token_ids
         check_choice(tiny_llama, (5, 6), choice)
@@ -183,7 +190,7 @@ class TestPrompt:
     def test_neither_prompt_nor_output_computes_nothing(self, engine: Engine) -> None:
         steps = engine.stats().steps
         params = SamplingParams(max_tokens=0, n=2)
-        choices = said(engine, Request("r", ((5, 6), (7,)), params))
+        choices = said(engine, Request(((5, 6), (7,)), params, request_id="r"))
         assert [c.finish_reason for c in choices] == [FinishReason.LENGTH] * 4
         assert engine.stats().steps == steps
 
@@ -199,7 +206,7 @@ class TestPrompt:
     ) -> None:
         engine = make_engine()
         prompt = greedy.prompt(40)
-        engine.generate([Request("warm", (prompt,))])
+        engine.generate([Request((prompt,), request_id="warm")])
         [completion] = engine.generate([ask(prompt, logprobs=LogprobParams(2, start, NAMED))])
         check_choice(tiny_llama, prompt, completion.choices[0], start)
         assert completion.usage is not None
@@ -240,7 +247,9 @@ class TestPrompt:
         prompts = greedy.prompt(7), greedy.prompt(9), greedy.prompt(30)
         fields = None, LogprobParams(1, 4, NAMED), LogprobParams(2, -1, NAMED)
         params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-        first, second, third = said(engine, Request("r", prompts, params, logprobs=fields))
+        first, second, third = said(
+            engine, Request(prompts, params, logprobs=fields, request_id="r")
+        )
         assert first.logprobs is first.prompt_logprobs is third.prompt_logprobs is None
         check_choice(tiny_llama, prompts[1], second, start=4)
         expected = log_softmax(tiny_llama, [*prompts[2], *third.token_ids])
@@ -279,7 +288,7 @@ class TestRefusals:
     )
     def test_what_the_model_cannot_do(self, engine: Engine, fields: Any, message: str) -> None:
         with pytest.raises(InvalidRequest, match=message):
-            engine.generate([Request("r", ((5, 6),), logprobs=fields)])
+            engine.generate([Request(((5, 6),), logprobs=fields, request_id="r")])
 
     @pytest.mark.parametrize("nonsense", [{"top_logprobs_num": 21}, {"top_logprobs_num": -1},
                                           {"token_ids_logprob": (1,) * 129}])  # fmt: skip

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from workers.engine.sampling.params import SamplingParams
+from completions.contract.sampling import SamplingParams
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from unittest.mock import Mock
 
+from completions.contract.sampling import SamplingParams
 from workers.engine.request import Audience
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
 from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt

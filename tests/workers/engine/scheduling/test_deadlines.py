@@ -5,7 +5,7 @@ from workers.engine.scheduling.deadlines import Deadlines
 
 
 def state(deadline: float | None) -> RequestState:
-    return RequestState(Request("r", ((1,),), deadline=deadline), [row(), row()])
+    return RequestState(Request(((1,),), deadline=deadline, request_id="r"), [row(), row()])
 
 
 def release(state: RequestState) -> None:

@@ -3,7 +3,7 @@ from unittest.mock import Mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.sampling.params import SamplingParams
+from completions.contract.sampling import SamplingParams
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
 from workers.engine.sequence import Sequence

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.cpu.test_decoder import RECOGNISED, save, skip_without
 from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
@@ -19,8 +22,7 @@ from tests.workers.engine.tiny_models import save_model
 from workers.engine.config import EngineConfig
 from workers.engine.cpu.library import load_library
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, Request
 
 BLOCK = 16
 GRAMMARS = {
@@ -93,12 +95,12 @@ def request(name: str, ask: Ask, draws: bool, **fields: Any) -> Request:
     params["min_tokens"] = min(params.get("min_tokens", 0), max_tokens)
     grammar, scored = params.pop("grammar", None), params.pop("logprobs", None)
     return Request(
-        name,
         (greedy.prompt(length, salt),),
         SamplingParams(**params),
         grammar,
         logprobs=(scored,) if scored else (),
         **fields,
+        request_id=name,
     )
 
 
@@ -214,7 +216,7 @@ class Run:
                     for choice in expected.choices
                     if choice.token_ids
                 }
-                asked = replace(asked, published=self._before[name])
+                asked = structs.replace(asked, published=self._before[name])
             self._live[name] = Completion.begin(asked)
             engine.submit(asked)
 

@@ -1,13 +1,13 @@
 """Which sequences draft, what they draft, and what becomes of drafts that fail."""
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter

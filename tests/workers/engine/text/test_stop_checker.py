@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
+from completions.contract.sampling import SamplingParams
 from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.request import FinishReason
-from workers.engine.sampling.params import SamplingParams
 from workers.engine.text.stop_checker import Finish, StopChecker
 
 EOS = frozenset({2, 3})

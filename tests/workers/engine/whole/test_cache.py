@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import tokens
@@ -17,14 +18,18 @@ from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.exceptions import EngineOverloaded, InvalidLogits, InvalidRequest
 from workers.engine.request import Completion, Request
-from workers.engine.sampling.params import SamplingParams
 
 MakeEngine = Callable[..., Engine]
 
 
 def request(request_id: str, prompt: tuple[int, ...], **params: Any) -> Request:
     outer = {k: params.pop(k) for k in ("organization", "cache_salt", "priority") if k in params}
-    return Request(request_id, (prompt,), SamplingParams(**{"temperature": 0, **params}), **outer)
+    return Request(
+        (prompt,),
+        SamplingParams(**{"temperature": 0, **params}),
+        **outer,
+        request_id=request_id,
+    )
 
 
 def cached(completion: Completion) -> int:
@@ -98,7 +103,7 @@ class TestSampling:
         requests = [request(str(i), greedy.prompt(9 + i), **p) for i, p in enumerate(params)]
         grammar = "start: /[a-z]{20,40} ?[0-9]+/"
         loose = SamplingParams(temperature=1.0, max_tokens=40, seed=6)
-        requests.append(Request("grammar", (greedy.prompt(6),), loose, grammar))
+        requests.append(Request((greedy.prompt(6),), loose, grammar, request_id="grammar"))
         small, large = make_engine(kv_cache_bytes=20 * BLOCK_BYTES), make_engine()
         assert [c.choices for c in small.generate(requests)] == [
             c.choices for c in large.generate(requests)
@@ -122,7 +127,7 @@ class TestPrefixCache:
         prompts = (greedy.prompt(21), greedy.prompt(9, salt=1))
         sampling = SamplingParams(n=2, max_tokens=2)
         first, second = (
-            engine.generate([Request(name, prompts, sampling)])[0] for name in ("a", "b")
+            engine.generate([Request(prompts, sampling, request_id=name)])[0] for name in ("a", "b")
         )
         assert (cached(first), cached(second)) == (0, 20 + 8)
 
@@ -143,7 +148,12 @@ class TestPrefixCache:
         sampling = SamplingParams(max_tokens=2, temperature=0)
         found = []
         for number, adapter in enumerate((None, "a", None, "a")):
-            call = Request(str(number), (greedy.prompt(30),), sampling, adapters=(adapter,))
+            call = Request(
+                (greedy.prompt(30),),
+                sampling,
+                adapters=(adapter,),
+                request_id=str(number),
+            )
             found.append(cached(engine.generate([call])[0]))
         assert found == [0, 0, 28, 28]
 
@@ -235,7 +245,9 @@ def test_memory_is_flat_over_many_requests(make_engine: MakeEngine) -> None:
             )
             for i in range(10)
         ]
-        grammar = Request("g", ((5, 6),), SamplingParams(max_tokens=4), 'start: "a" | "b"')
+        grammar = Request(
+            ((5, 6),), SamplingParams(max_tokens=4), 'start: "a" | "b"', request_id="g"
+        )
         assert len(tokens(engine.generate([*calls, grammar]))) == 11
 
     def size() -> tuple[int, int]:

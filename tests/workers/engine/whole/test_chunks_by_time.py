@@ -1,9 +1,9 @@
 """Chunks of prompts in an engine whose clock is simulated."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.workers.engine.driving import MakeEngine, advance, request
 from workers.engine.engine import Engine
@@ -42,7 +42,7 @@ def serve(engine: Engine, clock: Clock, audience: Audience) -> tuple[list[float]
     engine.submit(reader)
     for _ in range(10):
         collect(engine, tokens)
-    engine.submit(Request("long", (PROMPT,), reader.sampling))
+    engine.submit(Request((PROMPT,), reader.sampling, request_id="long"))
     seconds = []
     while not tokens["long"]:
         began = clock.now

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import (
     EOS,
@@ -22,7 +23,6 @@ from workers.engine.exceptions import (
     GrammarError,
 )
 from workers.engine.request import ChoiceDelta, FinishReason, Request
-from workers.engine.sampling.params import SamplingParams
 
 
 class TestGreedy:
@@ -83,10 +83,10 @@ class TestSampling:
 
     def test_choices_differ_and_are_those_of_their_place(self, engine: Engine) -> None:
         params = SamplingParams(max_tokens=8, n=3, seed=9, ignore_eos=True)
-        [whole] = run(engine, Request("r", ((5, 6), (7, 8, 9)), params))
+        [whole] = run(engine, Request(((5, 6), (7, 8, 9)), params, request_id="r"))
         assert [c.index for c in whole.choices] == [0, 1, 2, 3, 4, 5]
         assert len({tuple(c.token_ids) for c in whole.choices}) == 6
-        [first] = run(engine, Request("r", ((5, 6),), params))
+        [first] = run(engine, Request(((5, 6),), params, request_id="r"))
         assert first.choices == whole.choices[:3]
         assert whole.usage is not None
         assert whole.usage.prompt_tokens == 5
@@ -150,7 +150,7 @@ class TestGrammar:
                   "x-guidance": {"whitespace_flexible": False}}  # fmt: skip
         grammar = json.dumps({"grammars": [{"json_schema": schema}]})
         params = SamplingParams(max_tokens=60, n=4, temperature=1.5, seed=3)
-        [completion] = run(engine, Request("r", ((5, 6),), params, grammar))
+        [completion] = run(engine, Request(((5, 6),), params, grammar, request_id="r"))
         for ended in completion.choices:
             record = json.loads(ended.text)
             assert 1 <= record["age"] <= 99

@@ -11,13 +11,13 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import tokens
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.loading.loader import LoadedModel, load_model
 from workers.engine.request import Request
-from workers.engine.sampling.params import SamplingParams
 
 DEMO = Path(__file__).resolve().parents[4] / "var/models/smollm2-135m-instruct"
 LENGTHS = (1, 17, 300, 2000)
@@ -45,7 +45,7 @@ def text_prompt(folder: Path, length: int, start: int = 1) -> tuple[int, ...]:
 
 
 def ask(name: str, prompt: tuple[int, ...], max_tokens: int = NEW_TOKENS) -> Request:
-    return Request(name, (prompt,), SamplingParams(temperature=0, max_tokens=max_tokens))
+    return Request((prompt,), SamplingParams(temperature=0, max_tokens=max_tokens), request_id=name)
 
 
 @pytest.mark.long

@@ -2,19 +2,19 @@
 
 import math
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import FLOATS, LOGIT_BIAS, Range
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import MakeEngine, advance, request
 from workers.engine.exceptions import InvalidRequest
-from workers.engine.request import LogprobParams
 
 NEIGHBOUR = greedy.prompt(9)
 INTEGERS = st.sampled_from([-(2**70), -(2**63) - 1, -1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**70])

@@ -1,18 +1,18 @@
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine.driving import GLM_EXAMPLE, advance, choice, request, run, steps
 from workers.engine.engine import Engine
 from workers.engine.exceptions import (
     GrammarError,
 )
 from workers.engine.request import ChoiceDelta, FinishReason, Request
-from workers.engine.sampling.params import SamplingParams
 
 
 class TestFailover:
@@ -36,7 +36,7 @@ class TestFailover:
     ) -> None:
         params = {"max_tokens": 14, "temperature": 0, "n": 2, **case}
         grammar = params.pop("grammar", None)
-        whole = Request("r", ((5, 6, 7),), SamplingParams(**params), grammar)
+        whole = Request(((5, 6, 7),), SamplingParams(**params), grammar, request_id="r")
         parts: list[list[ChoiceDelta]] = [[], []]
         engine.submit(whole)
         while engine.live:
@@ -47,7 +47,7 @@ class TestFailover:
             [d for d in part if d.token_ids][:cut] for part, cut in zip(parts, cuts, strict=True)
         ]
         ids = {i: tuple(t for d in part for t in d.token_ids) for i, part in enumerate(published)}
-        broken = Request("r", whole.prompts, whole.sampling, grammar, published=ids)
+        broken = Request(whole.prompts, whole.sampling, grammar, published=ids, request_id="r")
         [rest] = run(engine, broken)
         for i, part in enumerate(parts):
             assert list(ids[i]) + rest.choices[i].token_ids == [
@@ -63,10 +63,10 @@ class TestFailover:
     def test_a_replay_that_is_already_over_gives_just_the_end(self, engine: Engine) -> None:
         whole = choice(engine, request(max_tokens=6, ignore_eos=True))
         broken = Request(
-            "r",
             ((5, 6, 7),),
             SamplingParams(max_tokens=6, temperature=0, ignore_eos=True),
             published={0: tuple(whole.token_ids)},
+            request_id="r",
         )
         before = engine.stats().steps
         assert choice(engine, broken) == ChoiceDelta(0, [], "", FinishReason.LENGTH)
@@ -74,7 +74,7 @@ class TestFailover:
 
     def test_an_end_that_was_published_is_not_emitted_again(self, engine: Engine) -> None:
         params = SamplingParams(max_tokens=6, temperature=1, seed=3, n=3, ignore_eos=True)
-        whole = Request("r", ((5, 6, 7),), params)
+        whole = Request(((5, 6, 7),), params, request_id="r")
         [expected] = run(engine, whole)
         published = {
             i: tuple(c.token_ids[: 6 - 2 * (i == 1)]) for i, c in enumerate(expected.choices)
@@ -95,11 +95,11 @@ class TestFailover:
         self, engine: Engine, tokenizer: Tokenizer
     ) -> None:
         broken = Request(
-            "r",
             ((5,),),
             SamplingParams(),
             GLM_EXAMPLE,
             published={0: (tokenizer.token_to_id("x"),)},
+            request_id="r",
         )
         [completion] = run(engine, broken)
         assert isinstance(completion.error, GrammarError)

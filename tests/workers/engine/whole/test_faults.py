@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import (
     GLM_EXAMPLE,
@@ -32,7 +33,6 @@ from workers.engine.request import (
     RequestOutput,
     Usage,
 )
-from workers.engine.sampling.params import SamplingParams
 
 
 class TestFaults:
@@ -190,7 +190,7 @@ class TestLifeCycle:
         engine = make_engine(clock=lambda: now, max_num_seqs=1)
         for name, grammar in (("running", None), ("waiting", None), ("grammar", GLM_EXAMPLE)):
             r = request(name, max_tokens=50, grammar=grammar)
-            engine.submit(Request(name, r.prompts, r.sampling, grammar, deadline=105.0))
+            engine.submit(Request(r.prompts, r.sampling, grammar, deadline=105.0, request_id=name))
         engine.submit(request("other", max_tokens=3))
         first = advance(engine)
         assert [o.request_id for o in first] == ["running"]
@@ -239,14 +239,14 @@ class TestLifeCycle:
         engine = make_engine(max_num_seqs=1, max_num_batched_tokens=16, max_waiting=9)
         one, other = tuple(range(1, 41)), tuple(range(41, 81))
         engine.submit(request("waits", other, max_tokens=9))
-        engine.submit(Request("two", (one, other), SamplingParams(max_tokens=9)))
+        engine.submit(Request((one, other), SamplingParams(max_tokens=9), request_id="two"))
         assert engine.abort("waits") == Usage(0, 0, 0)
         advance(engine)
         begun = engine.abort("two")
         assert begun is not None
         assert (begun.prompt_tokens, begun.completion_tokens) == (16, 0)
         advance(engine)
-        engine.submit(Request("two", (one, other), SamplingParams(max_tokens=9)))
+        engine.submit(Request((one, other), SamplingParams(max_tokens=9), request_id="two"))
         for _ in range(4):
             advance(engine)
         begun = engine.abort("two")
@@ -291,7 +291,7 @@ class TestLifeCycle:
     def test_a_higher_priority_starts_first(self, make_engine: MakeEngine) -> None:
         engine = make_engine(max_num_seqs=1)
         low = request("low", max_tokens=1)
-        high = Request("high", low.prompts, low.sampling, priority=3)
+        high = Request(low.prompts, low.sampling, priority=3, request_id="high")
         outputs = steps(engine, low, high, count=2)
         assert [o.request_id for step in outputs for o in step] == ["high", "low"]
 
@@ -336,7 +336,7 @@ class TestLifeCycle:
         engine.structured_output.compile = lambda *args: None  # type: ignore[method-assign]
         r = request(grammar=GLM_EXAMPLE)
         soon = time.monotonic() + 0.05
-        engine.submit(Request("r", r.prompts, r.sampling, GLM_EXAMPLE, deadline=soon))
+        engine.submit(Request(r.prompts, r.sampling, GLM_EXAMPLE, deadline=soon, request_id="r"))
         output = ended.get(timeout=120)
         engine.stop()
         assert isinstance(output.error, DeadlineExceeded)

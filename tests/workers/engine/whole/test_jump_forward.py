@@ -7,21 +7,22 @@ but the forced token.
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from workers.engine.engine import Engine
 from workers.engine.exceptions import GrammarError
 from workers.engine.model import runner
-from workers.engine.request import ChoiceDelta, Completion, FinishReason, LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, FinishReason, Request
 
 MakeEngine = Callable[..., Engine]
 
@@ -58,7 +59,7 @@ def a_grammar(draw: st.DrawFn) -> tuple[str, str]:
 
 def request(request_id: str = "r", grammar: str = MIXED, **params: Any) -> Request:
     sampling = SamplingParams(**{"temperature": 0, "max_tokens": 120, **params})
-    return Request(request_id, (PROMPT,), sampling, grammar)
+    return Request((PROMPT,), sampling, grammar, request_id=request_id)
 
 
 def run(engine: Engine, request: Request) -> ChoiceDelta:
@@ -155,7 +156,14 @@ class TestForcedText:
     ) -> None:
         engine = make_engine(max_num_batched_tokens=9)
         params = SamplingParams(max_tokens=20)
-        engine.submit(Request("r", (greedy.prompt(40),), params, 'start: "the quick " /[a-c]/'))
+        engine.submit(
+            Request(
+                (greedy.prompt(40),),
+                params,
+                'start: "the quick " /[a-c]/',
+                request_id="r",
+            )
+        )
         while not engine.scheduler.has_work:
             engine.receive(wait=True)
         [output] = engine.step()
@@ -214,11 +222,19 @@ class TestSameAsSampled:
         self, engine: Engine, grammar: tuple[str, str], seed: int, cut: float
     ) -> None:
         params = SamplingParams(max_tokens=60, temperature=1.0, seed=seed)
-        [whole] = engine.generate([Request("r", (PROMPT,), params, grammar[0])])
+        [whole] = engine.generate([Request((PROMPT,), params, grammar[0], request_id="r")])
         tokens = whole.choices[0].token_ids
         published = tuple(tokens[: int(cut * len(tokens))])
         [rest] = engine.generate(
-            [Request("r", (PROMPT,), params, grammar[0], published={0: published})]
+            [
+                Request(
+                    (PROMPT,),
+                    params,
+                    grammar[0],
+                    published={0: published},
+                    request_id="r",
+                )
+            ]
         )
         assert [*published, *rest.choices[0].token_ids] == tokens
         assert rest.usage is not None
@@ -286,7 +302,9 @@ class TestNeighbours:
     def test_choices_and_requests_are_alike_alone_and_together(self, engine: Engine) -> None:
         params = SamplingParams(max_tokens=60, temperature=1.0, n=3, seed=4)
         grammars = [MIXED, None, 'start: /[0-9]+/ " and the end"']
-        requests = [Request(str(i), (PROMPT,), params, g) for i, g in enumerate(grammars)]
+        requests = [
+            Request((PROMPT,), params, g, request_id=str(i)) for i, g in enumerate(grammars)
+        ]
         together = [c.choices for c in engine.generate(requests)]
         assert together == [engine.generate([r])[0].choices for r in requests]
 
@@ -294,7 +312,11 @@ class TestNeighbours:
         self, make_engine: MakeEngine, tiny_llama: Path
     ) -> None:
         engine = make_engine()
-        free = Request("free", (greedy.prompt(6),), SamplingParams(temperature=0, max_tokens=12))
+        free = Request(
+            (greedy.prompt(6),),
+            SamplingParams(temperature=0, max_tokens=12),
+            request_id="free",
+        )
         for each in (request("bad"), request("good"), free):
             engine.submit(each)
         while engine.stats().waiting < 3:

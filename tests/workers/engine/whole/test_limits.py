@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.engine import Engine
 from workers.engine.exceptions import ContextLengthExceeded, RequestFault
-from workers.engine.request import FinishReason, LogprobParams, Request, RequestOutput
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import FinishReason, Request, RequestOutput
 
 MakeEngine = Callable[..., Engine]
 
 
 def request(name: str, prompt: tuple[int, ...], **params: Any) -> Request:
-    return Request(name, (prompt,), SamplingParams(**{"temperature": 0, **params}))
+    return Request((prompt,), SamplingParams(**{"temperature": 0, **params}), request_id=name)
 
 
 def test_128_choices_over_eight_slots(engine: Engine) -> None:
@@ -58,7 +59,7 @@ class TestContext:
     def test_a_prompt_that_fills_it_can_be_scored(self, engine: Engine) -> None:
         scores = (LogprobParams(logprob_start_len=0),)
         sampling = SamplingParams(max_tokens=0)
-        wanted = Request("r", (greedy.prompt(32),), sampling, logprobs=scores)
+        wanted = Request((greedy.prompt(32),), sampling, logprobs=scores, request_id="r")
         [completion] = engine.generate([wanted])
         assert completion.error is None
         [choice] = completion.choices
@@ -135,7 +136,7 @@ def test_a_request_that_cannot_begin_fails_alone(
 ) -> None:
     engine = make_engine()
     good = request("good", greedy.prompt(9), max_tokens=5)
-    bad = Request("bad", good.prompts, good.sampling, published={0: (7,)})
+    bad = Request(good.prompts, good.sampling, published={0: (7,)}, request_id="bad")
     for each in (bad, good):
         engine.submit(each)
     monkeypatch.setattr(engine.live["bad"].sequences[0].choice, "replay", [].pop)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import choice, request, run
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.request import LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import Request
 
 NUM_TOKENS = tiny_models.byte_level_tokenizer().get_vocab_size(with_added_tokens=True)
 SCHEMA = {
@@ -78,11 +79,11 @@ def test_constrained_rows_run_beside_free_ones(padded: Engine) -> None:
 
 def test_logprobs_of_a_masked_row_name_the_likeliest_raw_tokens(padded: Engine) -> None:
     asked = Request(
-        "r",
         ((5, 6, 7),),
         SamplingParams(temperature=0, max_tokens=3),
         WILDCARD,
         logprobs=(LogprobParams(top_logprobs_num=2),),
+        request_id="r",
     )
     made = choice(padded, asked)
     assert made.logprobs is not None

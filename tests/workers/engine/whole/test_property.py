@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.config import EngineConfig
@@ -28,7 +29,6 @@ from workers.engine.grammar.structured_output import GrammarMatcher
 from workers.engine.loading.loader import LoadedModel, load_model, wrap_model
 from workers.engine.model.attention_backend import CudaBackend
 from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
-from workers.engine.sampling.params import SamplingParams
 
 NUM_BLOCKS = 20
 CONFIG = EngineConfig(
@@ -228,7 +228,7 @@ def make_request(
     grammar = params.pop("grammar", None)
     params["min_tokens"] = min(params.get("min_tokens", 0), max_tokens)
     prompt = greedy.prompt(length, salt)
-    return Request(name, (prompt,), SamplingParams(**params), grammar, **fields)
+    return Request((prompt,), SamplingParams(**params), grammar, **fields, request_id=name)
 
 
 def load_as_on_a_gpu(path: Path, config: EngineConfig) -> LoadedModel:

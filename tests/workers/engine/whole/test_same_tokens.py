@@ -2,19 +2,20 @@
 requests, with a cache too small for all of them, and after a failover."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.cpu.test_decoder import engine_of, save, skip_without
 from workers.engine.cpu.library import load_library
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, LogprobParams, Request
-from workers.engine.sampling.params import SamplingParams
+from workers.engine.request import ChoiceDelta, Completion, Request
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 
@@ -44,18 +45,18 @@ def ask(seed: int, temperature: float, published: tuple[int, ...] = ()) -> Reque
     prompt = greedy.prompt(33) if seed % 3 == 0 else ()
     prompt += greedy.prompt(3 + seed, salt=seed)
     return Request(
-        f"{seed}",
         (prompt,),
         SamplingParams(max_tokens=TOKENS, temperature=temperature, seed=seed, ignore_eos=True),
         logprobs=(LogprobParams(),),
         published={0: published} if published else {},
+        request_id=f"{seed}",
     )
 
 
 def neighbours(count: int = 12) -> list[Request]:
     params = SamplingParams(max_tokens=TOKENS, temperature=1, top_p=0.9, seed=5, ignore_eos=True)
     return [
-        Request(f"neighbour {i}", (greedy.prompt(5 + 3 * i, salt=99 + i),), params)
+        Request((greedy.prompt(5 + 3 * i, salt=99 + i),), params, request_id=f"neighbour {i}")
         for i in range(count)
     ]
 
@@ -137,7 +138,7 @@ def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> N
     skip_without(dtype)
     params = SamplingParams(max_tokens=TOKENS, temperature=0, n=4, ignore_eos=True)
     wanted = (LogprobParams(),)
-    request = Request("four", (greedy.prompt(2),), params, logprobs=wanted)
+    request = Request((greedy.prompt(2),), params, logprobs=wanted, request_id="four")
     # With the 4 choices, a step has 33 rows, one more than the matrix kernels take at once.
     first, *_ = engine_of(path, dtype=dtype).generate([request, *neighbours(29)])
     assert len(first.choices) == 4

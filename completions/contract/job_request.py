@@ -1,0 +1,80 @@
+"""What a job asks of a worker: the type that the web tier makes, the job holds as JSON, and the
+engine takes. No torch."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field
+
+from completions.contract.sampling import (
+    MAX_LOGPROB_TOKEN_IDS,
+    MAX_TOP_LOGPROBS,
+    SamplingParams,
+)
+
+
+class LogprobParams(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which log probabilities a request wants for one prompt and its choices.
+
+    Each output token comes with its own log probability. The names are those of SGLang's API.
+    """
+
+    top_logprobs_num: int = 0
+    """How many of the likeliest tokens to return at each position."""
+    logprob_start_len: int = -1
+    """The position from which the prompt's tokens are scored too; if negative, none are."""
+    token_ids_logprob: tuple[int, ...] = ()
+    """Token ids whose log probabilities are returned at every position."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.top_logprobs_num <= MAX_TOP_LOGPROBS:
+            raise ValueError(f"top_logprobs_num is out of range: {self.top_logprobs_num}")
+        if len(self.token_ids_logprob) > MAX_LOGPROB_TOKEN_IDS:
+            raise ValueError(f"token_ids_logprob has more than {MAX_LOGPROB_TOKEN_IDS} ids")
+
+
+class JobRequest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One or more prompts, each completed ``sampling.n`` times.
+
+    Choice ``i * n + j`` is the ``j``-th choice of prompt ``i``. Hidden states, routed experts and
+    log probabilities need logits for every token, so a grammar's forced tokens then take a step
+    each.
+    """
+
+    prompts: tuple[tuple[int, ...], ...] = ()
+    """Token ids. Empty in SQL once the job has ended."""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    grammar: str | None = None
+    """A grammar in llguidance's own text format."""
+    priority: int = 0
+    """A larger one runs sooner."""
+    cache_salt: str = ""
+    """Requests share cached prefixes if organization, salt and adapter are equal."""
+    adapters: tuple[str | None, ...] | None = None
+    """One LoRA adapter of the model, or None, for each prompt. If None, no prompt uses one."""
+    return_hidden_states: bool = False
+    """Asks for each choice's last hidden state (see ``ChoiceDelta``)."""
+    return_routed_experts: bool = False
+    routed_experts_start_len: int = 0
+    """The position from which experts are returned."""
+    report_constraint: bool = False
+    """Asks for each choice's ``ChoiceDelta.effect``, if it has a grammar, and for
+    ``TokenLogprobs.forced`` in its log probabilities."""
+    logprobs: tuple[LogprobParams | None, ...] | None = None
+    """One entry for every prompt, or None."""
+
+
+_DECODER: Final = msgspec.json.Decoder(JobRequest)
+encode_job_request: Final = msgspec.json.Encoder().encode
+
+
+def decode_job_request(document: bytes) -> JobRequest:
+    """Return the request that a job holds as JSON. Raises ValueError, which names the field, for
+    what is not a request, or has a field that this version does not know."""
+    try:
+        request = _DECODER.decode(document)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+    if not request.prompts:
+        raise ValueError("the request has no prompts")
+    return request
