@@ -4,7 +4,6 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
-from unittest import TestCase
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -83,8 +82,8 @@ def draw_at_length(function: Callable[..., object], case: type | None = None) ->
     `case` is the class of a state machine's test, which has the settings.
     """
     length = settings.get_profile("long")
-    if case is not None and issubclass(case, TestCase):
-        machine: Any = case
+    machine: Any = case
+    if isinstance(getattr(machine, "settings", None), settings):  # Django's test cases have another
         machine.settings = settings(machine.settings, max_examples=length.max_examples)
         return
     with suppress(InvalidArgument):  # it has settings of its own, or has these already
