@@ -361,7 +361,7 @@ async def test_no_answered_body_waits_for_the_garbage_collector(live, settings):
 async def test_a_key_that_fills_the_queue_with_bytes_leaves_room_for_others(
     live, stranger, settings
 ):
-    settings.MAX_QUEUED_BYTES_PER_KEY = 1500
+    settings.MAX_QUEUED_BYTES_PER_KEY = 1000
     live.at_once = False
     assert (await live.post(background=True, prompt=[65] * 100)).status_code == 202
     refused = await live.post(background=True, prompt=[65] * 100)
@@ -372,14 +372,14 @@ async def test_a_key_that_fills_the_queue_with_bytes_leaves_room_for_others(
         "queue_full",
     )
     assert "this API key hold" in error["message"]
-    assert "at most 1500 may" in error["message"]
+    assert "at most 1000 may" in error["message"]
     assert int(refused.headers["Retry-After"]) >= 1
     live.http = Caller(stranger)
     assert (await live.post(background=True, prompt=[65] * 100)).status_code == 202
 
 
 async def test_a_queue_full_of_bytes_refuses_all(live, stranger, settings):
-    settings.MAX_QUEUED_BYTES = 2400
+    settings.MAX_QUEUED_BYTES = 1500
     live.at_once = False
     assert (await live.post(background=True, prompt=[65] * 100)).status_code == 202
     live.http = Caller(stranger)

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from completions.accounts.keys import Principal, Refusal
+from completions.contract.job_request import JobRequest
 from completions.delivery import enqueueing
 from project.server import gateway
 from project.server.gateway import Gateway
@@ -140,7 +141,7 @@ async def test_a_job_carries_the_id_of_its_request(served):
     async def application(scope, receive, send):
         prepared = SimpleNamespace(
             context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_dict=dict),
-            payload={},
+            job_request=JobRequest(),
             request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
         )
         principal = Principal(1, 2, "abc", (), None)

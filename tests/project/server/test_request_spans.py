@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from completions.accounts.keys import Principal
+from completions.contract.job_request import JobRequest
 from completions.delivery import enqueueing
 from completions.http import access_log
 from project.server.gateway import Gateway
@@ -60,7 +61,7 @@ async def test_it_is_a_child_of_the_clients_span_and_the_job_carries_it(spans, s
     def meanwhile():
         prepared = SimpleNamespace(
             context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_dict=dict),
-            payload={},
+            job_request=JobRequest(),
             request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
         )
         made.append(enqueueing.new_job(prepared, "sync", Principal(1, 2, "abc", (), None)))

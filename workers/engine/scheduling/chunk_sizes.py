@@ -83,8 +83,11 @@ class ChunkSizes:
         self, running: Iterable[Sequence], chunks: list[tuple[Sequence, int]], num_tokens: int
     ) -> StepRoom:
         """Return the room of a step that computes ``chunks`` and up to ``num_tokens`` more."""
-        waiting = (_PATIENCE[each.audience] for each in running if not each.is_starting)
-        limit = self._step_seconds * min(waiting, default=math.inf)
+        limit = math.inf
+        if self._step_seconds < math.inf:
+            # As is_starting, without its call: a step has many sequences.
+            audiences = {s.audience for s in running if s.num_computed >= s.num_at_start}
+            limit = self._step_seconds * min((_PATIENCE[a] for a in audiences), default=math.inf)
         work = measure_work(chunks)
         if limit < math.inf:
             limit = max(limit, _LEAST_STRETCH * self.times.expect(work))

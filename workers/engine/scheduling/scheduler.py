@@ -139,7 +139,7 @@ class Scheduler:
                 or num_tokens - sequence.num_computed != size
             ):
                 return None
-            if self._blocks.count_missing(sequence, num_tokens + 1) > 0:
+            if num_tokens >= len(sequence.block_ids) * self._blocks.block_size:
                 short.append(sequence)
         if len(short) > self._pool.num_free:
             return None

@@ -57,10 +57,16 @@ class StepWork(NamedTuple):
 
 def measure_work(chunks: Iterable[tuple[Sequence, int]]) -> StepWork:
     """Return the work of a step that has not advanced its sequences yet."""
-    work = StepWork()
-    for sequence, size in chunks:
-        work = work.add(sequence.num_computed, size)
-    return work
+    decoded = decoded_context = rows = rows_context = 0.0
+    for sequence, size in chunks:  # as StepWork.add, without its calls: a step has many sequences
+        context = size * (sequence.num_computed + (size - 1) / 2) / 1000
+        if size == 1:
+            decoded += 1
+            decoded_context += context
+        else:
+            rows += size
+            rows_context += context
+    return StepWork(1.0, decoded, decoded_context, rows, rows_context)
 
 
 class StepTimes:
