@@ -176,7 +176,12 @@ class Installation:
 
     def kill(self, name: str) -> None:
         """Kill one of its processes by SIGKILL; `up` starts another."""
-        os.kill(self.pid(name), signal.SIGKILL)
+        pid = self.pid(name)
+        while True:
+            try:
+                return os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:  # it was killed before, and `up` has not noticed yet
+                pid = self.pid(name, besides=pid)
 
     @cached_property
     def redis_url(self) -> str:
