@@ -1,1 +1,6 @@
-"""Measurements of the engine and of the service; each module runs with ``python -m``."""
+"""Benchmarks of Quire, in three kinds.
+
+``peers`` compares with other engines. ``engine``, ``service`` and ``web`` guard what documents
+promise: speed, latency, memory, fairness. ``studies`` answer questions about a design. `make bench`
+runs the first two kinds.
+"""

@@ -1,12 +1,12 @@
 """The host's share of a decode step on a GPU, counted in calls of functions, which no other load
-changes. ``benchmarks.engine.gpu_host`` measures it in milliseconds."""
+changes. ``benchmarks.studies.gpu_host`` measures it in milliseconds."""
 
 import sys
 from typing import Any
 
 import pytest
 
-from benchmarks.engine import gpu_host
+from benchmarks.studies import gpu_host
 from completions.contract.sampling import SamplingParams
 from workers.engine.request import Request
 

@@ -1,6 +1,6 @@
 """Compare dtypes: tokens per second by batch size. The engines take turns in one process.
 
-    python -m benchmarks.engine.dtypes [--model FOLDER] [--dtypes int8,bfloat16,float32]
+    python -m benchmarks.studies.dtypes [--model FOLDER] [--dtypes int8,bfloat16,float32]
 
 Every engine generates greedily from random prompts to the same length; the table gives medians.
 ``--passage FILE`` adds the loss of each engine on a text.

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from benchmarks.engine import forwards
+from benchmarks.studies import forwards
 
 
 @pytest.mark.parametrize("options", [["--batches", "1"], ["--new-tokens", "24,12"]])

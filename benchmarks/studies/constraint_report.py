@@ -1,6 +1,6 @@
 """What `meta_info.constraint` costs a request that asks for it, and one that does not.
 
-    python -m benchmarks.engine.constraint_report [--model FOLDER]
+    python -m benchmarks.studies.constraint_report [--model FOLDER]
 
 One engine runs the same constrained requests with and without the report, in turns; the first of
 the two changes from turn to turn. Figures are processor time. A cost is the median over turns of

@@ -1,7 +1,7 @@
 """The gaps between a stream's events while another client sends long texts without pause.
 
-    python -m benchmarks.web.tokenizing
-    python -m benchmarks.web.tokenizing --real 1
+    python -m benchmarks.studies.tokenizing
+    python -m benchmarks.studies.tokenizing --real 1
 
 One organization reads streams. Another one, in a process of its own, posts one kind of body again
 and again on `--connections` connections: texts and messages to be tokenized, ids to be turned into

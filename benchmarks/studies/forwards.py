@@ -1,6 +1,6 @@
 """Compare the C forward with the model's modules: tokens per second of one thread's CPU time.
 
-    python -m benchmarks.engine.forwards [--model FOLDER] [--dtype bfloat16]
+    python -m benchmarks.studies.forwards [--model FOLDER] [--dtype bfloat16]
         [--batches 1,8,32 --new-tokens 24,12,6]
 
 One engine takes turns with and without its C forward; the products of its modules are the same

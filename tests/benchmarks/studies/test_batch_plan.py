@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.engine.batch_plan import compare, shuffled_lines
+from benchmarks.studies.batch_plan import compare, shuffled_lines
 from tests.workers.engine.tiny_models import VOCAB_SIZE, save_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from benchmarks.service import autoscaling
+from benchmarks.studies import autoscaling
 from tests.acceptance.service import ROOT
 
 

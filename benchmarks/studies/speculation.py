@@ -1,6 +1,6 @@
 """The speedup from speculation: an engine with it against one without.
 
-    python -m benchmarks.engine.speculation [--model FOLDER]
+    python -m benchmarks.studies.speculation [--model FOLDER]
 
 Both engines take turns at the same requests in one process. Every turn has new prompts and seeds,
 so that no answer can be copied from an earlier turn. A ratio is the median over turns of the ratio

@@ -1,7 +1,7 @@
 """The benchmark of the host's share of a step: every kind of row, launched ahead."""
 
-from benchmarks.engine import gpu_host
-from benchmarks.engine.gpu_host import KINDS, make_engine, measure
+from benchmarks.studies import gpu_host
+from benchmarks.studies.gpu_host import KINDS, make_engine, measure
 
 
 def test_every_kind_of_row_is_measured(monkeypatch):

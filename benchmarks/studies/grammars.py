@@ -1,6 +1,6 @@
 """The cost of a constraint: of judging it, of compiling it, and of the mask of each token.
 
-    python -m benchmarks.engine.grammars [--model FOLDER]
+    python -m benchmarks.studies.grammars [--model FOLDER]
 
 Walks matching texts token by token; before each token, the mask over the whole vocabulary is
 computed. Every pass has its own matcher, so that nothing stays cached. Figures are CPU time of one

@@ -1,6 +1,6 @@
 """Time the C forward's products with weights that no cache holds, of each dtype by turns.
 
-    python -m benchmarks.engine.products [--dtypes bfloat16,int8,int4] [--rows 1,8,32,64,128,512]
+    python -m benchmarks.studies.products [--dtypes bfloat16,int8,int4] [--rows 1,8,32,64,128,512]
         [--inputs 576 --outputs 3072 --copies 48 --threads 1 --repeats 20]
 
 Weights are as large as SmolLM2-135M's gate and up. Prints the fastest microseconds of a product,

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from benchmarks.engine import prefix
+from benchmarks.studies import prefix
 from tests.workers.engine import tiny_models
 
 ARGS = Namespace(requests=3, prefix_tokens=32, own_tokens=8)

@@ -1,6 +1,6 @@
 """How many engine workers an autoscaler runs, by the metric that it follows: a simulation.
 
-    python -m benchmarks.service.autoscaling [--plot OUT.svg]
+    python -m benchmarks.studies.autoscaling [--plot OUT.svg]
 
 The autoscaler is Kubernetes' HorizontalPodAutoscaler with the settings of
 ``deploy/kubernetes/components/keda``: it decides every 15 s with a tolerance of a tenth, adds pods

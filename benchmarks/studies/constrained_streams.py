@@ -1,6 +1,6 @@
 """Streams under a constraint beside free ones: how much longer a token takes.
 
-    python -m benchmarks.engine.constrained_streams [--model FOLDER]
+    python -m benchmarks.studies.constrained_streams [--model FOLDER]
 
 One engine runs as many streams of each kind, in turns; the order changes from turn to turn. All
 draw at temperature 1 from random prompts. A ratio is the median over turns of the ratio within a

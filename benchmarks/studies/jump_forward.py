@@ -1,6 +1,6 @@
 """The cost of tokens that a grammar forces, and the time that jump-forward saves.
 
-    python -m benchmarks.engine.jump_forward [--model FOLDER]
+    python -m benchmarks.studies.jump_forward [--model FOLDER]
 
 Two engines, with and without jump-forward, take turns at the same requests. The first table
 compares a forced token with a free one, in texts of the same length. The second counts whole

@@ -1,6 +1,6 @@
 """The host's share of a decode step on a GPU, measured without one: the forward pass is a stub.
 
-    python -m benchmarks.engine.gpu_host [--rows 1,64,256]
+    python -m benchmarks.studies.gpu_host [--rows 1,64,256]
 
 Everything that the engine does for a step runs as on a GPU, but over CPU tensors: scheduling,
 tables, sampling and appending. Only CPU time counts, so other load matters little. "arithmetic" is

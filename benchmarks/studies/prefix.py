@@ -1,6 +1,6 @@
 """What a shared prefix saves: requests with the same prefix against as many with different ones.
 
-    python -m benchmarks.engine.prefix [--model FOLDER]
+    python -m benchmarks.studies.prefix [--model FOLDER]
 
 One engine runs both in alternation, each round with new tokens, so that nothing is cached when a
 round begins. Figures are medians.

@@ -1,6 +1,6 @@
 """The cost of admitting a job: one script in Redis that checks every limit and stores the job.
 
-    python -m benchmarks.web.admission
+    python -m benchmarks.studies.admission
 
 It uses a private Valkey, one asynchronous client as in a web process, prompts of 512 tokens, and a
 key without limits or with all of them: rates, concurrency, and budgets in tokens and money for the

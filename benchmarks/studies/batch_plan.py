@@ -1,6 +1,6 @@
 """The prompt tokens that the planned order of a batch's lines saves, predicted and measured.
 
-    python -m benchmarks.engine.batch_plan [--model FOLDER]
+    python -m benchmarks.studies.batch_plan [--model FOLDER]
 
 Shuffled lines with a few prefixes run on one engine whose KV cache holds less than all prefixes:
 first in the order of the file, then in the order that `completions.batches.planning` chooses. The
