@@ -35,7 +35,7 @@ PREFIX = "bench:"
 PLENTY = 10**12
 KEY, ORGANIZATION = 1, 2
 LIMITED = Limits(
-    10**6, 10**9, 10**6,
+    {"requests": 10**6, "tokens": 10**9}, 10**6,
     Budget(PLENTY, PLENTY, PLENTY, PLENTY), Budget(PLENTY, PLENTY, PLENTY, PLENTY),
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
+from completions.contract.limits import RATES
 from completions.jobs.limits import UNLIMITED, Budget, Limits
 from completions.models import ApiKey, Role, Scope
 from completions.models.organizations import Budgets
@@ -131,13 +132,8 @@ def digest(secret: str, pepper: str) -> str:
 
 
 def read_limits(key: ApiKey) -> Limits:
-    return Limits(
-        key.requests_per_minute,
-        key.tokens_per_minute,
-        key.max_concurrency,
-        read_budget(key),
-        read_budget(key.organization),
-    )
+    rates = {rate.name: limit for rate in RATES if (limit := getattr(key, rate.column)) is not None}
+    return Limits(rates, key.max_concurrency, read_budget(key), read_budget(key.organization))
 
 
 def read_budget(owner: Budgets) -> Budget:

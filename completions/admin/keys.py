@@ -37,6 +37,7 @@ from completions.admin.display import (
     make_two_lines,
 )
 from completions.catalog import model_files
+from completions.contract.limits import LIMITS
 from completions.models import ApiKey, Scope
 from completions.models.organizations import (
     BUDGETS,
@@ -116,13 +117,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         ("Access", ["role", "scopes", "allowed_models", "allowed_networks", "expires_at"]),
         (
             "Limits",
-            [
-                "requests_per_minute",
-                "tokens_per_minute",
-                "max_concurrency",
-                "default_priority",
-                "max_priority",
-            ],
+            [*(limit.column for limit in LIMITS), "default_priority", "max_priority"],
         ),
         ("Budgets", BUDGETS),
     )
@@ -176,9 +171,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     @admin.display(description="Limits")
     def limits(self, key: ApiKey) -> SafeString:
         labels = (
-            (key.requests_per_minute, "req/min"),
-            (key.tokens_per_minute, "tok/min"),
-            (key.max_concurrency, "at once"),
+            *((getattr(key, limit.column), limit.unit) for limit in LIMITS),
             (key.daily_token_budget, "tok/day"),
             (key.monthly_token_budget, "tok/month"),
         )

@@ -5,12 +5,15 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 DTYPES = ("bfloat16", "float16", "float32", "int8", "int4")
 PENALTY_SCOPES = ("output", "all")
 JSON_WHITESPACES = ("compact", "flexible")
-TOOL_FORMAT_NAMES = ("hermes", "llama3", "glm")
+_TOOL_FORMATS = Path(__file__).parents[1] / "chat" / "tool_formats"
+TOOL_FORMAT_NAMES = tuple(sorted(module.name for module in iter_modules([str(_TOOL_FORMATS)])))
+"""The names of the modules there, which workers do not load."""
 CPU_SLOTS = 64
 """The default of `max_num_seqs` on a CPU."""
 PRICED = ("prompt", "cached_prompt", "completion")

@@ -6,8 +6,8 @@ from typing import Any
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.forms import simplify, write_calls_in_text
-from completions.chat.json_calls import HERMES
 from completions.chat.template import ChatTemplateError
+from completions.chat.tool_formats import hermes
 from completions.chat.tools import Tool, ToolFormat
 
 
@@ -26,7 +26,7 @@ def render_prompt(
     """
     source = model.chat_template or ""
     knows_tools = "tools" in template.find_variables(source)
-    write = (tool_format or HERMES).write
+    write = (tool_format or hermes.FORMAT).write
     if knows_tools and "tool_calls" in source:
         messages = _make_texts(messages)
     else:

@@ -11,6 +11,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
+from completions.contract.limits import LIMITS
+
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
 
@@ -185,15 +187,10 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "This Idempotency-Key was used for another request. Use a new one for each request.",
     ),
     # 429: limits. The error's type, as with OpenAI, names what is limited.
-    "request_rate_exceeded": _make_limit_error(
-        "requests", "This API key sends too many requests per minute.", code="rate_limit_exceeded"
-    ),
-    "token_rate_exceeded": _make_limit_error(
-        "tokens", "This API key uses too many tokens per minute.", code="rate_limit_exceeded"
-    ),
-    "concurrency_limit_exceeded": _make_limit_error(
-        "requests", "This API key has too many requests running."
-    ),
+    **{
+        limit.error: _make_limit_error(limit.error_type, limit.summary, code=limit.error_code)
+        for limit in LIMITS
+    },
     "batch_limit_exceeded": _make_limit_error(
         "requests", "Your organization has too many batch lines waiting.", _make_retry_after(60)
     ),

@@ -63,6 +63,24 @@ class JobRequest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     logprobs: tuple[LogprobParams | None, ...] | None = None
     """One entry for every prompt, or None."""
 
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    @property
+    def num_sequences(self) -> int:
+        """How many outputs it computes: each prompt's choices, or candidates of `best_of`."""
+        return self.sampling.num_candidates * len(self.prompts)
+
+    @property
+    def max_completion_tokens(self) -> int:
+        return self.num_sequences * self.sampling.max_tokens
+
+    @property
+    def max_total_tokens(self) -> int:
+        """The most tokens that it can use: every prompt once, every choice at its longest."""
+        return self.prompt_tokens + self.max_completion_tokens
+
 
 _DECODER: Final = msgspec.json.Decoder(JobRequest)
 encode_job_request: Final = msgspec.json.Encoder().encode

@@ -188,7 +188,7 @@ def _make_refusal(here: runtime.Runtime, error: Exception, job: NewJob) -> APIEr
         message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
         return APIError("invalid_value", message, "rid")
     if isinstance(error, LimitReachedError):
-        return rate_limits.refuse_limit(error, job.limits, job.max_total_tokens)
+        return rate_limits.refuse_limit(error, job.limits, job.request)
     if isinstance(error, BudgetReachedError):
         return rate_limits.refuse_budget(error, job)
     if isinstance(error, KeyQueueFullError):

@@ -7,10 +7,11 @@ import math
 
 from completions.accounts.keys import Principal
 from completions.contract.error_codes import NEVER
+from completions.contract.job_request import JobRequest
+from completions.contract.limits import LIMITS, RATES, Rate
 from completions.exceptions import APIError
 from completions.http import runtime
 from completions.jobs.limits import (
-    Allowance,
     BudgetReachedError,
     ByteBounds,
     BytesFullError,
@@ -21,57 +22,43 @@ from completions.jobs.limits import (
 from completions.jobs.record import NewJob
 from completions.models.usage import NANOS
 
-_TOO_MANY = {
-    "requests": (
-        "request_rate_exceeded",
-        "requests_per_minute",
-        "This API key may send {limit} requests per minute.",
-    ),
-    "tokens": (
-        "token_rate_exceeded",
-        "tokens_per_minute",
-        "This API key may use {limit} tokens per minute, and this request can use {asked}.",
-    ),
-    "concurrency": (
-        "concurrency_limit_exceeded",
-        "max_concurrency",
-        "This API key may have {limit} requests running at a time.",
-    ),
-}
-"""The error, the field of Limits and the message for each limit."""
+_KINDS = {limit.name: limit for limit in LIMITS}
 
 
 async def count_request(principal: Principal) -> dict[str, str]:
     """Count a request toward the key's requests per minute before work that no job pays for.
     Returns the headers about its limits. Raises APIError."""
-    if principal.limits.requests_per_minute is None:
+    if not any(rate.is_counted_early and rate.name in principal.limits.rates for rate in RATES):
         return {}
     here = await runtime.get_runtime()
     try:
         remaining = await here.submission.count_request(principal.key_id, principal.limits)
     except LimitReachedError as error:
-        raise refuse_limit(error, principal.limits, 0) from error
+        raise refuse_limit(error, principal.limits) from error
     return make_headers(remaining)
 
 
 def make_headers(remaining: Remaining) -> dict[str, str]:
     """Return the `x-ratelimit-*` headers for the key's limits."""
     headers = {}
-    for name in ("requests", "tokens"):
-        allowance: Allowance | None = getattr(remaining, name)
-        if allowance is not None:
-            headers[f"x-ratelimit-limit-{name}"] = str(allowance.limit)
-            headers[f"x-ratelimit-remaining-{name}"] = str(allowance.remaining)
-            headers[f"x-ratelimit-reset-{name}"] = format_duration(allowance.seconds_to_full)
+    for name, allowance in remaining.items():
+        headers[f"x-ratelimit-limit-{name}"] = str(allowance.limit)
+        headers[f"x-ratelimit-remaining-{name}"] = str(allowance.remaining)
+        headers[f"x-ratelimit-reset-{name}"] = format_duration(allowance.seconds_to_full)
     return headers
 
 
-def refuse_limit(reached: LimitReachedError, limits: Limits, max_total_tokens: int) -> APIError:
-    """Return the error for a request that can use up to `max_total_tokens` tokens."""
-    name, field, message = _TOO_MANY[reached.limit]
-    limit = getattr(limits, field)
-    message = message.format(limit=limit, asked=max_total_tokens)
-    never = reached.limit == "tokens" and limit is not None and max_total_tokens > limit
+def refuse_limit(
+    reached: LimitReachedError, limits: Limits, request: JobRequest | None = None
+) -> APIError:
+    """Return the error for a request that reaches a limit, as a job or before it is one."""
+    kind = _KINDS[reached.limit]
+    limit, asked = limits.max_concurrency, 0
+    if isinstance(kind, Rate):
+        limit = limits.rates[kind.name]
+        asked = kind.measure(request) if request is not None else 0
+    message = kind.message.format(limit=limit, asked=asked)
+    never = limit is not None and asked > limit
     advice = " Shorten the prompt, lower max_tokens or n, or ask your administrator for more."
     wait = f" Retry in {format_duration(reached.retry_after)}."
     retry = (
@@ -83,7 +70,7 @@ def refuse_limit(reached: LimitReachedError, limits: Limits, max_total_tokens: i
         }
     )
     headers = {**make_headers(reached.remaining), **retry}
-    return APIError(name, message + (advice if never else wait), headers=headers)
+    return APIError(kind.error, message + (advice if never else wait), headers=headers)
 
 
 _BUDGETS = {

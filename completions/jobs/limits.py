@@ -1,8 +1,8 @@
 """Bounds of the queue, limits of API keys and what is left of them; `lua/shared/` keeps count."""
 
 import sys
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 MINUTE = 60.0
 
@@ -76,8 +76,6 @@ class BytesFullError(QueueFullError):
 
 # API keys ----------------------------------------------------------------------------------------
 
-LimitName = Literal["requests", "tokens", "concurrency"]
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -100,10 +98,10 @@ UNBUDGETED = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one API key; None is unlimited."""
+    """Limits of one API key."""
 
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
+    rates: Mapping[str, int] = field(default_factory=dict)
+    """By the names of RATES (`contract/limits.py`), without those that are unlimited."""
     max_concurrency: int | None = None
     """Blocking requests, streams and background jobs at a time; lines of batches do not count."""
     budget: Budget = UNBUDGETED
@@ -112,7 +110,7 @@ class Limits:
 
     def without_rates(self) -> "Limits":
         """Return the limits of jobs that can wait: rates do not apply to them."""
-        return replace(self, requests_per_minute=None, tokens_per_minute=None)
+        return replace(self, rates={})
 
 
 UNLIMITED = Limits()
@@ -130,26 +128,16 @@ class Allowance:
         return (self.limit - self.remaining) * MINUTE / self.limit
 
 
-@dataclass(frozen=True, slots=True)
-class Remaining:
-    """What a key has left of each limit; None if it has no such limit."""
-
-    requests: Allowance | None = None
-    tokens: Allowance | None = None
-
-    @classmethod
-    def from_reply(cls, limits: Limits, requests: float, tokens: float) -> "Remaining":
-        limited = (limits.requests_per_minute, requests), (limits.tokens_per_minute, tokens)
-        return cls(
-            *(Allowance(most, max(0, int(left))) if most else None for most, left in limited)
-        )
+Remaining = dict[str, Allowance]
+"""What a key has left of each of its rates."""
 
 
 @dataclass(eq=False)
 class LimitReachedError(Exception):
     """The key has reached a limit; the job fits in `retry_after` seconds."""
 
-    limit: LimitName
+    limit: str
+    """A name of LIMITS."""
     remaining: Remaining
     retry_after: float
 

@@ -130,27 +130,21 @@ class NewJob:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(map(len, self.request.prompts))
+        return self.request.prompt_tokens
 
     @property
     def max_total_tokens(self) -> int:
-        """The most tokens that it can use: every prompt once, every choice at its longest."""
-        return self.prompt_tokens + self._max_completion_tokens
+        return self.request.max_total_tokens
 
     @property
     def max_cost(self) -> int:
         prompt, cached, completion = self.prices or (0, 0, 0)
         most_of_prompt = self.prompt_tokens * max(prompt, cached)
-        return math.ceil(most_of_prompt + self._max_completion_tokens * completion)
+        return math.ceil(most_of_prompt + self.request.max_completion_tokens * completion)
 
     @property
     def sequences(self) -> int:
-        """How many outputs it computes: each prompt's choices, or candidates of `best_of`."""
-        return self.request.sampling.num_candidates * len(self.request.prompts)
-
-    @property
-    def _max_completion_tokens(self) -> int:
-        return self.sequences * self.request.sampling.max_tokens
+        return self.request.num_sequences
 
     @property
     def adapter(self) -> str:

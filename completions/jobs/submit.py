@@ -4,18 +4,20 @@ lease."""
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import orjson
 
+from completions.contract.job_request import JobRequest
+from completions.contract.limits import RATES, REFUNDED
 from completions.jobs.connection import COMMAND_TIMEOUT, Bounded, DedicatedConnection
 from completions.jobs.limits import (
     UNBOUNDED,
+    Allowance,
     Bounds,
     BudgetReachedError,
     BytesFullError,
     KeyQueueFullError,
-    LimitName,
     LimitReachedError,
     Limits,
     QueueFullError,
@@ -44,6 +46,7 @@ class ModelUnservedError(Exception):
     """No worker serves the model, and the client does not wait for one."""
 
 
+_RATES = {rate.name: rate for rate in RATES}
 _REFUSALS = {
     "full": QueueFullError,
     "crowded": KeyQueueFullError,
@@ -92,13 +95,13 @@ class Submission:
         if verdict in _REFUSALS:
             raise _REFUSALS[verdict]
         if verdict == "exists":  # the first reply was lost on its way
-            return Remaining()
+            return {}
         return _read_remaining(job.limits, verdict, reply)
 
     async def count_request(self, api_key_id: int, limits: Limits) -> Remaining:
         """Count a request before it is checked at length, or one that makes no job. Returns what
         the API key has left. Raises LimitReachedError."""
-        args = [api_key_id, orjson.dumps(_rates(limits))]
+        args = [api_key_id, orjson.dumps(_make_rates(limits, None, False))]
         reply = await self._batcher.do(("count_request", args))
         return _read_remaining(limits, reply[0].decode(), reply)
 
@@ -185,17 +188,29 @@ def _read_verdict(reply: list[bytes]) -> str:
 
 def _read_remaining(limits: Limits, verdict: str, reply: list[bytes]) -> Remaining:
     """Read what a reply says is left. Raises LimitReachedError."""
-    requests, tokens, retry_after = map(float, reply[1:])
-    remaining = Remaining.from_reply(limits, requests, tokens)
+    retry_after, *left = map(float, reply[1:])
+    limited = zip(limits.rates.items(), left, strict=True)
+    remaining = {name: Allowance(most, max(0, int(rest))) for (name, most), rest in limited}
     if verdict != "ok":
-        raise LimitReachedError(cast("LimitName", verdict), remaining, retry_after)
+        raise LimitReachedError(verdict, remaining, retry_after)
     return remaining
 
 
-def _rates(limits: Limits) -> list[int]:
-    """Return the rates in the form that the scripts read."""
-    rates = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
-    return [rate or 0 for rate in rates]
+def _make_rates(
+    limits: Limits, request: JobRequest | None, is_counted: bool
+) -> list[tuple[str, int, int]]:
+    """Return name, limit and what the request takes of each rate, as the scripts read them.
+    `request` is None before there is a job; `is_counted` says that it was counted then."""
+    return [
+        (name, most, _measure(name, request, is_counted)) for name, most in limits.rates.items()
+    ]
+
+
+def _measure(name: str, request: JobRequest | None, is_counted: bool) -> int:
+    rate = _RATES[name]
+    if request is None:
+        return int(rate.is_counted_early)
+    return 0 if is_counted and rate.is_counted_early else rate.measure(request)
 
 
 def _submit_args(
@@ -229,9 +244,9 @@ def _submit_args(
         "check_after": check_after,
         "patience": patience,
         "seconds": seconds,
-        "limits": _rates(limits),
+        "rates": _make_rates(limits, job.request, job.is_counted),
+        "places": limits.max_concurrency or 0,
         "is_admitted": is_admitted,
-        "requests": 0 if job.is_counted else 1,
         "tokens": job.max_total_tokens,
         "cost": job.max_cost,
         "budgets": [limits.budget.as_list(), limits.organization_budget.as_list()],
@@ -239,6 +254,8 @@ def _submit_args(
         "web_lease": WEB_LEASE,
         "queue": message.queue,
     }
+    if REFUNDED in limits.rates:
+        terms["reserved"] = job.max_total_tokens
     if job.kind != "batch":
         terms["lease"] = seconds + LEASE_MARGIN
     return [orjson.dumps(terms), message.payload, *job.record_fields(web_id)]

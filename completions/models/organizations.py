@@ -175,9 +175,7 @@ class ApiKey(Budgets):
         validators=[validate_networks],
         help_text="Addresses or CIDR networks that may use the key; empty for all.",
     )
-    # A limit is also a field of Limits (jobs/limits.py). read_limits (accounts/keys.py) fills it,
-    # jobs/submit.py sends it, limits.lua counts it, delivery/rate_limits.py reports it, and
-    # admin/keys.py and create_api_key set it.
+    # The next three are limits: each has a row in contract/limits.py.
     requests_per_minute = _limit("Empty for no limit.")
     tokens_per_minute = _limit(
         "Prompt plus completion; reserved at the start, the rest is returned at the end."

@@ -7,16 +7,17 @@
 --   check_after                             seconds until the reconciler's first look
 --   patience                                seconds since a worker last served the model; 0: any
 --   seconds                                 until its deadline
---   limits                                  requests per minute, tokens per minute, places; 0: none
+--   rates                                   name, limit and what it takes of each rate that is limited
+--   places                                  how many jobs of its API key may run; 0: any
+--   reserved                                tokens that it takes of a rate and that its end gives back; absent: none
 --   is_admitted                             whether the limits were checked before: of them, it takes a place only
 --   lease                                   seconds after which its place is free at the latest; absent if it needs none
---   requests                                1, or 0 if count_request.lua has counted the request
 --   tokens, cost                            the most that it can use
 --   budgets                                 four per scope, see shared/budgets.lua; negative: none
 --   web, web_lease                          the web process that waits for it or '', seconds of its lease
 --   queue                                   the list of the message without prefix, or '' for no message
--- Returns {verdict, requests left, tokens left, seconds until it fits}; the verdict is ok, full, crowded (with jobs of its
--- own API key), unserved, exists, requests, tokens or concurrency. Or {'bytes', scope, bytes that it holds}. Or
+-- Returns {verdict, seconds until it fits, what is left of each rate}; the verdict is ok, full, crowded (with jobs of its
+-- own API key), unserved, exists, a rate or concurrency. Or {'bytes', scope, bytes that it holds}. Or
 -- {'budget', scope, budget, used}; the budget is 'unseeded' if the scope's spending is unknown.
 local job = cjson.decode(ARGV[1])
 local id, kind = job.id, job.kind
@@ -44,12 +45,11 @@ if heavy then return {'bytes', heavy, whole(bytes_held)} end
 local scopes = {'k' .. job.api_key_id, 'o' .. job.organization_id}
 local scope, found, used = within_budgets(scopes, job.budgets, job.tokens, job.cost, at)
 if scope ~= 'ok' then return {'budget', scope, found, whole(used)} end
-local verdict, requests_left, tokens_left, wait = 'ok', 0, 0, 0
+local verdict, rest, wait = 'ok', {}, 0
 if job.is_admitted then
-  take_place_again(job.api_key_id, id, job.limits[3], job.lease, at)
+  take_place_again(job.api_key_id, id, job.places, job.lease, at)
 else
-  verdict, requests_left, tokens_left, wait =
-    admit(job.api_key_id, id, job.limits, job.requests, job.tokens, job.lease, at)
+  verdict, rest, wait = admit(job.api_key_id, id, job.rates, job.places, job.lease, at)
 end
 if verdict == 'ok' then
   local deadline = at + job.seconds
@@ -58,7 +58,7 @@ if verdict == 'ok' then
     REDIS.organization_id, job.organization_id, 'deadline', tostring(deadline), 'bytes', job.size, 'level', job.level,
     'sequences', job.sequences, unpack(ARGV, 3))
   add_bytes(sized, sums, job.size)
-  if job.limits[2] > 0 then redis.call('HSET', job_key(id), 'reserved', job.tokens) end
+  if job.reserved then redis.call('HSET', job_key(id), 'reserved', job.reserved) end
   local held = hold(found, job.tokens, job.cost)
   if held then redis.call('HSET', job_key(id), 'held', held) end
   redis.call('ZADD', prefix .. 'open', at + job.check_after, id)
@@ -72,4 +72,4 @@ if verdict == 'ok' then
   end
   if job.queue ~= '' then redis.call('LPUSH', prefix .. job.queue, ARGV[2]) end
 end
-return {verdict, tostring(requests_left), tostring(tokens_left), tostring(wait)}
+return tell(verdict, rest, wait)

@@ -14,6 +14,7 @@ from django.utils import timezone
 from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.catalog import model_files
+from completions.contract.limits import LIMITS
 from completions.models import ApiKey, Role, Scope
 from completions.models.organizations import all_scopes
 
@@ -42,9 +43,7 @@ def _money(text: str) -> Decimal:
 
 _count = _integer(1, 2**31 - 1)
 _LIMITS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
-    ("--rpm", "requests_per_minute", _count, "requests per minute"),
-    ("--tpm", "tokens_per_minute", _count, "tokens per minute"),
-    ("--max-concurrency", "max_concurrency", _count, "calls, streams, background jobs at a time"),
+    *((limit.option, limit.column, _count, limit.help) for limit in LIMITS),
     ("--daily-token-budget", "daily_token_budget", _count, "tokens per day (UTC)"),
     ("--monthly-token-budget", "monthly_token_budget", _count, "tokens per month (UTC)"),
     ("--daily-cost-budget", "daily_cost_budget", _money, "cost per day, see models.toml"),

@@ -50,7 +50,7 @@ from tests.completions.jobs.life_cycle_workers import WEBS, Workers, picks, seve
 pytestmark = pytest.mark.integration
 
 LIMITS = Limits(
-    tokens_per_minute=TOKENS_PER_MINUTE,
+    rates={"tokens": TOKENS_PER_MINUTE},
     max_concurrency=PLACES,
     budget=Budget(monthly_tokens=MONTHLY_TOKENS),
     organization_budget=Budget(monthly_cost=10**9),

@@ -8,7 +8,7 @@ import pytest
 from completions.jobs.connection import connect_async
 from completions.jobs.events import Usage
 from completions.jobs.execute import Ending
-from completions.jobs.limits import Allowance, LimitReachedError, Limits, Remaining
+from completions.jobs.limits import Allowance, LimitReachedError, Limits
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
@@ -30,42 +30,43 @@ async def test_no_more_requests_than_the_limit_from_two_processes(valkey) -> Non
     processes = [
         Submission(JobStore(client, PREFIX), f"web-{i}") for i, client in enumerate(clients)
     ]
-    limits = Limits(requests_per_minute=50)
+    limits = Limits({"requests": 50})
     began = time.monotonic()
     calls = [processes[i % 2].submit(limited_job(f"j{i}", limits)) for i in range(200)]
     replies = await asyncio.gather(*calls, return_exceptions=True)
     refilled = (time.monotonic() - began) * 50 / 60
-    admitted = sum(isinstance(reply, Remaining) for reply in replies)
+    admitted = sum(isinstance(reply, dict) for reply in replies)
     assert 50 <= admitted <= 50 + refilled
-    assert {type(reply) for reply in replies} == {Remaining, LimitReachedError}
+    assert {type(reply) for reply in replies} == {dict, LimitReachedError}
     for client in clients:
         await client.aclose()
 
 
 @pytest.mark.usefixtures("worker")
 async def test_submitting_returns_what_is_left(submission) -> None:
-    limits = Limits(requests_per_minute=3, tokens_per_minute=25)
+    limits = Limits({"requests": 3, "tokens": 25})
     remaining = await submission.submit(limited_job("a", limits))
-    assert remaining == Remaining(Allowance(3, 2), Allowance(25, 15))  # 2 + 2 * 4 tokens
-    assert remaining.requests.seconds_to_full == 20
+    left_tokens = 15  # 25 less 2 + 2 * 4
+    assert remaining == {"requests": Allowance(3, 2), "tokens": Allowance(25, left_tokens)}
+    assert remaining["requests"].seconds_to_full == 20
     await submission.submit(limited_job("b", limits))
     error = await refused(submission, limited_job("c", limits))
     assert error.limit == "tokens"
     assert 0 < error.retry_after <= 12.0  # five tokens are missing
-    assert error.remaining.requests == Allowance(3, 1)  # a refusal takes nothing
+    assert error.remaining["requests"] == Allowance(3, 1)  # a refusal takes nothing
 
 
 @pytest.mark.usefixtures("worker")
 async def test_a_request_without_a_job_counts_once(submission) -> None:
-    limits = Limits(requests_per_minute=3, tokens_per_minute=10, max_concurrency=1)
+    limits = Limits({"requests": 3, "tokens": 10}, max_concurrency=1)
     remaining = await submission.count_request(8, limits)
-    assert remaining == Remaining(Allowance(3, 2), Allowance(10, 10))
+    assert remaining == {"requests": Allowance(3, 2), "tokens": Allowance(10, 10)}
     counted = limited_job("a", limits, is_counted=True)
     remaining = await submission.submit(counted)
-    assert remaining == Remaining(Allowance(3, 2), Allowance(10, 0))
+    assert remaining == {"requests": Allowance(3, 2), "tokens": Allowance(10, 0)}
     for left in (1, 0):  # neither tokens nor places are missing
         remaining = await submission.count_request(8, limits)
-        assert remaining == Remaining(Allowance(3, left), Allowance(10, 0))
+        assert remaining == {"requests": Allowance(3, left), "tokens": Allowance(10, 0)}
     with pytest.raises(LimitReachedError) as caught:
         await submission.count_request(8, limits)
     assert caught.value.limit == "requests"
@@ -74,31 +75,31 @@ async def test_a_request_without_a_job_counts_once(submission) -> None:
 
 @pytest.mark.usefixtures("worker")
 async def test_a_counted_request_is_admitted_without_requests_left(submission) -> None:
-    limits = Limits(requests_per_minute=1)
+    limits = Limits({"requests": 1})
     await submission.count_request(8, limits)
     await submission.submit(limited_job("a", limits, is_counted=True))
 
 
 @pytest.mark.usefixtures("worker")
 async def test_keys_do_not_share(submission) -> None:
-    limits = Limits(requests_per_minute=1, max_concurrency=1)
+    limits = Limits({"requests": 1}, max_concurrency=1)
     await submission.submit(limited_job("a", limits))
     await submission.submit(limited_job("b", limits, api_key_id=9))
     assert (await refused(submission, limited_job("c", limits))).limit == "requests"
 
 
 async def test_tokens_that_were_not_used_come_back(submission, worker) -> None:
-    limits = Limits(tokens_per_minute=15)
+    limits = Limits({"tokens": 15})
     await submission.submit(limited_job("a", limits))
     assert (await refused(submission, limited_job("b", limits))).limit == "tokens"
     (claim,) = worker.claim(["a"])
     worker.publish([], [Ending("a", claim.attempt, 1, "completed", None, Usage(2, 3, 0))])
     remaining = await submission.submit(limited_job("b", limits))
-    assert remaining.tokens == Allowance(15, 0)  # 15 - 5 - 10
+    assert remaining["tokens"] == Allowance(15, 0)  # 15 - 5 - 10
 
 
 async def test_a_cancelled_job_costs_no_tokens(submission, worker) -> None:
-    limits = Limits(tokens_per_minute=10)
+    limits = Limits({"tokens": 10})
     for name in ("a", "b", "c"):
         await submission.submit(limited_job(name, limits))
         await submission.cancel(name)
@@ -152,11 +153,11 @@ async def test_a_wrong_clock_of_the_web_host_frees_no_place(
 
 @pytest.mark.usefixtures("worker")
 async def test_a_limit_that_was_lifted_starts_full(submission) -> None:
-    both = Limits(requests_per_minute=1, tokens_per_minute=100)
+    both = Limits({"requests": 1, "tokens": 100})
     await submission.submit(limited_job("a", both))
-    await submission.submit(limited_job("b", Limits(tokens_per_minute=100)))
+    await submission.submit(limited_job("b", Limits({"tokens": 100})))
     remaining = await submission.submit(limited_job("c", both))
-    assert remaining.requests == Allowance(1, 0)
+    assert remaining["requests"] == Allowance(1, 0)
 
 
 async def test_keys_without_limits_leave_nothing(submission, worker, redis_client) -> None:
@@ -166,7 +167,7 @@ async def test_keys_without_limits_leave_nothing(submission, worker, redis_clien
 
 
 async def test_buckets_expire(submission, worker, redis_client) -> None:
-    limits = Limits(requests_per_minute=5, max_concurrency=1)
+    limits = Limits({"requests": 5}, max_concurrency=1)
     await submission.submit(limited_job("a", limits))
     assert 0 < redis_client.ttl(f"{PREFIX}limits:8") <= 300
     assert 0 < redis_client.ttl(f"{PREFIX}busy:8") <= 60 + 60 + 301

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from completions.chat.grammar import ToolCalls, make_answer_constraint
-from completions.chat.json_calls import HERMES
+from completions.chat.tool_formats.hermes import FORMAT as HERMES
 from completions.chat.tools import Tool, ToolCall, ToolChoice
 from completions.grammars import Constraint
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from completions.chat.grammar import ToolCalls, make_answer_constraint
-from completions.chat.json_calls import HERMES
+from completions.chat.tool_formats.hermes import FORMAT as HERMES
 from completions.chat.tools import Tool, ToolChoice
 from completions.grammars import Constraint, ValidationRequest
 from completions.grammars.validation.ordinary import is_ordinary

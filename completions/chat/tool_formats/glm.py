@@ -42,7 +42,7 @@ class GlmFormat(ToolFormat):
         return GlmParser({tool.name: tool.parameters or {} for tool in tools})
 
 
-GLM = GlmFormat(
+FORMAT = GlmFormat(
     name="glm",
     opening=_OPENING,
     closing=_CLOSING,
