@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from completions.jobs.events import EncodedChoice, JobError
+from workers.engine.core.request import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import EngineError, GrammarError
-from workers.engine.request import ChoiceDelta, TokenLogprobs
 
 
 def encode_choice(delta: ChoiceDelta) -> EncodedChoice:

@@ -125,7 +125,7 @@ def sizes(entry: ModelEntry, device_type: str) -> tuple[int, int]:
 
 def _device_type(name: str) -> str:
     """Return `cpu` or `cuda`. Raises ValueError for an absent GPU."""
-    from workers.engine.model.device import resolve_device
+    from workers.engine.backends.device import resolve_device
 
     return resolve_device(name).type
 

@@ -9,8 +9,8 @@ from completions.jobs.events import EncodedChoice, JobError, Usage
 from completions.jobs.execute import Claim, Ending, StepEvent
 from completions.jobs.record import Kind
 from workers.attempt_spans import AttemptSpan
-from workers.engine.request import Audience, Request, RequestOutput
-from workers.engine.request import Usage as EngineUsage
+from workers.engine.core.request import Audience, Request, RequestOutput
+from workers.engine.core.request import Usage as EngineUsage
 from workers.event_encoding import convert_error, encode_choice, join_choices
 from workers.job_logs import describe_claim
 from workers.metrics import RequestTimes

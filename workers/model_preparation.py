@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from completions.catalog.entries import ModelEntry
-from workers.engine.quantized.gguf_parts import part_paths
+from workers.engine.checkpoints.quantized.gguf_parts import part_paths
 
 MANIFEST = "manifest.json"
 Report = Callable[[str], None]
@@ -139,8 +139,8 @@ def _check_servable(entry: ModelEntry, folder: Path) -> None:
 
 
 def _find_obstacle(folder: Path) -> str | None:
+    from workers.engine.checkpoints.reading.checkpoint import check_servable
     from workers.engine.exceptions import UnsupportedModel  # what follows loads torch
-    from workers.engine.loading.checkpoint import check_servable
 
     try:
         check_servable(folder)

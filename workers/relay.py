@@ -22,6 +22,8 @@ from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, PublishedOutput, StepEvent, Verdict
 from workers import attempt_spans
 from workers.build_digest import build
+from workers.engine.core.request import Request, RequestOutput
+from workers.engine.core.request import Usage as EngineUsage
 from workers.engine.exceptions import (
     EngineError,
     EngineFault,
@@ -29,8 +31,6 @@ from workers.engine.exceptions import (
     EngineStopped,
     RequestFault,
 )
-from workers.engine.request import Request, RequestOutput
-from workers.engine.request import Usage as EngineUsage
 from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, describe_claim
 from workers.live_job import AUDIENCES, Done, LiveJob, convert_usage

@@ -24,12 +24,12 @@ from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.limits import Limits, load_measures, measure_limits
 from benchmarks.engine.turns import DEMO_MODEL
+from workers.engine.backends.cpu.attention import AttentionMetadata
+from workers.engine.backends.cpu.kv_cache import KVCache
+from workers.engine.backends.cpu.linear import TiledLinear
+from workers.engine.backends.cpu.structs import BatchStruct
+from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
-from workers.engine.cpu.linear import TiledLinear
-from workers.engine.cpu.structs import BatchStruct
-from workers.engine.loading.loader import load_model
-from workers.engine.model.attention import AttentionMetadata
-from workers.engine.model.kv_cache import KVCache
 
 Rates = dict[str, float | str]
 Measures = tuple[Limits, list[list[Rates]]]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from workers.engine.cpu import library
-from workers.engine.cpu.library import compiler_flags, cpu_features
+from workers.engine.backends.cpu import library
+from workers.engine.backends.cpu.library import compiler_flags, cpu_features
 
 _SOURCE = Path(__file__).with_name("limits.c")
 _KERNELS = Path(library.__file__).with_name("kernels")

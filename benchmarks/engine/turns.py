@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from completions.contract.sampling import SamplingParams
+from workers.engine.core.request import Completion, Request
 from workers.engine.engine import Engine
-from workers.engine.request import Completion, Request
 
 DEMO_MODEL = "var/models/smollm2-135m-instruct"
 ASCII_TEXT = r"start: /[ -~\n]+/"

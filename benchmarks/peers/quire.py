@@ -9,8 +9,8 @@ from benchmarks.engine.records import schema_grammar
 from benchmarks.peers.protocol import Job, Runner, serve
 from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.request import Request
 
 
 def load(

@@ -19,8 +19,8 @@ import django
 from django.conf import settings
 
 from completions.catalog import entries
+from workers.engine.core.request import ChoiceDelta, FinishReason, Request, RequestOutput, Usage
 from workers.engine.exceptions import EngineOverloaded
-from workers.engine.request import ChoiceDelta, FinishReason, Request, RequestOutput, Usage
 from workers.engine.stats import EngineStats
 
 MAX_WAITING = 1024

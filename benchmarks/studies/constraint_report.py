@@ -21,10 +21,10 @@ from benchmarks.engine.records import SCHEMA, RecordPrompts, schema_grammar
 from benchmarks.engine.turns import ASCII_TEXT, DEMO_MODEL
 from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.grammar.effect import removals
 from workers.engine.grammar.mask import GrammarMask
-from workers.engine.request import Request
 
 _GRAMMARS = {"text": ASCII_TEXT, "record": schema_grammar(json.loads(SCHEMA))}
 

@@ -20,8 +20,8 @@ from benchmarks.engine.turns import DEMO_MODEL, exactly, generate, medians, rand
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.request import Request
 
 
 def loss(engine: Engine, prompt: tuple[int, ...]) -> float:

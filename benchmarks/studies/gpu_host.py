@@ -24,13 +24,13 @@ from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.random_models import Shape, make_model, make_tokenizer
 from completions.contract.sampling import SamplingParams
+from workers.engine.backends.cuda.graphs import DecodeGraphs
+from workers.engine.backends.cuda.runner import CudaModelRunner
+from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
-from workers.engine.cuda.graphs import DecodeGraphs
-from workers.engine.cuda.model_runner import CudaModelRunner
+from workers.engine.core.attention_backend import CudaBackend
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.loading.loader import wrap_model
-from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.request import Request
 
 SHAPE = Shape(2, 64, 96, 4, 2, 256, tied=False, max_model_len=32768)
 NEW_TOKENS = 64

@@ -22,8 +22,8 @@ from benchmarks.engine.records import SCHEMA, chat_prompt, schema_grammar
 from benchmarks.engine.turns import DEMO_MODEL
 from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.request import Request
 from workers.engine.stats import EngineStats
 
 _NAMES = ("Margaret Hollingsworth", "Desmond Achebe", "Ingrid Solberg", "Tomasz Wielgosz")

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.acceptance.conftest import METRICS_TOKEN
 from tests.acceptance.service import MODEL_FOLDER, Installation
-from tests.workers.engine.cpu.test_decoder import skip_without
-from workers.engine.cpu.library import load_library
+from tests.workers.engine.backends.cpu.test_decoder import skip_without
+from workers.engine.backends.cpu.library import load_library
 
 pytestmark = [
     pytest.mark.acceptance,

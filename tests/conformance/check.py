@@ -14,8 +14,8 @@ from completions.contract.sampling import SamplingParams
 from completions.grammars import Constraint, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.corpus import Schema
+from workers.engine.core.request import FinishReason, Request
 from workers.engine.engine import Engine
-from workers.engine.request import FinishReason, Request
 
 
 @dataclass(frozen=True, slots=True)

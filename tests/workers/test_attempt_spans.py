@@ -15,8 +15,8 @@ from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.workers.engine.stats_making import engine_stats
 from workers import attempt_spans
+from workers.engine.core.request import ChoiceDelta, FinishReason, RequestOutput, Usage
 from workers.engine.exceptions import InvalidRequest
-from workers.engine.request import ChoiceDelta, FinishReason, RequestOutput, Usage
 from workers.relay import Relay
 
 pytest.importorskip("opentelemetry.sdk", reason="requirements-otel.txt is not installed")

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from tests.acceptance.service import ROOT
-from tests.workers.engine.quantized.gguf_files import WORDS, tiny_model, write_gguf
+from tests.workers.engine.checkpoints.quantized.gguf_files import WORDS, tiny_model, write_gguf
 from workers import gguf_checkpoint
+from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
-from workers.engine.loading.loader import load_model
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -3,7 +3,7 @@
 from completions.contract.sampling import SamplingParams
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.request import Request
+from workers.engine.core.request import Request
 
 engine = Engine.from_pretrained("var/models/smollm2-135m-instruct", EngineConfig())
 request = Request(((504, 3575, 282),), SamplingParams(max_tokens=8), request_id="1")

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from workers.engine.request import ChoiceDelta, Request
-from workers.engine.sequence import Sequence
+from workers.engine.core.request import ChoiceDelta, Request
+from workers.engine.core.sequence import Sequence
 
 
 class BestOf:

@@ -13,8 +13,17 @@ from typing import Self
 
 import torch
 
+from workers.engine.backends.base.gpu_memory import taking_turns
+from workers.engine.backends.cpu.runner import ModelRunner
+from workers.engine.backends.device import adapt, make_current
+from workers.engine.backends.fallback.runner import GeneralRunner
+from workers.engine.backends.parallel.followers import Followers
+from workers.engine.backends.parallel.leader import LeadingRunner
+from workers.engine.backends.runners import Runner, make_runner
+from workers.engine.checkpoints.loader import LoadedModel, load_model
 from workers.engine.config import EngineConfig
-from workers.engine.cuda.memory import taking_turns
+from workers.engine.core.request import Completion, Request, RequestOutput, Usage
+from workers.engine.deadlines import Deadlines
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineError,
@@ -22,26 +31,17 @@ from workers.engine.exceptions import (
     NeverStarted,
     RankLost,
 )
-from workers.engine.general.runner import GeneralRunner
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
 from workers.engine.intake import Intake
 from workers.engine.launched_steps import Flight, Launcher
 from workers.engine.live_requests import LiveRequests
-from workers.engine.loading.loader import LoadedModel, load_model
-from workers.engine.model.device import adapt, make_current
-from workers.engine.model.runner import ModelRunner
 from workers.engine.progress import Progress
-from workers.engine.ranks.followers import Followers
-from workers.engine.ranks.leader import LeadingRunner
-from workers.engine.request import Completion, Request, RequestOutput, Usage
 from workers.engine.request_state import RequestState
-from workers.engine.runners import Runner, make_runner
 from workers.engine.sampling.custom_processors import load_processors
 from workers.engine.sampling.sampler import Sampler
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
-from workers.engine.scheduling.deadlines import Deadlines
 from workers.engine.scheduling.prefix_cache import PrefixCache
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.stop_regex.syntax import RegexError
-from workers.engine.choice import Choice
+from workers.engine.core.choice import Choice
+from workers.engine.core.logprob_record import LogprobRecord, PromptLogprobs
+from workers.engine.core.record import Record
+from workers.engine.core.request import ConstraintEffect, Request
+from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
-from workers.engine.model.record import Record
-from workers.engine.request import ConstraintEffect, Request
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import (
     ChoiceContext,
@@ -19,9 +21,7 @@ from workers.engine.sampling.custom_processors import (
     make_processor,
 )
 from workers.engine.sampling.dry import breaker_ids
-from workers.engine.sampling.logprob_record import LogprobRecord, PromptLogprobs
 from workers.engine.scheduling.prefix_cache import chain_salt
-from workers.engine.sequence import Sequence
 from workers.engine.text.detokenizer import Vocabulary
 from workers.engine.text.stop_checker import StopChecker
 

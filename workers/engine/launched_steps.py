@@ -9,18 +9,18 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from workers.engine.backends.base.recorder import Recorder
+from workers.engine.backends.parallel.leader import LeadingRunner
+from workers.engine.backends.runners import Runner
+from workers.engine.core.model_input import ModelInput
+from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import SchedulerOutput
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.grammar.mask import GrammarMask
 from workers.engine.grammar.structured_output import StructuredOutput
-from workers.engine.model.batch import ModelInput
-from workers.engine.model.recorder import Recorder
-from workers.engine.ranks.leader import LeadingRunner
-from workers.engine.runners import Runner
 from workers.engine.sampling.logprobs import PendingScores
 from workers.engine.sampling.sampler import Launched, Sampler, SamplerOutput
 from workers.engine.scheduling.scheduler import Scheduler
-from workers.engine.scheduling.scheduler_output import SchedulerOutput
-from workers.engine.sequence import Sequence
 from workers.engine.speculation.speculation import Speculation
 
 logger = logging.getLogger(__name__)

@@ -3,6 +3,8 @@
 import logging
 import threading
 
+from workers.engine.core.request import RequestOutput
+from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import (
     EngineError,
     EngineFault,
@@ -12,10 +14,8 @@ from workers.engine.exceptions import (
     ProcessorError,
     RequestFault,
 )
-from workers.engine.request import RequestOutput
 from workers.engine.request_state import RequestState
 from workers.engine.scheduling.scheduler import Scheduler
-from workers.engine.sequence import Sequence
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,16 @@
 """Appends tokens to sequences: the ones that a step samples and the ones that grammars force."""
 
+from workers.engine.core.request import ConstraintEffect
+from workers.engine.core.rows import Row, rows_of
+from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import InvalidLogits
 from workers.engine.grammar.effect import Removal
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.launched_steps import Flight
 from workers.engine.live_requests import LiveRequests
-from workers.engine.request import ConstraintEffect
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.sampler import SamplerOutput
 from workers.engine.scheduling.scheduler import Scheduler
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.rows import Row, rows_of
 from workers.engine.speculation.speculation import Speculation
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from workers.engine.best_of import BestOf
+from workers.engine.core.request import ChoiceDelta, Request, RequestOutput, Usage
+from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError
-from workers.engine.request import ChoiceDelta, Request, RequestOutput, Usage
-from workers.engine.sequence import Sequence
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ RANKS = 2
 TOKENS = 120
 MANY_TOKENS = 400
 """So many that no stream ends between its first tokens and a kill."""
-FOLLOWER = b"workers.engine.ranks.follower"
+FOLLOWER = b"workers.engine.follower"
 ENDLESS = {"ignore_eos": True, "return_token_ids": True}
 
 

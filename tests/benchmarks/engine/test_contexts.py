@@ -11,9 +11,9 @@ from benchmarks.engine import contexts, limits
 from benchmarks.engine.contexts import Step
 from benchmarks.engine.limits import Limits
 from tests.workers.engine import tiny_models
+from workers.engine.backends.cpu import library
+from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
-from workers.engine.cpu import library
-from workers.engine.loading.loader import load_model
 
 needs_kernels = pytest.mark.skipif(library.load_library() is None, reason="needs the C kernels")
 

@@ -20,12 +20,12 @@ from tests.conformance.families.shapes import CONTEXT, tiny
 from tests.conformance.families.table import Case
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, byte_level_tokenizer
+from workers.engine.checkpoints.reading.model_class import model_class
+from workers.engine.checkpoints.reading.model_folder import read_config
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
-from workers.engine.loading.model_class import model_class
-from workers.engine.loading.model_folder import read_config
-from workers.engine.request import Request
 
 LENGTHS = (5, 17, 33, 48, 64, 90)
 NEW_TOKENS = 16

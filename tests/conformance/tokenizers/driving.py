@@ -14,8 +14,8 @@ from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.tokenizers.families import Family
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import ChoiceDelta, Request
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Request
 
 _CONFIG = EngineConfig(
     device="cpu", dtype="float32", max_model_len=512, max_num_seqs=24, block_size=4,

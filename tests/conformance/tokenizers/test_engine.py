@@ -13,7 +13,7 @@ import torch
 from tests.conformance.tokenizers import texts
 from tests.conformance.tokenizers.driving import LOGPROBS, Driven
 from tests.workers.engine.driving import advance
-from workers.engine.request import FinishReason, TokenLogprobs
+from workers.engine.core.request import FinishReason, TokenLogprobs
 
 pytestmark = [
     pytest.mark.long,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from completions.contract.sampling import SamplingParams
+from workers.engine.core.request import ChoiceDelta, Completion, Request, RequestOutput
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
 
 MakeEngine = Callable[..., Engine]
 

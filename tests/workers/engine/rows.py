@@ -5,8 +5,8 @@ from typing import Any
 from unittest.mock import Mock
 
 from completions.contract.sampling import SamplingParams
-from workers.engine.choice import Choice
-from workers.engine.sequence import Sequence
+from workers.engine.core.choice import Choice
+from workers.engine.core.sequence import Sequence
 from workers.engine.text.stop_checker import StopChecker
 
 EOS = frozenset({0})

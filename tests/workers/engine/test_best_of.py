@@ -9,8 +9,8 @@ import pytest
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
+from workers.engine.core.request import ChoiceDelta, Completion, Request
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, Request
 
 PROMPTS = greedy.prompt(9), greedy.prompt(21, salt=1)
 

@@ -6,9 +6,9 @@ from msgspec import structs
 
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
+from workers.engine.core.request import Audience, Request
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest
 from workers.engine.intake import Intake
-from workers.engine.request import Audience, Request
 from workers.engine.text.detokenizer import Vocabulary
 
 TOKENIZER = tiny_models.byte_level_tokenizer()

@@ -12,14 +12,14 @@ from torch import Tensor
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
-from tests.workers.engine.cuda.test_model_runner import EagerGraphs, make_engine
-from workers.engine.cuda import model_runner
-from workers.engine.cuda.model_runner import CudaModelRunner
+from tests.workers.engine.backends.cuda.test_runner import EagerGraphs, make_engine
+from workers.engine.backends.cuda import runner as model_runner
+from workers.engine.backends.cuda.runner import CudaModelRunner
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.launched_steps import PendingTokens
-from workers.engine.request import Request
 from workers.engine.sampling.logprobs import PendingScores
 from workers.engine.sampling.sampler import Launched
 

@@ -6,6 +6,7 @@ import redis
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.store import JobStore
 from tests.workers.relay.bench import PREFIX, eventually
+from workers.engine.core.request import FinishReason
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineFault,
@@ -13,7 +14,6 @@ from workers.engine.exceptions import (
     EngineStopped,
     InvalidRequest,
 )
-from workers.engine.request import FinishReason
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,11 @@ from completions.jobs.store import JobStore
 from completions.jobs.workers import list_workers, read_metrics_pages
 from tests.workers.relay.bench import PREFIX, SAMPLING, Bench, eventually
 from workers import relay
+from workers.engine.core.request import FinishReason, RequestOutput, Usage
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineOverloaded,
 )
-from workers.engine.request import FinishReason, RequestOutput, Usage
 
 pytestmark = pytest.mark.integration
 

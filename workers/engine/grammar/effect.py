@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from torch import Tensor
 
-from workers.engine.cpu import logits as native_logits
+from workers.engine.backends.cpu import logits as native_logits
 from workers.engine.grammar.mask import GrammarMask
 
 Removal = tuple[float, bool]

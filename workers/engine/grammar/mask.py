@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workers.engine.cuda.masks import forbidden_tokens
-from workers.engine.cuda.transfers import to_device
+from workers.engine.backends.base.transfers import to_device
+from workers.engine.grammar.device_masks import forbidden_tokens
 
 Bits = NDArray[np.int32]
 

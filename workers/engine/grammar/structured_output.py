@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from completions.contract import llguidance_tokenizer
 from completions.contract.llguidance_limits import ENGINE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
 from completions.contract.llguidance_threads import make_big_stack_threads
+from workers.engine.core.rows import rows_of
+from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, forbid
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.rows import rows_of
 from workers.engine.text.detokenizer import Vocabulary
 
 _COMPILERS = 2

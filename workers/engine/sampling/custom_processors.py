@@ -18,9 +18,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from workers.engine.core.rows import Row
+from workers.engine.core.sequence import Processor, Sequence
 from workers.engine.exceptions import EngineError, InvalidRequest, ProcessorError
-from workers.engine.sequence import Processor, Sequence
-from workers.engine.speculation.rows import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from workers.engine.cuda.transfers import floats_to_device, to_device
+from workers.engine.backends.base.transfers import floats_to_device, to_device
+from workers.engine.core.rows import Row
+from workers.engine.core.sequence import Sequence
 from workers.engine.sampling.logits_processors import LogitsProcessor
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.rows import Row
 
 _LONGEST = 50
 """The longest repetition that counts, as in mistral.rs."""

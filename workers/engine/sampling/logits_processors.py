@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.engine.cuda.transfers import floats_to_device, to_device
+from workers.engine.backends.base.transfers import floats_to_device, to_device
+from workers.engine.core.rows import Row
+from workers.engine.core.sequence import Sequence
 from workers.engine.sampling.token_counts import PlacedCounts, TokenCounts
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.rows import Row
 
 
 class LogitsProcessor(Protocol):

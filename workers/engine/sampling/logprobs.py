@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from completions.contract.job_request import LogprobParams
-from workers.engine.cuda.transfers import to_device, wait_for
-from workers.engine.request import TokenLogprobs
+from workers.engine.backends.base.transfers import to_device, wait_for
+from workers.engine.core.request import TokenLogprobs
+from workers.engine.core.rows import Row
+from workers.engine.core.sequence import Piece
 from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
 from workers.engine.sampling.single_buffer import SingleBuffer
-from workers.engine.sequence import Piece
-from workers.engine.speculation.rows import Row
 
 _LOWEST = -9999.0
 """Replaces the logarithm of zero, as in OpenAI's API."""

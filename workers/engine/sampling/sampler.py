@@ -9,12 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.engine.cpu import logits as native_logits
-from workers.engine.cuda.transfers import floats_to_device, to_device
+from workers.engine.backends.base.transfers import floats_to_device, to_device
+from workers.engine.backends.cpu import logits as native_logits
+from workers.engine.core.draft import NO_DRAFT
+from workers.engine.core.request import TokenLogprobs
+from workers.engine.core.rows import Row, rows_of
+from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError
 from workers.engine.grammar.effect import Removal, removals
 from workers.engine.grammar.mask import GrammarMask
-from workers.engine.request import TokenLogprobs
 from workers.engine.sampling import philox
 from workers.engine.sampling.custom_processors import CustomProcessors
 from workers.engine.sampling.dry import Dry
@@ -27,9 +30,6 @@ from workers.engine.sampling.logits_processors import (
 )
 from workers.engine.sampling.logprobs import PendingScores, Scorer
 from workers.engine.sampling.single_buffer import SingleBuffer
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.draft import NO_DRAFT
-from workers.engine.speculation.rows import Row, rows_of
 
 _MOST_RANKED = 1024
 """How many tokens of a row a draw without waiting ranks by chunk maxima; if it needs more, it sorts

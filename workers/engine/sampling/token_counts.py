@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workers.engine.cuda.transfers import Ints, floats_to_device, to_device
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.draft import NO_DRAFT
+from workers.engine.backends.base.transfers import Ints, floats_to_device, to_device
+from workers.engine.core.draft import NO_DRAFT
+from workers.engine.core.sequence import Sequence
 
 _ROOM = 64
 """Tokens for each row that a placement can gain before it is made again."""

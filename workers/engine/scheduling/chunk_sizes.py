@@ -4,9 +4,9 @@ next token. No torch, no clock."""
 import math
 from collections.abc import Iterable
 
-from workers.engine.request import Audience
+from workers.engine.core.request import Audience
+from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.step_times import StepTimes, StepWork, measure_work
-from workers.engine.sequence import Sequence
 
 LEAST_CHUNK = 16
 """The rows of the smallest part of a prompt, and what larger parts are multiples of: the rows of a

@@ -7,8 +7,8 @@ block's own tokens. The first block's hash begins with a salt.
 import hashlib
 from array import array
 
+from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.block_pool import BlockPool
-from workers.engine.sequence import Sequence
 
 
 def chain_salt(

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from workers.engine.core.sequence import PendingState, Sequence
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import PrefixCache
-from workers.engine.sequence import PendingState, Sequence
 
 INTERVAL = 32
 

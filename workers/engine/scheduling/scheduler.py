@@ -4,17 +4,17 @@ from bisect import insort
 from collections.abc import Collection
 from itertools import count
 
+from workers.engine.core.draft import NO_DRAFT, Draft
+from workers.engine.core.sequence import UNPLACED, Sequence
+from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes, StepRoom
 from workers.engine.scheduling.pending_prefixes import PendingPrefixes
 from workers.engine.scheduling.prefix_cache import PrefixCache
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
-from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.scheduling.sequence_blocks import SequenceBlocks
 from workers.engine.scheduling.turns import find_victims, is_before, is_overdue, take_turns
 from workers.engine.scheduling.waiting_queue import WaitingQueue
-from workers.engine.sequence import UNPLACED, Sequence
-from workers.engine.speculation.draft import NO_DRAFT, Draft
 
 _PAID_AHEAD = 64
 """Output tokens that a sequence is charged for in advance, when it starts and whenever it has used

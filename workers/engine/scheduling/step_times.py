@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.engine.sequence import Sequence
+from workers.engine.core.sequence import Sequence
 
 _LEAST_NOISE, _MOST_NOISE = 0.05, 0.3
 """Bounds of the measured noise: the share of a step's time that its work does not explain."""

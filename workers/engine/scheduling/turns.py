@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 
+from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.waiting_queue import MAX_PASSED_OVER
-from workers.engine.sequence import Sequence
 
 LEAST_PROGRESS = 64
 """Output tokens after which a sequence may have to yield its slot to another organization."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from workers.engine.sequence import Sequence
+from workers.engine.core.sequence import Sequence
 
 QUANTUM = 256
 """Tokens granted to every waiting organization per round."""

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from workers.engine.speculation.draft import Guess, Support
+from workers.engine.core.draft import Guess, Support
 
 _FIRST_SHARES = (0.0, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.95)
 """The shares of right guesses by matched tokens that are assumed before any is known."""

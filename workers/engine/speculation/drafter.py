@@ -3,10 +3,10 @@ grammar forces in between."""
 
 from dataclasses import dataclass, field
 
-from workers.engine.choice import GrammarState
-from workers.engine.sequence import Sequence
+from workers.engine.core.choice import GrammarState
+from workers.engine.core.draft import OWN, SIBLING, Draft, Guess
+from workers.engine.core.sequence import Sequence
 from workers.engine.speculation.acceptance import Acceptance, Luck
-from workers.engine.speculation.draft import OWN, SIBLING, Draft, Guess
 from workers.engine.speculation.ngrams import LONGEST_MATCH, NgramIndex
 from workers.engine.speculation.places import Place, candidates, support
 from workers.engine.speculation.siblings import Siblings

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from workers.engine.speculation.draft import Guess, Support
+from workers.engine.core.draft import Guess, Support
 from workers.engine.speculation.ngrams import LONGEST_MATCH, Match
 from workers.engine.speculation.siblings import BORDER
 

@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Rows
 
+from workers.engine.core.draft import NO_DRAFT, Draft
+from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.scheduler import Scheduler
-from workers.engine.scheduling.scheduler_output import SchedulerOutput
-from workers.engine.sequence import Sequence
 from workers.engine.speculation.acceptance import Acceptance, Luck
 from workers.engine.speculation.costs import StepCosts
-from workers.engine.speculation.draft import NO_DRAFT, Draft
 from workers.engine.speculation.drafter import Drafter, Proposal
 from workers.engine.speculation.siblings import Siblings
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from completions.contract.sampling import SamplingParams
 from completions.contract.stop_regex.automaton import RegexSearch, compile_all
-from workers.engine.request import FinishReason
+from workers.engine.core.request import FinishReason
 from workers.engine.text.content_stops import ContentSplitter, ContentStops
 from workers.engine.text.stop_text import StopText, StringSearch, compile_string
 

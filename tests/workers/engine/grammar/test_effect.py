@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from completions.contract.job_request import LogprobParams
 from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import GLM_EXAMPLE, choice, request
-from workers.engine.cpu import logits as native_logits
+from workers.engine.backends.cpu import logits as native_logits
 from workers.engine.engine import Engine
 from workers.engine.grammar.effect import removals
 from workers.engine.grammar.mask import GrammarMask

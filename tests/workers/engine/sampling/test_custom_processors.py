@@ -14,9 +14,9 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, TOOL
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Completion, Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits, InvalidRequest, ProcessorError
-from workers.engine.request import Completion, Request
 from workers.engine.sampling.custom_processors import ChoiceContext, load_processors
 
 MakeEngine = Callable[..., Engine]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.workers.engine.rows import row
+from workers.engine.core.rows import rows_of
+from workers.engine.core.sequence import Sequence
 from workers.engine.sampling.dry import Dry, breaker_ids
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.rows import rows_of
 
 VOCABULARY = 12
 LONGEST = 50

@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.engine.rows import row
+from workers.engine.core.rows import rows_of
+from workers.engine.core.sequence import Sequence
 from workers.engine.sampling.logits_processors import (
     LogitBias,
     LogitsProcessor,
     MinTokens,
     Penalties,
 )
-from workers.engine.sequence import Sequence
-from workers.engine.speculation.rows import rows_of
 
 VOCABULARY = 8
 

@@ -18,9 +18,7 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
-from workers.engine.engine import Engine
-from workers.engine.exceptions import InvalidRequest
-from workers.engine.request import (
+from workers.engine.core.request import (
     ChoiceDelta,
     Completion,
     FinishReason,
@@ -28,6 +26,8 @@ from workers.engine.request import (
     RequestOutput,
     TokenLogprobs,
 )
+from workers.engine.engine import Engine
+from workers.engine.exceptions import InvalidRequest
 from workers.engine.sampling.logprobs import Scorer, likeliest
 
 MakeEngine = Callable[..., Engine]

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.workers.engine.rows import row
+from workers.engine.core.rows import rows_of
 from workers.engine.sampling import token_counts
 from workers.engine.sampling.logits_processors import Penalties
 from workers.engine.sampling.token_counts import PlacedCounts
-from workers.engine.speculation.rows import rows_of
 
 VOCABULARY = 8
 tokens = st.integers(0, VOCABULARY - 1)

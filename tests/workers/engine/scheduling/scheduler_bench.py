@@ -7,15 +7,15 @@ from itertools import count
 from unittest.mock import Mock
 
 from completions.contract.sampling import SamplingParams
-from workers.engine.request import Audience
+from workers.engine.core.request import Audience
+from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
 from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
-from workers.engine.scheduling.scheduler_output import SchedulerOutput
 from workers.engine.scheduling.step_times import StepWork, measure_work
-from workers.engine.sequence import Sequence
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 12

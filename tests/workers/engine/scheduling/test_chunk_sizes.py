@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.engine.scheduling.scheduler_bench import Bench, sequence, sizes
-from workers.engine.request import Audience
+from workers.engine.core.request import Audience
+from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.chunk_sizes import LEAST_CHUNK
 from workers.engine.scheduling.step_times import StepWork
 from workers.engine.scheduling.waiting_queue import MAX_PASSED_OVER
-from workers.engine.sequence import Sequence
 
 LIMIT = 0.08
 COSTS = (0.010, 0.0005, 0.0002, 0.00035, 0.00012)

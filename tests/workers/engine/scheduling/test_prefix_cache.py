@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.contract.sampling import SamplingParams
+from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
-from workers.engine.sequence import Sequence
 
 SIZE = 4
 

@@ -1,7 +1,7 @@
 from tests.workers.engine.scheduling.scheduler_bench import BLOCK_SIZE, Bench, prefix, sequence
+from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.saved_states import INTERVAL, SavedStates, StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
-from workers.engine.sequence import Sequence
 
 
 def make(saved_states: int = 6, budget: int = 1000) -> Bench:

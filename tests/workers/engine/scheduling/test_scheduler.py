@@ -1,6 +1,6 @@
 from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
-from workers.engine.scheduling.scheduler_output import SchedulerOutput
-from workers.engine.speculation.draft import Draft
+from workers.engine.core.draft import Draft
+from workers.engine.core.step import SchedulerOutput
 
 
 class TestBudget:

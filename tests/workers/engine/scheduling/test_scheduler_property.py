@@ -13,9 +13,9 @@ from tests.workers.engine.scheduling.scheduler_bench import (
     sequence,
     sizes,
 )
+from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling import turns
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
-from workers.engine.sequence import Sequence
 
 
 class SchedulerMachine(RuleBasedStateMachine):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.engine.scheduling.scheduler_bench import Bench, sequence
+from workers.engine.core.sequence import UNPLACED, Sequence
 from workers.engine.scheduling import turns
-from workers.engine.sequence import UNPLACED, Sequence
 
 
 def crowd(

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+from workers.engine.core.draft import OWN, Guess
+from workers.engine.core.request import ChoiceDelta
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta
-from workers.engine.speculation.draft import OWN, Guess
 from workers.engine.speculation.drafter import Drafter, Walk
 from workers.engine.speculation.places import Place
 

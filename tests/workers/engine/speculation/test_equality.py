@@ -16,13 +16,13 @@ from msgspec import structs
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
-from tests.workers.engine.cpu.test_decoder import RECOGNISED, save, skip_without
+from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, save, skip_without
 from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
 from tests.workers.engine.tiny_models import save_model
+from workers.engine.backends.cpu.library import load_library
 from workers.engine.config import EngineConfig
-from workers.engine.cpu.library import load_library
+from workers.engine.core.request import ChoiceDelta, Completion, Request
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, Request
 
 BLOCK = 16
 GRAMMARS = {

@@ -1,4 +1,4 @@
-from workers.engine.speculation.draft import OWN, Guess, Support
+from workers.engine.core.draft import OWN, Guess, Support
 from workers.engine.speculation.ngrams import LONGEST_MATCH, Match
 from workers.engine.speculation.places import Place, candidates, support
 from workers.engine.speculation.siblings import BORDER

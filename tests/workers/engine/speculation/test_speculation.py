@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.cpu.test_decoder import RECOGNISED, engine_of, save
+from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, engine_of, save
 from tests.workers.engine.driving import EOS, MakeEngine, choice, request, run
 from tests.workers.engine.rows import row
 from tests.workers.engine.speculation.drafting import Always, Costless, Guesses, draft_eagerly
-from workers.engine.cpu.library import load_library
+from workers.engine.backends.cpu.library import load_library
+from workers.engine.core.draft import OWN, SIBLING, Guess, Support
 from workers.engine.engine import Engine
 from workers.engine.speculation.acceptance import Acceptance, Luck
 from workers.engine.speculation.costs import StepCosts
-from workers.engine.speculation.draft import OWN, SIBLING, Guess, Support
 from workers.engine.speculation.drafter import Drafter
 from workers.engine.speculation.siblings import Siblings
 from workers.engine.speculation.speculation import Speculation

@@ -12,7 +12,7 @@ from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
 from completions.contract.sampling import SamplingParams
-from workers.engine.request import FinishReason
+from workers.engine.core.request import FinishReason
 from workers.engine.text.stop_checker import Finish, StopChecker
 
 MARKS = ThinkTags("<think>", "</think>")

@@ -4,7 +4,7 @@ import pytest
 
 from completions.contract.sampling import SamplingParams
 from completions.contract.stop_regex.syntax import RegexError
-from workers.engine.request import FinishReason
+from workers.engine.core.request import FinishReason
 from workers.engine.text.stop_checker import Finish, StopChecker
 
 EOS = frozenset({2, 3})

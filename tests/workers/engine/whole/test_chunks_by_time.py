@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.workers.engine.driving import MakeEngine, advance, request
+from workers.engine.core.model_input import ModelInput
+from workers.engine.core.request import Audience, Request
 from workers.engine.engine import Engine
-from workers.engine.model.batch import ModelInput
-from workers.engine.request import Audience, Request
 
 PROMPT = tuple(range(1, 241))
 LIMIT = 0.05

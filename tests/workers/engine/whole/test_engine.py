@@ -18,11 +18,11 @@ from tests.workers.engine.driving import (
     run,
     steps,
 )
+from workers.engine.core.request import ChoiceDelta, FinishReason, Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import (
     GrammarError,
 )
-from workers.engine.request import ChoiceDelta, FinishReason, Request
 
 
 class TestGreedy:

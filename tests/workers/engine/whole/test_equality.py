@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import tokens
+from workers.engine.checkpoints.loader import LoadedModel, load_model
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.loading.loader import LoadedModel, load_model
-from workers.engine.request import Request
 
 DEMO = Path(__file__).resolve().parents[4] / "var/models/smollm2-135m-instruct"
 LENGTHS = (1, 17, 300, 2000)

@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine.driving import GLM_EXAMPLE, advance, choice, request, run, steps
+from workers.engine.core.request import ChoiceDelta, FinishReason, Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import (
     GrammarError,
 )
-from workers.engine.request import ChoiceDelta, FinishReason, Request
 
 
 class TestFailover:

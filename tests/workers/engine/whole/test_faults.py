@@ -19,6 +19,11 @@ from tests.workers.engine.driving import (
     run,
     steps,
 )
+from workers.engine.core.request import (
+    Request,
+    RequestOutput,
+    Usage,
+)
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineFault,
@@ -28,11 +33,6 @@ from workers.engine.exceptions import (
     RequestFault,
 )
 from workers.engine.grammar.structured_output import GrammarMatcher
-from workers.engine.request import (
-    Request,
-    RequestOutput,
-    Usage,
-)
 
 
 class TestFaults:

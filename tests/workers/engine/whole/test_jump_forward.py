@@ -19,10 +19,10 @@ from tokenizers import Tokenizer
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
+from workers.engine.backends.cpu import runner
+from workers.engine.core.request import ChoiceDelta, Completion, FinishReason, Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import GrammarError
-from workers.engine.model import runner
-from workers.engine.request import ChoiceDelta, Completion, FinishReason, Request
 
 MakeEngine = Callable[..., Engine]
 

@@ -11,8 +11,8 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import choice, request, run
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.request import Request
 
 NUM_TOKENS = tiny_models.byte_level_tokenizer().get_vocab_size(with_added_tokens=True)
 SCHEMA = {

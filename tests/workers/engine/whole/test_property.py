@@ -22,13 +22,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
+from workers.engine.checkpoints.loader import LoadedModel, load_model, wrap_model
 from workers.engine.config import EngineConfig
+from workers.engine.core.attention_backend import CudaBackend
+from workers.engine.core.request import ChoiceDelta, Completion, Request, RequestOutput
 from workers.engine.engine import Engine
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLogits
 from workers.engine.grammar.structured_output import GrammarMatcher
-from workers.engine.loading.loader import LoadedModel, load_model, wrap_model
-from workers.engine.model.attention_backend import CudaBackend
-from workers.engine.request import ChoiceDelta, Completion, Request, RequestOutput
 
 NUM_BLOCKS = 20
 CONFIG = EngineConfig(

@@ -12,10 +12,10 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.cpu.test_decoder import engine_of, save, skip_without
-from workers.engine.cpu.library import load_library
+from tests.workers.engine.backends.cpu.test_decoder import engine_of, save, skip_without
+from workers.engine.backends.cpu.library import load_library
+from workers.engine.core.request import ChoiceDelta, Completion, Request
 from workers.engine.engine import Engine
-from workers.engine.request import ChoiceDelta, Completion, Request
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 

@@ -1,0 +1,116 @@
+"""Packed experts and routers: what the modules of transformers answer, or nothing."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.workers.engine.backends.cpu.test_decoder import SHAPE
+from workers.engine.backends.cpu.experts import Groups, PackedExperts, RouterParts
+from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.linear import Int4Linear, Int8Linear, TiledLinear
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 5},
+    "qwen3_moe": {"num_experts": 5, "moe_intermediate_size": 32, "norm_topk_prob": False},
+    "gpt_oss": {"num_local_experts": 5},
+    "glm4_moe": {"n_routed_experts": 5, "moe_intermediate_size": 32, "first_k_dense_replace": 0,
+                 "routed_scaling_factor": 2.5},
+    "ernie4_5_moe": {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 32,
+                     "moe_layer_start_index": 0},
+}  # fmt: skip
+GROUPED: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"topk_method": "group_limited_greedy", "v_head_dim": 32, "kv_lora_rank": 32},
+    "deepseek_v3": {"v_head_dim": 32, "kv_lora_rank": 32},
+}
+ERRORS = {TiledLinear: 0.02, Int8Linear: 0.05, Int4Linear: 0.3}
+
+
+def mixture_of(family: str, **sizes: Any) -> Any:
+    """A layer's mixture, all of its weights random."""
+    own = {**FAMILIES, **GROUPED}[family]
+    options = {**SHAPE, **own, "num_experts_per_tok": 2, "num_hidden_layers": 1, **sizes}
+    config = AutoConfig.for_model(family, **options, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    mixture = model.get_decoder().layers[0].mlp
+    with torch.no_grad():
+        for tensor in (*mixture.parameters(), *mixture.buffers()):
+            tensor.normal_(0, 0.3)
+    return mixture
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_packed_experts_answer_what_experts_do(family: str, kind: type[TiledLinear]) -> None:
+    experts = mixture_of(family).experts
+    packed = PackedExperts.pack(experts, kind)
+    assert packed is not None
+    rows = torch.randn(33, 192).to(torch.bfloat16)
+    ids = torch.rand(33, 5).topk(2).indices
+    weights = torch.rand(33, 2).to(torch.bfloat16)
+    expected = experts(rows, ids, weights).float()
+    error = (packed(rows, ids, weights).float() - expected).norm()
+    assert error < ERRORS[kind] * expected.norm()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_a_router_is_read(family: str) -> None:
+    mixture = mixture_of(family)
+    router = mixture.router if family == "gpt_oss" else mixture.gate
+    parts = RouterParts.read(router)
+    assert parts is not None
+    assert (parts.sigmoid, parts.scale) == ((True, 2.5) if family == "glm4_moe" else (False, 1.0))
+    assert parts.normalizes == (family != "qwen3_moe")
+    assert (parts.correction is not None) == (family in {"glm4_moe", "ernie4_5_moe"})
+    rows = torch.randn(20, 192).to(torch.bfloat16)
+    _, expected, ids = router(rows)
+    torch.testing.assert_close(parts.weights(rows, ids), expected.float(), rtol=0.03, atol=1e-3)
+
+
+@pytest.mark.parametrize(("family", "best"), [("deepseek_v2", 1), ("deepseek_v3", 2)])
+@torch.inference_mode()
+def test_a_router_of_groups_is_read(family: str, best: int) -> None:
+    sizes = {"n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2,
+             "first_k_dense_replace": 0, "moe_intermediate_size": 32}  # fmt: skip
+    router = mixture_of(family, **sizes).gate
+    parts = RouterParts.read(router)
+    assert parts is not None
+    assert parts.groups == Groups(4, 2, best)
+    rows = torch.randn(40, 192).to(torch.bfloat16)
+    assert torch.equal(parts.choose(rows), router(rows)[2].sort().values)
+
+
+@torch.inference_mode()
+def test_a_router_that_ignores_its_groups_is_read_without_them() -> None:
+    sizes = {"n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2,
+             "first_k_dense_replace": 0, "moe_intermediate_size": 32,
+             "topk_method": "greedy"}  # fmt: skip
+    parts = RouterParts.read(mixture_of("deepseek_v2", **sizes).gate)
+    assert parts is not None
+    assert parts.groups == Groups()
+
+
+class _Doubled(nn.Module):
+    """A router that gives twice the weight."""
+
+    def __init__(self, router: Any) -> None:
+        super().__init__()
+        self.router, self.weight, self.top_k = router, router.weight, router.top_k
+
+    def forward(self, rows: Tensor) -> Any:
+        logits, weights, ids = self.router(rows)
+        return logits, 2 * weights, ids
+
+
+def test_what_answers_something_else_is_not_known() -> None:
+    mixture = mixture_of("mixtral")
+    assert RouterParts.read(_Doubled(mixture.gate)) is None
+    mixture.experts.act_fn = nn.Tanh()
+    assert PackedExperts.pack(mixture.experts, TiledLinear) is None

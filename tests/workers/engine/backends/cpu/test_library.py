@@ -1,0 +1,107 @@
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workers.engine.backends.cpu import library
+from workers.engine.backends.cpu.library import (
+    compiler_flags,
+    cpu_features,
+    limited,
+    load_library,
+    why_no_kernels,
+)
+
+SHORT = frozenset({"avx2", "fma", "avx"})
+VECTORS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"})
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("QUIRE_HOME", str(tmp_path))
+    load_library.cache_clear()
+    yield
+    load_library.cache_clear()
+
+
+def test_what_the_cpu_can_do_decides() -> None:
+    assert compiler_flags(VECTORS - {"fma"}) is None
+    vectors = compiler_flags(VECTORS | {"sse2"})
+    assert vectors is not None
+    assert "-mavx512dq" in vectors
+    faster = compiler_flags(VECTORS | {"avx512_bf16", "avx512_vnni"})
+    assert faster == [*vectors, "-mavx512bf16", "-mavx512vnni"]
+    tiles = compiler_flags(VECTORS | {"amx_tile", "amx_bf16", "amx_int8"})
+    assert tiles == [*vectors, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
+
+
+def test_without_avx512_it_is_avx2() -> None:
+    for features in (SHORT, SHORT | VECTORS - {"avx512dq"}):
+        assert (compiler_flags(features) or [])[-2:] == ["-mavx2", "-mfma"]
+    laptop = compiler_flags(SHORT | {"avx_vnni"})
+    assert (laptop or [])[-3:] == ["-mavx2", "-mfma", "-mavxvnni"]
+
+
+def test_arm_processors_say_what_they_multiply() -> None:
+    for features, march in (
+        ({"asimd"}, "armv8-a"),
+        ({"asimd", "asimddp"}, "armv8.2-a+dotprod"),
+        ({"asimd", "asimddp", "i8mm", "bf16"}, "armv8.2-a+dotprod+bf16+i8mm"),
+    ):
+        assert f"-march={march}" in (compiler_flags(frozenset(features)) or [])
+
+
+def test_an_operator_can_limit_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = SHORT | VECTORS | {"avx512_vnni", "avx512_bf16"}
+    everything = vectors | {"amx_tile", "amx_bf16", "amx_int8"}
+    assert limited(everything, "amx") == everything
+    assert limited(everything, "avx512") == vectors
+    assert limited(everything, "avx512_vnni") == SHORT | VECTORS | {"avx512_vnni"}
+    assert limited(everything, "avx2") == SHORT
+    assert limited(everything, "none") == limited(frozenset({"asimd"}), "none") == frozenset()
+    monkeypatch.setenv("QUIRE_INSTRUCTIONS", "none")
+    assert cpu_features() == frozenset()
+    assert load_library() is None
+
+
+@pytest.mark.parametrize(("features", "limit"), [(SHORT, "sse2"), ({"asimd"}, "avx2")])
+def test_unknown_limits_are_refused(features: frozenset[str], limit: str) -> None:
+    with pytest.raises(ValueError, match=f"QUIRE_INSTRUCTIONS is '{limit}': use "):
+        limited(frozenset(features), limit)
+
+
+def test_without_the_instructions_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "cpu_features", lambda: frozenset({"sse2"}))
+    assert load_library() is None
+
+
+def test_why_there_is_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "cpu_features", lambda: frozenset({"sse2"}))
+    assert "no AVX512, AVX2 with FMA, or NEON" in str(why_no_kernels())
+    monkeypatch.setattr(library, "cpu_features", lambda: VECTORS)
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    assert "could not be compiled" in str(why_no_kernels())
+    monkeypatch.setattr(library, "load_library", object)
+    assert why_no_kernels() is None
+
+
+@pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])
+def test_without_a_compiler_that_works_there_is_no_library(
+    compiler: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "cpu_features", lambda: VECTORS)
+    monkeypatch.setenv("CC", compiler)
+    with caplog.at_level(logging.WARNING):
+        assert load_library() is None
+    assert "computes with torch" in caplog.text
+
+
+@pytest.mark.skipif(compiler_flags(library.cpu_features()) is None, reason="no instructions")
+def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_library() is not None
+    [made] = (tmp_path / "native").iterdir()
+    load_library.cache_clear()
+    monkeypatch.setattr("subprocess.run", None)
+    assert load_library() is not None
+    assert list((tmp_path / "native").iterdir()) == [made]

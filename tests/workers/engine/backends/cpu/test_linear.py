@@ -1,0 +1,59 @@
+import ctypes
+
+import pytest
+import torch
+from torch import nn
+
+from tests.workers.engine.backends.cpu.builds import BUILDS, build
+from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.linear import TiledLinear
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
+
+
+@pytest.fixture(params=BUILDS)
+def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
+    return build(request.param)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 17, 33, 80])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("outputs", [160, 211])
+@torch.inference_mode()
+def test_the_product_is_the_same(kernels: ctypes.CDLL, rows: int, bias: bool, outputs: int) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(96, outputs, bias=bias, dtype=torch.bfloat16)
+    hidden = torch.randn(1, rows, 96, dtype=torch.bfloat16)
+    exact = torch.nn.functional.linear(
+        hidden.double(), linear.weight.double(), linear.bias.double() if bias else None
+    )
+    product = TiledLinear(linear, kernels)(hidden)
+    assert product.dtype == torch.bfloat16
+    torch.testing.assert_close(product.double(), exact, rtol=2**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize("outputs", [224, 203])
+@torch.inference_mode()
+def test_a_row_has_the_same_bits_alone_and_among_others(kernels: ctypes.CDLL, outputs: int) -> None:
+    """Outputs that are no multiple of what one row takes at once."""
+    torch.manual_seed(0)
+    layer = TiledLinear(nn.Linear(96, outputs, dtype=torch.bfloat16), kernels)
+    hidden = torch.randn(75, 96, dtype=torch.bfloat16)
+    alone = torch.cat([layer(row[None]) for row in hidden])
+    for rows in range(1, len(hidden) + 1):
+        assert torch.equal(layer(hidden[:rows]), alone[:rows])
+
+
+def test_no_rows_give_no_rows(kernels: ctypes.CDLL) -> None:
+    layer = TiledLinear(nn.Linear(32, 64, dtype=torch.bfloat16), kernels)
+    assert layer(torch.empty(1, 0, 32, dtype=torch.bfloat16)).shape == (1, 0, 64)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(48, 64), (64, 48)])
+def test_other_shapes_are_left_to_others(inputs: int, outputs: int) -> None:
+    assert TiledLinear.pack(nn.Linear(inputs, outputs, dtype=torch.bfloat16)) is None
+
+
+def test_an_output_layer_may_have_any_number_of_outputs() -> None:
+    head = nn.Linear(64, 257, dtype=torch.bfloat16)
+    assert TiledLinear.pack(head, is_head=True) is not None

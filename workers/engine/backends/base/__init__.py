@@ -1,0 +1,1 @@
+"""What all backends share: layers of the cache, paged models, adapters, records, memory."""

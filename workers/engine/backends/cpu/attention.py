@@ -1,0 +1,291 @@
+"""The attention function that every model runs through: it reads and writes the paged KV cache.
+
+Registered with transformers under the name ``ATTENTION``. Transformers builds no mask for a name
+that its mask interface does not know, which suits a flat batch: the tokens of a step belong to
+many sequences, and the metadata determines which token attends to which.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from workers.engine.backends.base.visibility import Visible, visible_of
+from workers.engine.backends.cpu.kv_cache import AttentionRule, CacheProbe, KVCache, LayerCache
+from workers.engine.exceptions import UnsupportedModel
+
+ATTENTION = "quire_paged"
+
+_HARMLESS = frozenset(
+    {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "logits_to_keep"}
+)
+"""Arguments of a model's attention layer that this function may ignore."""
+
+
+@dataclass(slots=True)
+class DecodeGroup:
+    """Rows ``start`` to ``end`` of the flat batch: one token each of sequences of similar length.
+
+    ``blocks`` [rows, blocks] are their block tables, padded with the null block; ``positions``
+    [rows] are the tokens' positions in their sequences.
+    """
+
+    start: int
+    end: int
+    blocks: Tensor
+    positions: Tensor
+    _derived: dict[Any, Tensor] = field(default_factory=dict)
+
+    def pages(self, layer: LayerCache) -> Tensor:
+        """The index of these blocks in the layer's head-major pages; the same for equal layers."""
+        heads = layer.shape.num_kv_heads
+        if (index := self._derived.get(heads)) is None:
+            index = self._derived[heads] = layer.head_major(self.blocks)
+        return index
+
+    def bias(self, layer: LayerCache, visible: Visible, dtype: torch.dtype) -> Tensor:
+        """0 where a row attends and -inf elsewhere, [heads * rows, 1, tokens]."""
+        heads = layer.shape.num_kv_heads
+        if (bias := self._derived.get((heads, visible))) is None:
+            length = self.blocks.shape[1] * layer.block_size
+            rows = visibility_bias(self.positions, length, visible, dtype)
+            bias = self._derived[heads, visible] = rows.repeat(heads, 1)[:, None]
+        return bias
+
+
+@dataclass(slots=True)
+class PrefillChunk:
+    """Rows ``start`` to ``end`` of the flat batch: consecutive tokens of one sequence, the first
+    at ``position``. ``blocks`` [1, blocks] hold the sequence up to the last of them."""
+
+    start: int
+    end: int
+    position: int
+    blocks: Tensor
+    _biases: dict[Visible, Tensor] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """The number of the sequence's tokens up to the end of this chunk."""
+        return self.position + self.end - self.start
+
+    def bias(self, visible: Visible, dtype: torch.dtype) -> Tensor:
+        """0 where a row attends and -inf elsewhere, [rows, tokens]; made once for all layers."""
+        if (bias := self._biases.get(visible)) is None:
+            positions = torch.arange(self.position, self.length)
+            bias = self._biases[visible] = visibility_bias(positions, self.length, visible, dtype)
+        return bias
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """Where each token of the flat batch is stored (``slots`` [tokens]) and what it attends to.
+
+    ``tables`` [sequences, blocks] and each token's row in them (``owners`` [tokens]) hold the same
+    information as groups and chunks.
+    ``through_modules``: a hook reads or changes the values between the model's modules.
+    """
+
+    cache: KVCache | CacheProbe
+    slots: Tensor
+    groups: list[DecodeGroup]
+    chunks: list[PrefillChunk]
+    tables: Tensor
+    owners: Tensor
+    through_modules: bool = False
+
+
+_current: ContextVar[Any] = ContextVar("metadata of the forward that runs")
+"""Not an argument: some models do not pass theirs on to their attention layers."""
+
+
+@contextmanager
+def attending(metadata: Any) -> Iterator[None]:
+    """Make the metadata available to attention layers for the forward inside the context."""
+    token = _current.set(metadata)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_metadata() -> Any:
+    """The metadata of the current forward: :class:`AttentionMetadata` or its GPU counterpart."""
+    return _current.get()
+
+
+def paged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend over the cache: ``query`` [1, heads, tokens, dim] to [1, tokens, heads, dim].
+
+    ``key`` and ``value`` [1, kv_heads, tokens, dim] are stored first, so that a token reads itself
+    and its chunk from the cache, like earlier tokens.
+    """
+    metadata: AttentionMetadata = current_metadata()
+    rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
+    if isinstance(metadata.cache, CacheProbe):
+        layer = None
+    else:
+        layer = metadata.cache.layers[module]
+        layer.write(metadata.slots, key, value)
+    output = query.new_empty(query.shape[0], query.shape[1], value.shape[2])
+    for group in metadata.groups:
+        assert layer is not None
+        rows = slice(group.start, group.end)
+        _decode(query[rows], group, layer, rule, output[rows])
+    for chunk in metadata.chunks:
+        rows = slice(chunk.start, chunk.end)
+        if chunk.position == 0 or layer is None:
+            keys, values = key[rows].transpose(0, 1), value[rows].transpose(0, 1)
+        else:
+            keys, values = _context(chunk, layer)
+        _prefill(query[rows], chunk, (keys, values), rule, output[rows])
+    return output[None], None
+
+
+AttentionInterface.register(ATTENTION, paged_attention)
+
+
+def take_up(
+    module: nn.Module,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    attention_mask: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[AttentionRule, Tensor, Tensor, Tensor]:
+    """Return an attention function's inputs beside its metadata: the attention rule, and query, key
+    and value, each [tokens, its heads, dim]. A probe of the model records the rule, and refuses
+    what paged attention cannot do."""
+    query, key, value = (x.squeeze(0).transpose(0, 1) for x in tensors)
+    metadata = current_metadata()
+    if isinstance(metadata.cache, CacheProbe):
+        visible = None if attention_mask is None else _known(module, attention_mask)
+        rule = AttentionRule.pop(options, query.shape[-1], visible)
+        refuse_unknown(module, options)
+        metadata.cache.note(module, key, value, rule)
+    else:
+        visible = metadata.cache.layers[module].shape.visible
+        rule = AttentionRule.pop(options, query.shape[-1], visible)
+    return rule, query, key, value
+
+
+def _known(module: nn.Module, attention_mask: Tensor) -> Visible:
+    if (visible := visible_of(attention_mask)) is None:
+        raise UnsupportedModel(f"{type(module).__name__} builds an attention mask of its own")
+    return visible
+
+
+def _decode(
+    query: Tensor, group: DecodeGroup, layer: LayerCache, rule: AttentionRule, output: Tensor
+) -> None:
+    """One query per sequence, [rows, heads, dim]: the query heads that share a key head are the
+    rows of one matrix product per sequence and key head."""
+    rows, heads, dim = query.shape
+    kv_heads = layer.shape.num_kv_heads
+    keys, values = layer.gather(group.pages(layer), rows)
+    grouped = query.view(rows, kv_heads, heads // kv_heads, dim).transpose(0, 1)
+    grouped = grouped.reshape(kv_heads * rows, heads // kv_heads, dim)
+    bias = group.bias(layer, rule.visible, query.dtype)
+    if rule.softcap is None:
+        scores = torch.baddbmm(bias, grouped, keys.transpose(1, 2), alpha=rule.scale)
+    else:
+        scores = _cap(grouped @ keys.transpose(1, 2) * rule.scale, rule.softcap) + bias
+    if rule.sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        sinks = rule.sinks.view(kv_heads, 1, -1, 1).expand(-1, rows, -1, -1)
+        weights = softmax_with_sinks(scores, sinks.reshape(kv_heads * rows, -1, 1))
+    mixed = torch.bmm(weights, values)
+    output.view(rows, kv_heads, heads // kv_heads, -1).copy_(
+        mixed.view(kv_heads, rows, heads // kv_heads, -1).transpose(0, 1)
+    )
+
+
+def _context(chunk: PrefillChunk, layer: LayerCache) -> tuple[Tensor, Tensor]:
+    """All keys and values [kv_heads, tokens, dim] up to the chunk's last token."""
+    keys, values = layer.gather(layer.head_major(chunk.blocks), 1)
+    return keys[:, : chunk.length], values[:, : chunk.length]
+
+
+def _prefill(
+    query: Tensor,
+    chunk: PrefillChunk,
+    context: tuple[Tensor, Tensor],
+    rule: AttentionRule,
+    output: Tensor,
+) -> None:
+    """The tokens of one chunk, [tokens, heads, dim], over their sequence so far."""
+    keys, values = context
+    query = query.transpose(0, 1)
+    if rule.softcap is not None or rule.sinks is not None:
+        output.copy_(_prefill_plainly(query, chunk, context, rule).transpose(0, 1))
+        return
+    whole = chunk.position == 0 and rule.visible.sees_all(chunk.length)
+    mixed = scaled_dot_product_attention(
+        query[None],
+        keys[None],
+        values[None],
+        attn_mask=None if whole else chunk.bias(rule.visible, query.dtype),
+        is_causal=whole,
+        scale=rule.scale,
+        enable_gqa=query.shape[0] != keys.shape[0],
+    )
+    output.copy_(mixed[0].transpose(0, 1))
+
+
+def _prefill_plainly(
+    query: Tensor, chunk: PrefillChunk, context: tuple[Tensor, Tensor], rule: AttentionRule
+) -> Tensor:
+    """Attention with the softcap of Gemma 2 (Gemma Team, 2024, section 2) or with sinks; fused
+    kernels support neither."""
+    keys, values = (x.repeat_interleave(query.shape[0] // x.shape[0], 0) for x in context)
+    scores = query @ keys.transpose(1, 2) * rule.scale
+    if rule.softcap is not None:
+        scores = _cap(scores, rule.softcap)
+    scores = scores + chunk.bias(rule.visible, query.dtype)
+    if rule.sinks is None:
+        return scores.softmax(-1) @ values
+    return softmax_with_sinks(scores, rule.sinks[:, None, None]) @ values
+
+
+def _cap(scores: Tensor, softcap: float) -> Tensor:
+    return torch.tanh(scores / softcap) * softcap
+
+
+def softmax_with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
+    """Weights [..., tokens] that sum to less than one: each row has a further score, its sink
+    [..., 1], whose weight is dropped."""
+    sinks = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
+
+
+def visibility_bias(positions: Tensor, length: int, visible: Visible, dtype: torch.dtype) -> Tensor:
+    """The mask of a token at each of ``positions`` [...] over ``length`` places: 0 where it
+    attends and -inf elsewhere, [..., length]."""
+    places = torch.arange(length, device=positions.device)
+    hidden = visible.hides(positions[..., None], places)
+    bias = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+    return bias.masked_fill_(hidden, -torch.inf)
+
+
+def refuse_unknown(module: nn.Module, options: dict[str, Any]) -> None:
+    """Refuse, while the model is loaded, any argument that this function would silently ignore."""
+    name = type(module).__name__
+    if not getattr(module, "is_causal", True) or options.pop("is_causal", True) is False:
+        raise UnsupportedModel(f"{name} does not attend causally")
+    if options.pop("dropout", 0.0):
+        raise UnsupportedModel(f"{name} applies dropout at inference")
+    for option, setting in options.items():
+        if option not in _HARMLESS and setting is not None and setting is not False:
+            raise UnsupportedModel(f"{name} needs {option}, which paged attention lacks")

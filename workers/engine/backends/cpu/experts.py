@@ -1,0 +1,226 @@
+"""Experts of a mixture, whose weights are packed for the C kernels, and the routers before them."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from workers.engine.backends.cpu.activations import CLAMPED_SWIGLU, activate, activation_of
+from workers.engine.backends.cpu.linear import TiledLinear
+
+_ALPHA = 1.702
+_TRIED_TOKENS = 6
+_TRIED_CHOICES = 128
+_AGREEING = 0.9
+"""Rounding may change the choice for other rows."""
+_ALLOWED = {16: 0.05, 8: 0.1, 4: 0.3}
+"""The largest error of packed experts against the original ones, by the bits of a weight."""
+
+
+class PackedExperts(nn.Module):
+    """The experts of one layer, in place of transformers' experts that share one parameter: gated
+    MLPs, each of which is two packed layers."""
+
+    def __init__(self, experts: Any, kind: type[TiledLinear]) -> None:
+        super().__init__()
+        self.act_fn = getattr(experts, "act_fn", None)
+        self.limit = float(getattr(experts, "limit", 0))
+        self.activation = _activation(experts)
+        both, down = experts.gate_up_proj.detach(), experts.down_proj.detach()
+        both_bias = getattr(experts, "gate_up_proj_bias", None)
+        down_bias = getattr(experts, "down_proj_bias", None)
+        if experts.is_transposed:
+            both, down = both.transpose(1, 2), down.transpose(1, 2)
+        self.num_experts = len(both)
+        gate_ups, downs = [], []
+        for i in range(self.num_experts):
+            weight, bias = both[i], None if both_bias is None else both_bias[i].detach()
+            if not experts.is_concatenated:
+                weight = torch.cat([weight[::2], weight[1::2]])
+                bias = None if bias is None else torch.cat([bias[::2], bias[1::2]])
+            gate_ups.append(_packed(kind, weight, bias))
+            bias = None if down_bias is None else down_bias[i].detach()
+            downs.append(_packed(kind, down[i], bias))
+        self.hidden_size, self.bits = gate_ups[0].in_features, gate_ups[0].bits
+        self.gate_up, self.down = nn.ModuleList(gate_ups), nn.ModuleList(downs)
+
+    @classmethod
+    @torch.inference_mode()
+    def pack(cls, experts: nn.Module, kind: type[TiledLinear]) -> Self | None:
+        """None for a module that does not have that form, has a shape without kernels, or whose
+        output differs from the packed experts' output."""
+        if not _are_experts(experts) or _activation(experts) is None:
+            return None
+        try:
+            packed = cls(experts, kind)
+        except _NoKernelsError:
+            return None
+        draw = torch.Generator().manual_seed(5)
+        rows = torch.randn(_TRIED_TOKENS, packed.hidden_size, generator=draw).to(torch.bfloat16)
+        ids = torch.tensor([[0, packed.num_experts - 1]] * _TRIED_TOKENS)
+        weights = torch.rand(ids.shape, generator=draw).to(torch.bfloat16)
+        try:
+            expected = experts(rows, ids, weights).float()
+        except Exception:  # noqa: BLE001 - it takes something else
+            return None
+        error = (packed(rows, ids, weights).float() - expected).norm()
+        return packed if error <= _ALLOWED[packed.bits] * expected.norm() else None
+
+    def forward(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """``hidden`` [tokens, hidden] through the experts ``chosen`` [tokens, n], weighted by
+        ``weights`` [tokens, n]."""
+        output = torch.zeros_like(hidden)
+        for expert in sorted(set(chosen.flatten().tolist())):
+            tokens, ranks = torch.where(chosen == expert)
+            gate, up = self.gate_up[expert](hidden[tokens]).chunk(2, dim=-1)
+            assert self.activation is not None
+            result = self.down[expert](activate(self.activation, self.limit, gate, up))
+            share = weights[tokens, ranks, None].to(result.dtype)
+            output.index_add_(0, tokens, (result * share).to(output.dtype))
+        return output
+
+
+class _NoKernelsError(Exception):
+    """A shape is not computed in C."""
+
+
+def _are_experts(module: Any) -> bool:
+    parameters = {name: p.dim() for name, p in module.named_parameters(recurse=False)}
+    biases = {"gate_up_proj_bias": 2, "down_proj_bias": 2}
+    return (
+        {k: v for k, v in parameters.items() if k not in biases}
+        == {"gate_up_proj": 3, "down_proj": 3}
+        and all(parameters.get(name, dim) == dim for name, dim in biases.items())
+        and module.gate_up_proj.dtype == torch.bfloat16
+        and bool(getattr(module, "has_gate", False))
+        and not getattr(module, "has_post_expert_norm", False)
+    )
+
+
+def _activation(experts: Any) -> int | None:
+    if getattr(experts, "alpha", None) == _ALPHA and hasattr(experts, "limit"):
+        return CLAMPED_SWIGLU
+    return activation_of(getattr(experts, "act_fn", None))
+
+
+def _packed(kind: type[TiledLinear], weight: Tensor, bias: Tensor | None) -> TiledLinear:
+    outputs, inputs = weight.shape
+    linear = nn.Linear(inputs, outputs, bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias, requires_grad=False)
+    packed = kind.pack(linear)
+    if packed is None:
+        raise _NoKernelsError
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of experts, of which a row chooses among those of ``kept``: the ones whose ``best``
+    best scores have the highest sums."""
+
+    count: int = 1
+    kept: int = 1
+    best: int = 1
+
+    @classmethod
+    def candidates(cls, router: Any, experts: int, chosen: int) -> list[Self]:
+        """What a router with these attributes may do; no groups come first."""
+        count = getattr(router, "num_group", None) or getattr(router, "n_group", None) or 1
+        kept = getattr(router, "topk_group", None) or 1
+        found = [cls()]
+        if count > 1 and experts % count == 0 and kept * (experts // count) >= chosen:
+            found += [cls(count, kept, best) for best in (1, 2)]
+        return found
+
+    def leave(self, scores: Tensor) -> Tensor:
+        """``scores`` [tokens, experts], those of groups that are not kept below all others."""
+        if self.count == 1:
+            return scores
+        grouped = scores.view(len(scores), self.count, -1)
+        sums = grouped.topk(min(self.best, grouped.shape[2])).values.sum(2)
+        is_left = torch.ones_like(sums, dtype=torch.bool)
+        is_left.scatter_(1, sums.topk(self.kept).indices, False)
+        return grouped.masked_fill(is_left[..., None], -torch.inf).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterParts:
+    """How experts are chosen, as kernels/model.h describes it."""
+
+    weight: Tensor
+    bias: Tensor | None
+    correction: Tensor | None
+    chosen: int
+    sigmoid: bool
+    normalizes: bool
+    scale: float
+    groups: Groups
+
+    @classmethod
+    @torch.inference_mode()
+    def read(cls, router: Any) -> Self | None:
+        """The output of ``router`` as (logits, weights, ids); None if its form is unknown."""
+        weight, chosen = getattr(router, "weight", None), getattr(router, "top_k", None)
+        if weight is None or weight.dim() != 2 or chosen is None:
+            return None
+        bias, correction = (_tensor_of(router, x) for x in ("bias", "e_score_correction_bias"))
+        scale = float(getattr(router, "routed_scaling_factor", 1.0))
+        draw = torch.Generator().manual_seed(6)
+        rows = torch.randn(_TRIED_TOKENS, weight.shape[1], generator=draw).to(weight.dtype)
+        try:
+            _, scores, ids = router(rows)
+        except Exception:  # noqa: BLE001 - it answers something else
+            return None
+        if scores.shape != ids.shape or scores.shape[1] != chosen:
+            return None
+        for sigmoid in (False, True):
+            for normalizes in (True, False):
+                parts = cls(
+                    weight.detach(), bias, correction, chosen, sigmoid, normalizes, scale, Groups()
+                )
+                if torch.allclose(parts.weights(rows, ids), scores.float(), rtol=0.03, atol=1e-3):
+                    return parts._grouped_as(router)
+        return None
+
+    def _grouped_as(self, router: Any) -> Self | None:
+        """The same with the groups by which ``router`` chooses; None if they are unknown."""
+        first, *others = Groups.candidates(router, len(self.weight), self.chosen)
+        if not others:
+            return self
+        draw = torch.Generator().manual_seed(7)
+        rows = torch.randn(_TRIED_CHOICES, self.weight.shape[1], generator=draw)
+        rows = rows.to(self.weight.dtype)
+        expected = router(rows)[2].sort().values
+
+        def agreement(parts: Self) -> float:
+            return float((parts.choose(rows) == expected).all(1).float().mean())
+
+        best = max((replace(self, groups=x) for x in (first, *others)), key=agreement)
+        return best if agreement(best) >= _AGREEING else None
+
+    def choose(self, rows: Tensor) -> Tensor:
+        """The ids of the experts [tokens, n] for ``rows``, in their order."""
+        scores = self._scores(rows)
+        by = scores if self.correction is None else scores + self.correction
+        return self.groups.leave(by).topk(self.chosen).indices.sort().values
+
+    def weights(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """The weights of the experts ``ids`` [tokens, n] for ``rows`` [tokens, hidden]."""
+        kept = self._scores(rows).gather(1, ids)
+        return (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        logits = rows.float() @ self.weight.float().T
+        logits = logits if self.bias is None else logits + self.bias
+        return logits.sigmoid() if self.sigmoid else logits.softmax(-1)
+
+
+def _tensor_of(router: nn.Module, name: str) -> Tensor | None:
+    """A parameter or buffer of a router or of a module in it, as one row of float32."""
+    tensors = {**dict(router.named_parameters()), **dict(router.named_buffers())}
+    found = (x for key, x in tensors.items() if key.rpartition(".")[2] == name)
+    tensor = next(found, None)
+    return None if tensor is None else tensor.detach().float().flatten()

@@ -1,0 +1,169 @@
+"""Reads how attention layers make heads: by projections of their input, or from latents."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from workers.engine.backends.cpu.linear import TiledLinear
+from workers.engine.backends.cpu.parts import NormParts, as_packed, children_of, expect, take_one
+
+MAX_HEAD_DIM = 256
+HEAD_MULTIPLE = 8
+NORM_MULTIPLE = 16
+
+_FUSED = ("qkv_proj", "query_key_value", "c_attn")
+_OUTPUT = ("o_proj", "dense", "out_proj", "c_proj")
+_QUERY_NORM = ("q_norm", "q_layernorm")
+_KEY_NORM = ("k_norm", "k_layernorm")
+_LATENT = "kv_a_proj_with_mqa"
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads of all layers, and where they lie in a projected row, as in kernels/model.h."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    value_dim: int
+    width: int
+    query_step: int
+    kv_step: int
+    key_begin: int
+    value_begin: int
+    latent_begin: int = 0
+    query_latent_begin: int = 0
+    widest_latent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentParts:
+    """The layers around the latent of keys and values, and before the latent of queries if there
+    is one."""
+
+    down: TiledLinear
+    norm: NormParts
+    up: TiledLinear
+    query: tuple[TiledLinear, NormParts] | None
+
+
+HeadNorm = tuple[NormParts, int] | None
+"""A norm of queries or keys, and how many numbers it takes together."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionParts:
+    heads: Heads
+    projections: tuple[TiledLinear, ...]
+    """For queries, keys and values; one for all of them; or with latents, one for queries."""
+    output: TiledLinear
+    norms: tuple[HeadNorm, HeadNorm]
+    """Of queries and of keys."""
+    latents: LatentParts | None
+
+    @property
+    def rotated(self) -> int:
+        """How many numbers of a head its rotation may read."""
+        if self.latents is None:
+            return self.heads.dim
+        return self.latents.down.out_features - self.latents.up.in_features
+
+
+def read_attention(attention: Any) -> AttentionParts:
+    """Raises Unrecognised."""
+    children = children_of(attention)
+    read = _with_latents if _LATENT in children else _projected
+    parts = read(attention, children)
+    expect(not children, f"attention has {sorted(children)} too")
+    return parts
+
+
+def _expect_size(dim: int) -> None:
+    expect(0 < dim <= MAX_HEAD_DIM and dim % HEAD_MULTIPLE == 0, f"heads have {dim} numbers")
+
+
+def _projected(attention: Any, children: dict[str, Any]) -> AttentionParts:
+    sizes = (getattr(attention, name, None) for name in ("head_dim", "head_size"))
+    dim: int = next(filter(None, sizes), 0)
+    _expect_size(dim)
+    output = as_packed(take_one(children, _OUTPUT))
+    num_heads = output.in_features // dim
+    projections: tuple[TiledLinear, ...]
+    if "q_proj" in children:
+        projections = tuple(as_packed(children.pop(f"{x}_proj")) for x in "qkv")
+        kv_heads = projections[1].out_features // dim
+        expect(projections[0].out_features == num_heads * dim, "queries have an unexpected width")
+        expect(projections[2].out_features == kv_heads * dim, "values have an unexpected width")
+        side_by_side = False
+    else:
+        whole = getattr(attention, "multi_query", True)
+        side_by_side = "query_key_value" in children or not whole
+        projections = (as_packed(take_one(children, _FUSED)),)
+        kv_heads = (projections[0].out_features // dim - num_heads) // 2
+    expect(kv_heads > 0 and num_heads % kv_heads == 0, "heads share no keys")
+    group, width = num_heads // kv_heads, (num_heads + 2 * kv_heads) * dim
+    if side_by_side:  # of each key head: its queries, then key and value
+        step = (group + 2) * dim
+        places = (step, step, group * dim, (group + 1) * dim)
+    else:
+        first = num_heads * dim
+        places = (group * dim, dim, first, first + kv_heads * dim)
+    heads = Heads(num_heads, kv_heads, dim, dim, width, *places)
+    expect(width == sum(x.out_features for x in projections), "heads have other widths")
+    norms = (
+        _head_norm(children, _QUERY_NORM, num_heads, dim),
+        _head_norm(children, _KEY_NORM, kv_heads, dim),
+    )
+    expect(not (side_by_side and any(n and n[1] != dim for n in norms)), "heads lie apart")
+    return AttentionParts(heads, projections, output, norms, None)
+
+
+def _head_norm(
+    children: dict[str, Any], names: tuple[str, ...], num_heads: int, dim: int
+) -> HeadNorm:
+    module = next((children.pop(name) for name in names if name in children), None)
+    parts = module and NormParts.read_heads(module, num_heads, dim)
+    expect(module is None or parts is not None, "a norm of heads is not known")
+    fits = parts is None or parts[1] % NORM_MULTIPLE == 0
+    expect(fits, "norms of heads take no multiple of 16 numbers")
+    return parts
+
+
+def _with_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
+    """Multi-head latent attention: each head has a key and a value of its own, of other sizes."""
+    dim, value_dim = int(attention.qk_head_dim), int(attention.v_head_dim)
+    _expect_size(dim)
+    _expect_size(value_dim)
+    output = as_packed(take_one(children, _OUTPUT))
+    num_heads = output.in_features // value_dim
+    down, up = (as_packed(take_one(children, (name,))) for name in (_LATENT, "kv_b_proj"))
+    norm = NormParts.read_row(take_one(children, ("kv_a_layernorm",)), up.in_features)
+    query = None
+    if "q_a_proj" in children:
+        query_down, projection = (as_packed(children.pop(f"q_{x}_proj")) for x in "ab")
+        rank = projection.in_features
+        expect(query_down.out_features == rank, "latents of queries have an unexpected width")
+        query = query_down, NormParts.read_row(take_one(children, ("q_a_layernorm",)), rank)
+    else:
+        projection = as_packed(take_one(children, ("q_proj",)))
+    turned = down.out_features - up.in_features
+    plain, first = dim - turned, num_heads * dim
+    step = plain + value_dim
+    expect(
+        turned > 0 and plain > 0 and plain % HEAD_MULTIPLE == 0, "keys have no part of their own"
+    )
+    expect(projection.out_features == first, "queries have an unexpected width")
+    expect(up.out_features == num_heads * step, "keys and values have an unexpected width")
+    expect(output.in_features == num_heads * value_dim, "values have an unexpected width")
+    latent_begin = first + num_heads * step
+    query_latent_begin = latent_begin + down.out_features
+    query_rank = query[0].out_features if query else 0
+    heads = Heads(
+        heads=num_heads, kv_heads=num_heads, dim=dim, value_dim=value_dim,
+        width=query_latent_begin + query_rank,
+        query_step=dim, kv_step=step, key_begin=first, value_begin=first + plain,
+        latent_begin=latent_begin, query_latent_begin=query_latent_begin,
+        widest_latent=max(up.in_features, query_rank),
+    )  # fmt: skip
+    return AttentionParts(
+        heads, (projection,), output, (None, None), LatentParts(down, norm, up, query)
+    )

@@ -1,0 +1,209 @@
+"""Reads a decoder's structure from its modules: where norms, products and heads are.
+
+A module's name suggests its role, and its output for test inputs shows which variant it is. The
+result is checked at load like everything else, by comparing logits with the model's own.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from workers.engine.backends.cpu.heads import AttentionParts, read_attention
+from workers.engine.backends.cpu.kv_cache import AttentionRule, CacheProbe
+from workers.engine.backends.cpu.linear import TiledLinear
+from workers.engine.backends.cpu.mlps import ExpertsParts, MlpParts, read_mlp_of
+from workers.engine.backends.cpu.parts import NormParts, Unrecognised, children_of, expect, take_one
+from workers.engine.backends.cpu.rotary import Angles, Rotation
+
+ROW_BLOCK = 32
+
+_TRIED_EMBEDDINGS = 64
+
+_EMBEDDING = ("embed_tokens", "embed_in", "wte", "word_embeddings")
+_POSITION_EMBEDDING = ("wpe", "embed_positions")
+_LAYERS = ("layers", "h")
+_NORM = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm")
+_ATTENTION = ("self_attn", "attention", "attn", "self_attention")
+
+
+class _Places(NamedTuple):
+    """The names of a layer's norms: before and after attention, and before and after the MLP."""
+
+    attention: str | None = None
+    attention_out: str | None = None
+    mlp: str | None = None
+    mlp_out: str | None = None
+    parallel: bool = False
+
+
+_IN, _POST = "input_layernorm", "post_attention_layernorm"
+_PRE_MLP, _POST_MLP = "pre_feedforward_layernorm", "post_feedforward_layernorm"
+_NORMS = {
+    frozenset({_IN, _POST}): _Places(_IN, None, _POST),
+    frozenset({"ln_1", "ln_2"}): _Places("ln_1", None, "ln_2"),
+    frozenset({"self_attn_layer_norm", "final_layer_norm"}): _Places(
+        "self_attn_layer_norm", None, "final_layer_norm"
+    ),
+    frozenset({_IN}): _Places(_IN, None, _IN, parallel=True),
+    frozenset({"ln_attn", "ln_mlp"}): _Places("ln_attn", None, "ln_mlp", parallel=True),
+    frozenset({_IN, _PRE_MLP}): _Places(_IN, None, _PRE_MLP),
+    frozenset({_POST, _POST_MLP}): _Places(None, _POST, None, _POST_MLP),
+    frozenset({_IN, _POST, _PRE_MLP, _POST_MLP}): _Places(_IN, _POST, _PRE_MLP, _POST_MLP),
+    frozenset({_IN, "post_self_attn_layernorm", _POST, "post_mlp_layernorm"}): _Places(
+        _IN, "post_self_attn_layernorm", _POST, "post_mlp_layernorm"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    module: nn.Module
+    rule: AttentionRule
+    attention: AttentionParts
+    mlp: MlpParts | ExpertsParts
+    attention_norm: NormParts | None
+    attention_out_norm: NormParts | None
+    mlp_norm: NormParts | None
+    mlp_out_norm: NormParts | None
+    angles: tuple[Tensor, Tensor] | None
+    rotation: Rotation | None
+    parallel: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderParts:
+    embedding: Tensor
+    position_embedding: Tensor | None
+    """Learned embeddings of positions [positions, hidden]."""
+    embedding_scale: float
+    residual_scale: float
+    logits_scale: float
+    logits_softcap: float
+    layers: tuple[LayerParts, ...]
+    norm: NormParts | None
+    head: TiledLinear
+
+
+def read_decoder(model: Any, probe: CacheProbe, max_len: int) -> DecoderParts:
+    """The parts of ``model``, whose attention layers ran in the order of ``probe``'s rules. Raises
+    Unrecognised."""
+    decoder = model.get_decoder()
+    children = children_of(decoder)
+    embedding = take_one(children, _EMBEDDING)
+    layers = take_one(children, _LAYERS)
+    norm = take_one(children, _NORM)
+    learned = _position_embedding(children, max_len)
+    rotary = None if learned is not None else take_one(children, ("rotary_emb",))
+    expect(not children, "the decoder has other modules")
+    hidden = embedding.weight.shape[1]
+    expect(isinstance(embedding, nn.Embedding), "embeddings are not an nn.Embedding")
+    expect(hidden % ROW_BLOCK == 0, "the hidden size is not a multiple of 32")
+    head = model.get_output_embeddings()
+    expect(isinstance(head, TiledLinear), "the output layer is not packed")
+    expect(len(layers) == len(probe.rules), "layers attend never or more than once")
+    angles = None if rotary is None else Angles(rotary, max_len, probe.positionless)
+    found = tuple(
+        _layer(layer, rule, module, hidden, angles)
+        for layer, (module, rule) in zip(layers, probe.rules.items(), strict=True)
+    )
+    alike = {(x.attention.heads, x.rotation, x.parallel) for x in found}
+    expect(len(alike) == 1, "layers differ in heads")
+    spans = {tuple(n and n[1] for n in x.attention.norms) for x in found}
+    expect(len(spans) == 1, "layers differ in norms of heads")
+    text = model.config.get_text_config()
+    return DecoderParts(
+        embedding=embedding.weight,
+        position_embedding=learned,
+        embedding_scale=_embedding_scale(decoder, embedding),
+        residual_scale=_residual_scale(layers[0]),
+        logits_scale=_logits_scale(model, text),
+        logits_softcap=float(getattr(text, "final_logit_softcapping", None) or 0),
+        layers=found,
+        norm=NormParts.read_row(norm, hidden),
+        head=head,
+    )
+
+
+def _position_embedding(children: dict[str, Any], max_len: int) -> Tensor | None:
+    """Learned embeddings of the positions from 0 on; None if the decoder has none."""
+    module = next((children.pop(name) for name in _POSITION_EMBEDDING if name in children), None)
+    if module is None:
+        return None
+    expect(isinstance(module, nn.Embedding), "embeddings of positions are not learned")
+    weight: Tensor = module.weight.detach()[int(getattr(module, "offset", 0)) :]
+    expect(len(weight) >= max_len, "there are fewer embeddings of positions than positions")
+    return weight
+
+
+def _embedding_scale(decoder: Any, embedding: Any) -> float:
+    """The embedding class may scale its output, or the decoder that holds it may."""
+    if type(embedding) is nn.Embedding:
+        return float(getattr(decoder, "embedding_multiplier", 1.0))
+    rows = embedding.weight[:_TRIED_EMBEDDINGS].detach().float()  # the one of padding is zero
+    token, place = divmod(int(rows.abs().argmax()), rows.shape[1])
+    scale = getattr(embedding, "embed_scale", None)
+    if scale is None:
+        raise Unrecognised(f"{type(embedding).__name__} is not a known embedding")
+    factor = float(torch.as_tensor(scale).to(embedding.weight.dtype))
+    with torch.inference_mode():
+        answer = float(embedding(torch.tensor([token]))[0, place].float() / rows[token, place])
+    expect(abs(answer - factor) < 0.01 * abs(factor), "embeddings do more than scale")
+    return factor
+
+
+def _residual_scale(layer: Any) -> float:
+    names = ("residual_multiplier", "residual_scale")
+    return float(next((getattr(layer, name) for name in names if hasattr(layer, name)), 1.0))
+
+
+def _logits_scale(model: Any, text: Any) -> float:
+    if (scale := getattr(model, "logit_scale", None)) is not None:
+        return float(scale)
+    return 1 / float(getattr(text, "logits_scaling", 1.0))
+
+
+def _layer(
+    layer: Any, rule: AttentionRule, module: nn.Module, hidden: int, angles: Angles | None
+) -> LayerParts:
+    children = children_of(layer)
+    attention = take_one(children, _ATTENTION)
+    expect(attention is module, "layers attend in an unexpected order")
+    mlp = read_mlp_of(layer, children)
+    places = _NORMS.get(frozenset(children))
+    if places is None:
+        raise Unrecognised(f"a layer consists of {sorted(children)}")
+    parallel = places.parallel or bool(getattr(layer, "use_parallel_residual", False))
+
+    def norm(place: str | None) -> NormParts | None:
+        return None if place is None else NormParts.read_row(children[place], hidden)
+
+    expect(rule.visible.chunk is None, "attention is cut into chunks")
+    parts = read_attention(attention)
+    expect(parts.output.out_features == hidden, "attention has an unexpected width")
+    size = parts.rotated
+    rotation, tables = (None, None) if angles is None else angles.of(attention, size)
+    turns_whole = tables is not None and rotation is not None and rotation.dim == size
+    expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
+    is_plain = isinstance(mlp, MlpParts) or not (parallel or places.mlp_out)
+    expect(is_plain, "experts are added in an unknown way")
+    return LayerParts(
+        module=attention,
+        rule=_whole_rule(rule, attention),
+        attention=parts,
+        mlp=mlp,
+        attention_norm=norm(places.attention),
+        attention_out_norm=norm(places.attention_out),
+        mlp_norm=norm(places.mlp),
+        mlp_out_norm=norm(places.mlp_out),
+        angles=tables,
+        rotation=rotation,
+        parallel=parallel,
+    )
+
+
+def _whole_rule(rule: AttentionRule, attention: Any) -> AttentionRule:
+    """The rule with the factor that some models apply to queries before they attend."""
+    scale = getattr(attention, "scaling", None)
+    return replace(rule, scale=scale) if rule.scale == 1 and isinstance(scale, float) else rule

@@ -1,0 +1,106 @@
+"""The structures of kernels/model.h."""
+
+import ctypes
+
+from workers.engine.backends.cpu.linear import LinearStruct, PreparedStruct
+
+
+class NormStruct(ctypes.Structure):
+    """``Norm``."""
+
+    _fields_ = [
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("epsilon", ctypes.c_float),
+        ("centers", ctypes.c_int32),
+    ]
+
+
+class MlpStruct(ctypes.Structure):
+    """``Mlp``."""
+
+    _fields_ = [
+        *((name, LinearStruct) for name in ("gate", "up", "down")),
+        ("activation", ctypes.c_int32),
+        ("limit", ctypes.c_float),
+    ]
+
+
+class ExpertsStruct(ctypes.Structure):
+    """``Experts``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("router", "wide_router", "bias", "correction")),
+        ("mlps", ctypes.POINTER(MlpStruct)),
+        ("shared", MlpStruct),
+        ("shared_gate", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("count", "chosen")),
+        *((name, ctypes.c_int32) for name in ("groups", "kept_groups", "group_best")),
+        *((name, ctypes.c_int32) for name in ("sigmoid", "normalizes")),
+        ("scale", ctypes.c_float),
+    ]
+
+
+class LatentsStruct(ctypes.Structure):
+    """``Latents``."""
+
+    _fields_ = [
+        *((name, LinearStruct) for name in ("down", "up", "query_down")),
+        *((name, NormStruct) for name in ("norm", "query_norm")),
+    ]
+
+
+class LayerStruct(ctypes.Structure):
+    """``Layer``."""
+
+    _fields_ = [
+        *((name, LinearStruct) for name in ("query", "key", "value")),
+        ("latents", ctypes.POINTER(LatentsStruct)),
+        ("output", LinearStruct),
+        ("mlp", MlpStruct),
+        ("experts", ctypes.POINTER(ExpertsStruct)),
+        *((name, NormStruct) for name in ("attention_norm", "mlp_norm")),
+        *((name, NormStruct) for name in ("attention_out_norm", "mlp_out_norm")),
+        *((name, NormStruct) for name in ("query_norm", "key_norm")),
+        *((name, ctypes.c_void_p) for name in ("cosine", "sine", "sinks", "keys", "values")),
+        ("window", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+    ]
+
+
+class ModelStruct(ctypes.Structure):
+    """``Model``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
+        *((name, ctypes.c_int32) for name in ("value_dim", "num_layers", "block_size", "width")),
+        *((name, ctypes.c_int32) for name in ("query_step", "kv_step", "key_begin")),
+        *((name, ctypes.c_int32) for name in ("value_begin", "latent_begin")),
+        *((name, ctypes.c_int32) for name in ("query_latent_begin", "query_span", "key_span")),
+        *((name, ctypes.c_int32) for name in ("rotary_dim", "pairing", "parallel")),
+        *((name, ctypes.c_float) for name in ("embedding_scale", "residual_scale")),
+        *((name, ctypes.c_float) for name in ("logits_scale", "logits_softcap")),
+        ("num_blocks", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("embedding", "position_embedding")),
+        ("norm", NormStruct),
+        ("head", LinearStruct),
+        ("layers", ctypes.POINTER(LayerStruct)),
+    ]
+
+
+class BatchStruct(ctypes.Structure):
+    """``Batch``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("rows", "num_logits", "num_threads")),
+        *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "owners", "tables")),
+        ("table_width", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("logits_rows", "logits", "residual", "branch")),
+        *((name, ctypes.c_void_p) for name in ("normed", "projected", "queries", "attended")),
+        ("activated", ctypes.c_void_p),
+        ("prepared", PreparedStruct),
+        *((name, ctypes.c_void_p) for name in ("routing", "chosen", "expert_weights")),
+        *((name, ctypes.c_void_p) for name in ("expert_starts", "routes", "shared_routes")),
+        *((name, ctypes.c_void_p) for name in ("gathered", "attention_room")),
+    ]

@@ -1,0 +1,86 @@
+"""The paged K and V tensors in the layout of GPU kernels: token-major, heads innermost."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from torch import Tensor, nn
+
+from workers.engine.backends.cpu.kv_cache import LayerShape
+
+
+class Way(StrEnum):
+    """How a layer attends."""
+
+    SPLIT = "split decode kernel"
+    """Single tokens by the kernel in Triton, prompts by FlashAttention over gathered pages."""
+    FLASH = "FlashAttention over pages"
+    """Everything by ``varlen_attn``."""
+    GATHERED = "gathered pages"
+    """Everything by torch operations over gathered pages."""
+
+
+class TokenMajorLayer:
+    """One layer's pages: ``key`` [blocks, block_size, heads, key_dim], ``value`` likewise."""
+
+    def __init__(
+        self, shape: LayerShape, num_blocks: int, block_size: int, like: Tensor, way: Way
+    ) -> None:
+        pages = (num_blocks, block_size, shape.num_kv_heads)
+        self.shape = shape
+        self.way = way
+        self.key = like.new_zeros(*pages, shape.key_dim)
+        self.value = like.new_zeros(*pages, shape.value_dim)
+
+    def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
+        self.key.flatten(0, 1).index_copy_(0, slots, key)
+        self.value.flatten(0, 1).index_copy_(0, slots, value)
+
+    def gather(self, block_table: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [rows, heads, tokens, dim] of ``block_table`` [rows, blocks]."""
+        index = block_table.flatten()
+
+        def take(pages: Tensor) -> Tensor:
+            tokens = pages.index_select(0, index)
+            return tokens.view(len(block_table), -1, *pages.shape[2:]).transpose(1, 2)
+
+        return take(self.key), take(self.value)
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Set blocks to zero."""
+        self.key[blocks] = 0
+        self.value[blocks] = 0
+
+
+class TokenMajorCache:
+    """The pages of all layers; block ``b`` of every layer belongs to the same tokens.
+
+    ``like`` is a tensor of the wanted dtype and device; ``way_of`` returns how a layer of a given
+    shape attends.
+    """
+
+    def __init__(
+        self,
+        shapes: dict[nn.Module, LayerShape],
+        num_blocks: int,
+        block_size: int,
+        like: Tensor,
+        way_of: Callable[[LayerShape], Way],
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.layers = {
+            module: TokenMajorLayer(shape, num_blocks, block_size, like, way_of(shape))
+            for module, shape in shapes.items()
+        }
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether every layer decodes by a kernel that reads pages in place. Gathering would copy
+        the longest context of every row within a captured step."""
+        return all(layer.way is not Way.GATHERED for layer in self.layers.values())
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Set blocks to zero, where a fault may have left values that are not finite."""
+        for layer in self.layers.values():
+            layer.scrub(blocks)

@@ -1,0 +1,289 @@
+"""Runs a step of the scheduler on the GPU: tokens to logits."""
+
+import logging
+from collections.abc import Sequence as Rows
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workers.engine.backends.base.budget import cache_bytes, count_blocks
+from workers.engine.backends.base.paged import PagedModel
+from workers.engine.backends.base.transfers import Ints, to_device
+from workers.engine.backends.cuda.block_tables import BlockTables
+from workers.engine.backends.cuda.experts import experts_that_do_not_wait
+from workers.engine.backends.cuda.graphs import DecodeGraphs
+from workers.engine.backends.cuda.inputs import (
+    POSITION,
+    ROW,
+    TOKEN,
+    DecodeTable,
+    decode_metadata,
+    decode_table,
+    mixed_metadata,
+)
+from workers.engine.backends.cuda.kv_cache import TokenMajorCache
+from workers.engine.checkpoints.loader import LoadedModel
+from workers.engine.config import EngineConfig
+from workers.engine.core.attention_backend import Metadata, Part
+from workers.engine.core.model_input import ModelInput, scored_pieces
+from workers.engine.core.plan import BatchPlan, Placed
+from workers.engine.core.sequence import Piece, Sequence
+from workers.engine.core.step import SchedulerOutput
+from workers.engine.sampling.filters import draw_from_all
+
+logger = logging.getLogger(__name__)
+
+
+_MAX_DECODE_TOKENS = 8
+"""Up to this many tokens of a sequence, such as tokens that a grammar forced, become one row each
+of a decode table; a longer chunk is prefilled."""
+
+
+class CudaModelRunner:
+    """The GPU's counterpart of ``ModelRunner``: launches a step and returns before it has run.
+
+    A step of few tokens per sequence is laid out as a decode table and replayed as a graph, if the
+    kernel supports every layer and no row has an adapter. Any other step runs eagerly, as a flat
+    batch.
+    """
+
+    shares_blocks = True
+    cuts_prompts = True
+    repeats_steps = True
+    """A step that failed for lack of memory can run again: it only writes the same into blocks."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        assert isinstance(loaded.model, PagedModel)
+        self._model = loaded.model
+        self._loaded = loaded
+        self._adapters = loaded.adapters
+        self._device = loaded.device
+        self._block_size = config.block_size
+        self.looks_ahead = config.async_scheduling
+        self._max_k = loaded.max_model_len
+        width = -(-loaded.max_model_len // config.block_size)
+        self._tables = BlockTables(config.max_num_seqs, width, self._device)
+        self.cache = self._make_cache(loaded.agreed(self._num_blocks(config)))
+        self.graphs: DecodeGraphs | None = None
+        if self._device.type == "cuda" and not config.enforce_eager:
+            self.graphs = self.capture_with_others()
+
+    def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
+        """Lay out a step. Does not change the sequences.
+
+        ``last_tokens`` [chunks], on the device, are the samples of the step in flight. Each
+        sequence then computes that token before its id is known on the host.
+        """
+        self.follow(output.tainted, output.admitted, output.grown)
+        first = [
+            seq.num_computed if last_tokens is None else len(seq.token_ids)
+            for seq, _ in output.chunks
+        ]
+        pieces = [(seq, at, n) for (seq, n), at in zip(output.chunks, first, strict=True)]
+        rows = None if self._needs_hooks(output.chunks) else _decode_rows(pieces)
+        as_graph = rows is not None and self._graph_rows(len(rows)) is not None
+        if as_graph and rows is not None:
+            layout = [(seq, position, 1) for seq, position in rows]
+        else:
+            layout = sorted(pieces, key=lambda piece: piece[2] > 1)  # single tokens first
+        sequences = [seq for seq, _, _ in layout]
+        sizes = np.array([size for _, _, size in layout])
+        ends = sizes.cumsum()
+        sampled = [i for i, (seq, at, n) in enumerate(layout) if at + n >= len(seq.token_ids)]
+        scored, scored_rows = scored_pieces(layout)
+        plan = BatchPlan(
+            slots=np.array([seq.slot for seq in sequences]),
+            first=np.array([position for _, position, _ in layout]),
+            sizes=sizes,
+            token_ids=_token_ids(layout, last_tokens),
+            logits_rows=np.concatenate([ends[sampled] - 1, scored_rows]),
+            as_graph=as_graph,
+            ahead=last_tokens is not None,
+        )
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        return replace(
+            self.lay_out(plan, last_tokens),
+            layout=layout,
+            sampled=[sequences[i] for i in sampled],
+            scored=scored,
+            adapter_rows=self._adapters.rows_of(sequences, owner, self._device),
+        )
+
+    def follow(self, tainted: list[int], admitted: Rows[Placed], grown: Rows[Placed]) -> None:
+        """Scrub blocks, and note the blocks of slots with a new sequence or with more blocks."""
+        if tainted:
+            self.cache.scrub(tainted)
+        self._tables.follow(admitted, grown)
+
+    def lay_out(self, plan: BatchPlan, last_tokens: Tensor | None = None) -> ModelInput:
+        """The tensors of a planned batch, for sequences that only another process may know."""
+        lay_out = self._lay_out_graph if plan.as_graph else self._lay_out_mixed
+        return lay_out(plan, last_tokens)
+
+    def forward(self, model_input: ModelInput) -> Tensor:
+        """Logits [len(logits_rows), vocabulary] in the model's dtype; valid until the next
+        step."""
+        if self.graphs is not None and isinstance(model_input.metadata, DecodeTable):
+            logits = self.graphs.replay(model_input.metadata.rows)
+            return logits.index_select(0, model_input.logits_rows)
+        try:
+            return self._run_eagerly(model_input)
+        except torch.OutOfMemoryError as error:
+            if self._loaded.ranks is not None or model_input.is_recorded:
+                raise  # other ranks have not finished the step; a record would get tokens twice
+            # Free memory may be fragmented: release it, and repeat the step with the same writes.
+            logger.warning("a step runs again after memory was returned to the GPU: %s", error)
+        torch.cuda.empty_cache()
+        return self._run_eagerly(model_input)
+
+    def _run_eagerly(self, model_input: ModelInput) -> Tensor:
+        assert model_input.metadata is not None
+        with self._adapters.active(model_input.adapter_rows):
+            return self._model(
+                model_input.input_ids,
+                model_input.position_ids,
+                model_input.metadata,
+                model_input.logits_rows,
+            )
+
+    def _graph_rows(self, count: int) -> int | None:
+        """The rows of the graph for ``count`` tokens; None if there is none."""
+        return None if self.graphs is None else self.graphs.num_rows(count)
+
+    def _lay_out_graph(self, plan: BatchPlan, last_tokens: Tensor | None) -> ModelInput:
+        """A step for a graph: each row is one token of a sequence, at a position."""
+        num_rows = self._graph_rows(len(plan.slots))
+        assert num_rows is not None
+        table = decode_table(
+            token_ids=plan.token_ids,
+            positions=plan.first,
+            slots=self._tables.places(plan.slots, plan.first, self._block_size),
+            rows=plan.slots,
+            num_rows=num_rows,
+            null_row=self._tables.num_slots,
+        )
+        moved, logits_rows = to_device([table, plan.logits_rows], self._device)
+        if last_tokens is not None:
+            moved[: len(plan.slots), TOKEN] = last_tokens
+        ids, places = moved[:, TOKEN], moved[:, POSITION]
+        return _input(plan, ids, places, DecodeTable(moved), logits_rows)
+
+    def _lay_out_mixed(self, plan: BatchPlan, last_tokens: Tensor | None) -> ModelInput:
+        """A step as one flat batch, for any mixture of chunks."""
+        sizes, first = plan.sizes, plan.first
+        ends = sizes.cumsum()
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        positions = np.arange(ends[-1]) + np.repeat(first - (ends - sizes), sizes)
+        width = int((first + sizes - 1).max()) // self._block_size + 1
+        ids, places, logits_rows, slots, starts, lengths, of_sequences = to_device(
+            [
+                plan.token_ids,
+                positions,
+                plan.logits_rows,
+                self._tables.places(plan.slots[owner], positions, self._block_size),
+                np.concatenate([[0], ends]),
+                first + sizes,
+                plan.slots,
+            ],
+            self._device,
+        )
+        tensors = [slots, starts, lengths, self._tables.rows(of_sequences, width)]
+        metadata = mixed_metadata(
+            self.cache, sizes.tolist(), first.tolist(), tensors, self._block_size
+        )
+        ids = ids if last_tokens is None else last_tokens
+        return _input(plan, ids, places, metadata, logits_rows)
+
+    def _needs_hooks(self, chunks: list[tuple[Sequence, int]]) -> bool:
+        """Whether a step needs adapters or recorded states, which graphs lack."""
+        sequences = [seq for seq, _ in chunks]
+        recorded = any(seq.record is not None for seq in sequences)
+        return recorded or self._adapters.in_use(sequences)
+
+    def _make_cache(self, num_blocks: int) -> TokenMajorCache:
+        loaded = self._loaded
+        cache: TokenMajorCache = loaded.backend.make_cache(
+            loaded.layer_shapes, num_blocks, self._block_size, loaded.dtype
+        )
+        return cache
+
+    def _num_blocks(self, config: EngineConfig) -> int:
+        available = cache_bytes(
+            config,
+            self._device,
+            lambda: self.profile(config.max_num_batched_tokens, config.max_num_seqs),
+        )
+        block_bytes = self._loaded.block_bytes(self._block_size)
+        num_blocks = count_blocks(available, block_bytes, self._loaded.max_model_len, config)
+        logger.info("KV cache of %d blocks of %d tokens", num_blocks, self._block_size)
+        return 1 + num_blocks
+
+    def capture_with_others(self) -> DecodeGraphs | None:
+        """Capture the decode step if every rank can: all must run a step in the same way."""
+        return self.capture() if self._loaded.agreed(int(self.cache.is_bounded)) else None
+
+    @torch.inference_mode()
+    def profile(self, max_tokens: int, max_rows: int) -> None:
+        """Run the largest step: the whole token budget with logits for every token, as in scoring
+        a prompt, and a draw from the widest nucleus for every slot. One sequence uses the whole
+        budget, even beyond the context."""
+        blocks = list(range(1, 2 + (max_tokens - 1) // self._block_size))
+        cache = self._make_cache(len(blocks) + 1)
+        part = Part(0, max_tokens, blocks)
+        metadata = self._loaded.backend.batch(cache, [part], self._block_size)
+        ids = torch.zeros(max_tokens, dtype=torch.int64, device=self._device)
+        places = torch.arange(max_tokens, device=self._device)
+        logits: Tensor = self._model(ids, places % self._max_k, metadata, places)
+        draw_from_all(logits.shape[1], max_rows, self._device)
+
+    def capture(self) -> DecodeGraphs | None:
+        """Capture the decode step. Return None for a model that cannot be captured."""
+        max_rows = self._tables.num_slots
+        graphs = DecodeGraphs(max_rows, self._device)
+        all_rows = torch.arange(max_rows, device=self._device)
+
+        def decode(table: Tensor) -> Tensor:
+            blocks = self._tables.rows(table[:, ROW])
+            metadata = decode_metadata(self.cache, table, blocks, self._max_k)
+            rows = all_rows[: len(table)]
+            return self._model(table[:, TOKEN], table[:, POSITION], metadata, rows)
+
+        try:
+            with experts_that_do_not_wait(self._model.model, self._device, self._loaded.dtype):
+                graphs.capture(decode, self._loaded.ranks)
+        except RuntimeError as error:
+            logger.warning("decoding without CUDA graphs: the model cannot be captured: %s", error)
+            return None
+        return graphs
+
+
+def _decode_rows(pieces: list[Piece]) -> list[tuple[Sequence, int]] | None:
+    """Every token of a step with its position, or None if a chunk is a prefill."""
+    if any(size > _MAX_DECODE_TOKENS for _, _, size in pieces):
+        return None
+    return [(seq, position + i) for seq, position, size in pieces for i in range(size)]
+
+
+def _token_ids(layout: list[Piece], last_tokens: Tensor | None) -> Ints:
+    """The tokens of a flat batch; zeros for those that only the device knows."""
+    if last_tokens is not None:
+        return np.zeros(sum(size for _, _, size in layout), dtype=np.int64)
+    return np.array([id for seq, at, size in layout for id in seq.token_ids[at : at + size]])
+
+
+def _input(
+    plan: BatchPlan, ids: Tensor, places: Tensor, metadata: Metadata, logits_rows: Tensor
+) -> ModelInput:
+    return ModelInput(
+        input_ids=ids,
+        position_ids=places,
+        metadata=metadata,
+        logits_rows=logits_rows,
+        layout=[],
+        sampled=[],
+        scored=[],
+        adapter_rows=[],
+        plan=plan,
+    )

@@ -1,0 +1,107 @@
+"""How the states of a step's sequences are computed: in groups of rows of one length.
+
+A step is one flat batch of tokens, but a recurrent module takes rows of one length. So it is called
+once for all sequences with a single token, and once for each other length. Where a state in the
+middle of a chunk is to be saved, the chunk is cut for these modules only.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from workers.engine.backends.recurrent.states import Rows, StateTable
+
+
+class Save(NamedTuple):
+    """A state to copy to ``row``, after the first ``num_tokens`` of a piece."""
+
+    num_tokens: int
+    row: int
+
+
+class StatePiece(NamedTuple):
+    """Adjacent tokens of a sequence whose states are in row ``row`` of the table. A piece that
+    ``is_fresh`` begins its sequence."""
+
+    row: int
+    start: int
+    """The first token's place in the flat batch."""
+    size: int
+    is_fresh: bool
+    saves: Sequence[Save] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateGroup:
+    """Pieces of one ``size``: the ``places`` [pieces * size] of their tokens in the flat batch, and
+    the ``rows`` of their states."""
+
+    places: Tensor
+    rows: Rows
+    size: int
+    is_fresh: bool
+    saved: Tensor
+    """The rows whose states are copied afterwards, to the rows ``saved_to``."""
+    saved_to: Tensor
+
+    def split(self, tokens: Tensor) -> Tensor:
+        """The group's part [pieces, size, ...] of a flat batch [1, tokens, ...]."""
+        chosen = tokens[0].index_select(0, self.places)
+        return chosen.view(-1, self.size, *chosen.shape[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class StateBatch:
+    """The groups of a step. Earlier tokens of a sequence are in earlier groups."""
+
+    table: StateTable
+    groups: list[StateGroup]
+    num_tokens: int
+
+
+def lay_out_states(table: StateTable, pieces: Sequence[StatePiece], continues: bool) -> StateBatch:
+    """Group the pieces of a flat batch. Modules that cannot continue a sequence with several
+    tokens at once, since ``continues`` is false, get them one by one."""
+    groups = []
+    for parts in zip_longest(*(list(_cut(piece, continues)) for piece in pieces)):
+        alike: dict[tuple[bool, int], list[StatePiece]] = {}
+        for part in parts:
+            if part is not None:
+                alike.setdefault((part.is_fresh, part.size), []).append(part)
+        groups += [_group(members) for members in alike.values()]
+    return StateBatch(table, groups, sum(piece.size for piece in pieces))
+
+
+def _cut(piece: StatePiece, continues: bool) -> Iterator[StatePiece]:
+    """A piece in parts that end where a state is saved."""
+    rows = {save.num_tokens: save.row for save in piece.saves}
+    ends = {*rows, piece.size}
+    if not continues:
+        ends.update(range(min(ends) if piece.is_fresh else 1, piece.size))
+    for start, end in pairwise([0, *sorted(ends)]):
+        saves = [Save(end - start, rows[end])] if end in rows else ()
+        is_fresh = piece.is_fresh and start == 0
+        yield StatePiece(piece.row, piece.start + start, end - start, is_fresh, saves)
+
+
+def _group(pieces: list[StatePiece]) -> StateGroup:
+    pieces.sort()
+    size, num = pieces[0].size, len(pieces)
+    starts = torch.tensor([piece.start for piece in pieces])
+    first, last = pieces[0].row, pieces[-1].row
+    # Adjacent rows are computed in place, without copies.
+    is_adjacent = last - first == num - 1
+    saving = [(piece.row, save.row) for piece in pieces for save in piece.saves]
+    saved, saved_to = torch.tensor(saving, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    return StateGroup(
+        places=(starts[:, None] + torch.arange(size)).flatten(),
+        rows=slice(first, last + 1) if is_adjacent else torch.tensor([p.row for p in pieces]),
+        size=size,
+        is_fresh=pieces[0].is_fresh,
+        saved=saved,
+        saved_to=saved_to,
+    )

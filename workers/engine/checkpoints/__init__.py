@@ -1,0 +1,1 @@
+"""Files become a model that is checked to compute what transformers does."""

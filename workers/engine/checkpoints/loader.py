@@ -1,0 +1,331 @@
+"""Loads a folder or hub name as a model that runs over the paged cache, or else the general way.
+
+Nothing here knows an architecture. A first forward shows which modules attend, and with what
+shapes; a comparison with the model's own attention shows whether the result is right. A model that
+does not pass runs as in transformers, one sequence at a time.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from workers.engine.backends.base.lora import Adapters
+from workers.engine.backends.base.paged import PagedModel
+from workers.engine.backends.base.recorder import Recorder, finding_routed_modules
+from workers.engine.backends.cpu.decoder import NativeDecoder
+from workers.engine.backends.cpu.kv_cache import CacheProbe, LayerShape, pack_keys
+from workers.engine.backends.cpu.library import why_no_kernels
+from workers.engine.backends.cpu.packed_linear import pack_linears
+from workers.engine.backends.cuda.fusion import Fusion
+from workers.engine.backends.fallback.model import TRIED_TOKENS, GeneralModel, use_own_attention
+from workers.engine.backends.parallel.group import Ranks
+from workers.engine.backends.recurrent.mixers import Mixers
+from workers.engine.checkpoints.context import count_positions, resolve_context
+from workers.engine.checkpoints.parity.own_attention import OwnAttention, passage
+from workers.engine.checkpoints.parity.parity_check import Proof
+from workers.engine.checkpoints.parity.probe import PROBED_TOKENS, find_states, probe
+from workers.engine.checkpoints.reading.checkpoint import read_model
+from workers.engine.checkpoints.reading.model_folder import read_tokenizer
+from workers.engine.checkpoints.rotary import keep_frequencies
+from workers.engine.config import EngineConfig
+from workers.engine.core.attention_backend import AttentionBackend, CpuBackend, backend_for
+from workers.engine.exceptions import UnsupportedModel
+from workers.engine.text.detokenizer import Vocabulary
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run, with what the engine needs to know about it."""
+
+    model: PagedModel | GeneralModel
+    vocabulary: Vocabulary
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    max_model_len: int
+    max_positions: int
+    """For how many positions the forward pass has tables: fewer than ``max_model_len`` if the cache
+    has no room for such a sequence."""
+    layer_shapes: dict[nn.Module, LayerShape]
+    """What each attention layer stores in the paged cache; empty for the general way."""
+    dtype: torch.dtype
+    device: torch.device
+    backend: AttentionBackend
+    adapters: Adapters
+    recorder: Recorder
+    ranks: Ranks | None = None
+    """The processes that each have a part of the model; None if this one has all of it."""
+
+    def agreed(self, number: int) -> int:
+        """The smallest of the numbers that the ranks give: blocks that each has memory for, or 0
+        for what one of them cannot do."""
+        return number if self.ranks is None else self.ranks.smallest(number)
+
+    def block_bytes(self, block_size: int) -> int:
+        """The size of a block of ``block_size`` tokens in all layers."""
+        return block_size * sum(
+            shape.token_bytes(self.dtype) for shape in self.layer_shapes.values()
+        )
+
+    @property
+    def forward(self) -> str:
+        """What computes the model: ``c``, ``torch``, ``cuda`` or ``general``."""
+        if isinstance(self.model, GeneralModel):
+            return "general"
+        if not isinstance(self.backend, CpuBackend):
+            return "cuda"
+        return "torch" if self.model.native is None else "c"
+
+
+class _Forward(NamedTuple):
+    model: PagedModel | GeneralModel
+    vocab_size: int
+    adapters: Adapters
+    routed: list[nn.Module]
+    shapes: dict[nn.Module, LayerShape]
+    max_positions: int
+
+
+def load_model(path: str | Path, config: EngineConfig, ranks: Ranks | None = None) -> LoadedModel:
+    """Load weights, tokenizer and adapters. With ``ranks``, each loads its part of the weights.
+    Raises UnsupportedModel and UnsupportedAdapter."""
+    device = torch.device(config.device)
+    backend = backend_for(device)
+
+    def read() -> Any:
+        packed = config.dtype if config.is_rounded else None
+        return read_model(path, _weights_dtype(config), backend.attention, device, packed, ranks)
+
+    model = read()
+    if ranks is not None:
+        ranks.meet()  # reading may take one of them much longer than another
+    return wrap_model(model, read_tokenizer(path), backend, config, read, ranks)
+
+
+def _weights_dtype(config: EngineConfig) -> torch.dtype | str:
+    """The dtype that weights are read as. Raises UnsupportedModel."""
+    if config.dtype == "auto":
+        return config.dtype
+    if config.is_rounded and (reason := why_no_kernels()) is not None:
+        raise UnsupportedModel(f"dtype {config.dtype} needs C kernels: {reason}")
+    named = "bfloat16" if config.is_rounded else config.dtype
+    dtype: torch.dtype = getattr(torch, named)
+    return dtype
+
+
+def wrap_model(
+    model: Any,
+    tokenizer: Any,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    read_again: Callable[[], Any] | None = None,
+    ranks: Ranks | None = None,
+) -> LoadedModel:
+    """Prepare a causal model of transformers, made with the backend's attention, to run on the
+    device of ``config``. Raises UnsupportedModel and UnsupportedAdapter.
+
+    ``read_again`` returns a fresh copy of the model: the general way cannot use linear layers that
+    were packed for the paged forwards.
+    """
+    if not tokenizer.is_fast:
+        raise UnsupportedModel("The model has no tokenizer.json")
+    max_model_len = resolve_context(model.config.get_text_config(), config)
+    eos_token_ids = _eos_token_ids(model, tokenizer) | frozenset(config.stop_token_ids)
+    if not eos_token_ids:
+        raise UnsupportedModel(
+            "The model's files name no end token: set stop_token_ids in models.toml to the ids of "
+            "those that end a text"
+        )
+    device = torch.device(config.device)
+    dtype = model.dtype
+    model = model.to(device).eval()
+    packed = 0
+    try:
+        proof = Proof(model, backend, config.block_size, max_model_len)
+        if device.type == "cpu" and ranks is None:
+            packed = pack_linears(model, config.dtype, proof.direct_weights)
+        text = passage(tokenizer, max_model_len) if config.is_rounded else []
+        forward = _paged(model, proof, backend, config, ranks, text)
+    except UnsupportedModel as reason:
+        if config.is_rounded or (packed and read_again is None) or ranks is not None:
+            raise
+        logger.warning("each sequence runs by itself, as in generate, since: %s", reason)
+        model = read_again().to(device).eval() if packed and read_again is not None else model
+        forward = _general(model, max_model_len, config)
+    return LoadedModel(
+        model=forward.model,
+        vocabulary=Vocabulary(tokenizer.backend_tokenizer, max(forward.vocab_size, len(tokenizer))),
+        vocab_size=forward.vocab_size,
+        eos_token_ids=eos_token_ids,
+        max_model_len=max_model_len,
+        max_positions=forward.max_positions,
+        layer_shapes=forward.shapes,
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        adapters=forward.adapters,
+        recorder=Recorder(
+            model.get_output_embeddings(),
+            forward.routed,
+            isinstance(forward.model, PagedModel) and forward.model.selects_rows,
+        ),
+        ranks=ranks,
+    )
+
+
+def _paged(
+    model: Any,
+    proof: Proof,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    ranks: Ranks | None,
+    text: list[int],
+) -> _Forward:
+    """The model over pages, and in C where the C forward supports it. ``text`` is for
+    :class:`OwnAttention`. Raises UnsupportedModel."""
+    max_len = proof.max_len
+    keep_frequencies(model, max_len)
+    own = OwnAttention(model, backend, config, ranks, text)
+    paged = PagedModel(model)
+    adapters = Adapters.load(model, config.adapters)
+    if proof.continues is not None:
+        if config.tensor_parallel_size > 1:
+            raise UnsupportedModel(
+                f"{type(model).__name__} keeps states, which cannot be split among processes"
+            )
+        paged.mixers = _mixers(paged, proof.continues, backend, config, adapters)
+    with adapters.checking(PROBED_TOKENS), finding_routed_modules(model) as routed:
+        probed = probe(paged, backend, config.block_size, model.device)
+    paged.fusion = _fusion(model, backend, config, ranks)
+    shapes = probed.shapes
+    _compare(own, paged, shapes, backend, ranks)
+    c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
+    if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
+        positions = count_positions(max_len, shapes.values(), model.dtype, config)
+        paged.native = _native(paged, own, proof, probed, positions, config)
+        if paged.native is not None:
+            max_len, shapes = positions, pack_keys(shapes)
+    if config.is_rounded and paged.native is None:
+        raise UnsupportedModel(
+            f"dtype {config.dtype} needs the C forward, which cannot compute "
+            f"{type(model).__name__}, or not with blocks of {config.block_size} tokens (it takes "
+            'multiples of 16): set dtype = "bfloat16"'
+        )
+    return _Forward(paged, own.vocab_size, adapters, routed, shapes, max_len)
+
+
+def _mixers(
+    paged: PagedModel,
+    continues: bool,
+    backend: AttentionBackend,
+    config: EngineConfig,
+    adapters: Adapters,
+) -> Mixers:
+    """The model's modules that keep states, made to run on flat batches. Raises
+    UnsupportedModel."""
+    mixers = find_states(paged, backend, config.block_size, torch.device(config.device))
+    if mixers is None:
+        raise UnsupportedModel(f"{type(paged.model).__name__} shows no states, but its twin does")
+    mixers.continues, mixers.adapters = continues, adapters
+    mixers.wrap()
+    return mixers
+
+
+def _fusion(
+    model: Any, backend: AttentionBackend, config: EngineConfig, ranks: Ranks | None
+) -> Fusion | None:
+    """The fusion of the model's operations, unless it fails here or on another rank."""
+    fusion = None
+    if backend.fuses and not config.enforce_eager:
+        try:
+            fusion = Fusion(model)
+        except Exception as failure:  # noqa: BLE001 - the modules may be anything
+            logger.warning("operations are not fused, since %r", failure)
+    if ranks is not None and not ranks.smallest(fusion is not None) and fusion is not None:
+        fusion.remove()
+        logger.warning("operations are not fused, since another rank does not fuse them")
+        return None
+    return fusion
+
+
+def _compare(
+    own: OwnAttention,
+    paged: PagedModel,
+    shapes: dict[nn.Module, LayerShape],
+    backend: AttentionBackend,
+    ranks: Ranks | None,
+) -> None:
+    """Check the forward over pages against the model's own modules and attention; if the check
+    fails, try without fusion, then simpler kernels, on all ranks. Raises UnsupportedModel."""
+    while True:
+        try:
+            own.compare(paged, shapes)
+        except UnsupportedModel as found:
+            reason = found
+        else:
+            return
+        if paged.fusion is not None:
+            paged.fusion.remove()
+            paged.fusion = None
+            logger.warning("operations are not fused, since %s", reason)
+            continue
+        # A rank whose GPU supports fewer kernels has none left before the others do.
+        simplified = backend.simplify()
+        if not (simplified if ranks is None else ranks.largest(simplified)):
+            raise reason
+        logger.warning("attention falls back to a simpler kernel, since %s", reason)
+
+
+def _native(
+    paged: PagedModel,
+    own: OwnAttention,
+    proof: Proof,
+    probed: CacheProbe,
+    max_len: int,
+    config: EngineConfig,
+) -> NativeDecoder | None:
+    """The C forward, if it supports the model and computes the same logits. Raises UnsupportedModel
+    if it does not compute the same, and nothing else may take its place."""
+    native = NativeDecoder.recognise(paged.model, probed, max_len)
+    if native is None:
+        return None
+    in_c = PagedModel(paged.model)
+    in_c.native = native
+    try:
+        proof.check_native()
+        own.compare(in_c, pack_keys(probed.shapes))
+    except UnsupportedModel as reason:
+        if config.is_rounded:
+            raise UnsupportedModel(
+                f'dtype {config.dtype} needs the C forward, but {reason}: set dtype = "bfloat16"'
+            ) from reason
+        logger.info("the C forward is not used: %s", reason)
+        return None
+    return native
+
+
+def _general(model: Any, max_len: int, config: EngineConfig) -> _Forward:
+    """The model as ``generate`` runs it. Raises UnsupportedModel."""
+    use_own_attention(model)
+    adapters = Adapters.load(model, config.adapters)
+    general = GeneralModel(model, adapters, max_len)
+    with adapters.checking(TRIED_TOKENS), finding_routed_modules(model) as routed:
+        vocab_size = general.try_out()
+    general.measure()
+    return _Forward(general, vocab_size, adapters, routed, {}, max_len)
+
+
+def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """All the ids that end a text: generation config, model config and tokenizer may differ."""
+    found: set[int] = set()
+    text_config = model.config.get_text_config()
+    for source in (model.generation_config, text_config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        found.update([ids] if isinstance(ids, int) else ids or [])
+    return frozenset(found)

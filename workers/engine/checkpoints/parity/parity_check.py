@@ -1,0 +1,210 @@
+"""Proves with a twin that a model's forwards over pages compute what ``generate`` does.
+
+The twin of a model, small, random and with short windows, runs over pages in batches of sequences
+of unequal length, longer than every length that the configuration names. Its logits are compared,
+token by token, with the logits of its own ``generate``.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from workers.engine.backends.base.lora import Adapters
+from workers.engine.backends.base.paged import PagedModel
+from workers.engine.backends.cpu.decoder import NativeDecoder
+from workers.engine.backends.cpu.direct_weights import finding_direct_weights
+from workers.engine.backends.cpu.kv_cache import pack_keys
+from workers.engine.backends.cpu.packed_linear import pack_linears
+from workers.engine.backends.fallback.model import GeneralModel, use_own_attention
+from workers.engine.backends.recurrent.mixers import Mixers
+from workers.engine.checkpoints.parity.miniature import choose_every_expert, make_twin
+from workers.engine.checkpoints.parity.probe import find_states, probe
+from workers.engine.checkpoints.parity.trial import NOISES, TOLERANCE, Batches, distance
+from workers.engine.core.attention_backend import AttentionBackend, CpuBackend
+from workers.engine.exceptions import UnsupportedModel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PROMPTS = (69, 21, 9)
+_DECODED = 5
+_CHUNKS = (40, 13, 9)
+"""The lengths of the twin's prompts in a first batch, and the tokens after them: past windows and
+chunks, and past the length of its rotary embedding in mid-decode."""
+_DRAWS = 3
+"""Of random weights."""
+
+
+def single_threaded(function: Callable[P, R]) -> Callable[P, R]:
+    """Run with one thread: small tensors gain nothing from more, and lose much on busy cores."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_num_threads(num_threads)
+
+    return run
+
+
+class _NativeErrors(NamedTuple):
+    """The errors of the C forward and of the modules in bfloat16, relative to the logits."""
+
+    error: float
+    noise: float
+    has_experts: bool
+
+    @property
+    def is_exact(self) -> bool:
+        return self.error < NOISES * self.noise
+
+
+class Proof:
+    """Proves with a twin that a model's forwards compute what ``generate`` does.
+
+    Raises UnsupportedModel for a model that has none, keeps more than keys, values and the states
+    of its mixers, or computes something else over pages.
+
+    ``continues``: see :class:`Mixers`. None if the model has no mixers.
+    ``direct_weights``: layers that must not be packed.
+    """
+
+    @single_threaded
+    def __init__(
+        self, model: Any, backend: AttentionBackend, block_size: int, max_len: int
+    ) -> None:
+        """``max_len`` is the longest that a sequence can become."""
+        self.max_len = max_len
+        self._name = type(model).__name__
+        self._model, self._backend, self._block_size = model, backend.on_cpu(), block_size
+        twin = self._twin(torch.float32)
+        draw = torch.Generator().manual_seed(1)
+        vocabulary = twin.get_input_embeddings().num_embeddings
+        self._texts = [
+            torch.randint(1, vocabulary, (length + _DECODED,), generator=draw).tolist()
+            for length in _PROMPTS
+        ]
+        paged = PagedModel(twin)
+        with finding_direct_weights(twin) as direct:
+            paged.mixers = find_states(paged, self._backend, block_size, twin.device)
+        self.direct_weights = frozenset(direct)
+        if paged.mixers is not None and not isinstance(backend, CpuBackend):
+            raise UnsupportedModel(f"{self._name} keeps states, which are batched on CPUs only")
+        self._expected = self._generated(twin, paged.mixers is not None)
+        self.continues = None if paged.mixers is None else self._check_mixers(paged, paged.mixers)
+        if paged.mixers is None:
+            self._check(paged)
+
+    def _check(self, paged: PagedModel) -> None:
+        error = self._error(paged)
+        if not error < TOLERANCE[torch.float32]:
+            raise UnsupportedModel(f"{self._name} over pages differs from generate by {error:.1%}")
+
+    def _check_mixers(self, paged: PagedModel, mixers: Mixers) -> bool:
+        """Return whether the mixers can continue a sequence with several tokens at once. The others
+        ignore the earlier tokens, or fail."""
+        mixers.wrap()
+        try:
+            self._check(paged)
+        except UnsupportedModel:
+            mixers.continues = False
+            self._check(paged)
+        return mixers.continues
+
+    @single_threaded
+    @torch.inference_mode()
+    def check_native(self) -> None:
+        """Compare the C forward in bfloat16, whose error may be about as large as torch's. Raises
+        UnsupportedModel.
+
+        Rounding alone may send a token to another expert, which hides smaller errors. So all that a
+        mixture computes is compared with every token at every expert. Its choice of experts is
+        tried with other random weights if it fails: a wrong one fails with all of them."""
+        found = self._native_errors()
+        if found.has_experts:
+            self._expect_exact(self._native_errors(to_every_expert=True))
+            for seed in range(1, _DRAWS):
+                if found.is_exact:
+                    break
+                found = self._native_errors(seed)
+        self._expect_exact(found)
+
+    def _expect_exact(self, found: _NativeErrors) -> None:
+        if not found.is_exact:
+            raise UnsupportedModel(
+                f"{self._name} in C differs from generate by {found.error:.1%}, in torch by "
+                f"{found.noise:.1%}"
+            )
+
+    def _native_errors(self, seed: int = 0, *, to_every_expert: bool = False) -> _NativeErrors:
+        """The errors of a twin in bfloat16, each token of which may go to all experts."""
+        expected = None
+        if seed or to_every_expert:
+            exact = self._twin(torch.float32, seed)
+            if to_every_expert:
+                choose_every_expert(exact)
+            expected = self._generated(exact)
+        twin = self._twin(torch.bfloat16, seed)
+        if to_every_expert:
+            choose_every_expert(twin)
+        pack_linears(twin, kept=self.direct_weights)
+        paged = PagedModel(twin)
+        noise = self._error(paged, expected)
+        probed = probe(paged, self._backend, self._block_size, twin.device)
+        native = NativeDecoder.recognise(twin, probed, max(map(len, self._texts)))
+        if native is None:
+            raise UnsupportedModel(f"the C forward does not take the twin of {self._name}")
+        paged.native = native
+        return _NativeErrors(self._error(paged, expected), noise, native.has_experts)
+
+    def _twin(self, dtype: torch.dtype, seed: int = 0) -> Any:
+        try:
+            return make_twin(self._model, self.max_len, self._backend.attention, dtype, seed)
+        except Exception as error:
+            raise UnsupportedModel(f"{self._name} cannot be made smaller: {error!r}") from error
+
+    @torch.inference_mode()
+    def _generated(self, twin: Any, has_mixers: bool = False) -> Tensor:
+        """The logits [tokens, vocabulary] after each token of each text, as ``generate`` computes
+        them: a prompt at once, then token by token."""
+        use_own_attention(twin)
+        general = GeneralModel(twin, Adapters(), max(map(len, self._texts)))
+        logits = []
+        general.try_out()
+        try:
+            for prompt_len, text in zip(_PROMPTS, self._texts, strict=True):
+                sequence = general.begin()
+                rows = sequence.extend(text[:prompt_len], every_row=True)
+                logits += [rows, sequence.extend(text[prompt_len:], every_row=True)]
+                is_known = has_mixers or sequence.keeps_only_keys_and_values
+                if sequence.has_module_state or not is_known:
+                    raise UnsupportedModel(f"{self._name} keeps more than keys and values")
+        except UnsupportedModel:
+            raise
+        except Exception as error:
+            raise UnsupportedModel(f"{self._name} cannot be tried: {error!r}") from error
+        twin.set_attn_implementation(self._backend.attention)
+        return torch.cat(logits).float()
+
+    @torch.inference_mode()
+    def _error(self, paged: PagedModel, expected: Tensor | None = None) -> float:
+        """Return the relative error of a forward over pages: all texts in one batch, in chunks.
+        ``expected``: the logits of another twin than the first."""
+        expected = self._expected if expected is None else expected
+        shapes = probe(paged, self._backend, self._block_size, expected.device).shapes
+        if paged.native is not None:
+            shapes = pack_keys(shapes)
+        runner = Batches(paged, self._backend, self._block_size, shapes)
+        try:
+            actual = runner.run(self._texts, _PROMPTS, _CHUNKS)
+        except Exception as error:
+            raise UnsupportedModel(f"{self._name} does not run over pages: {error!r}") from error
+        if actual.shape != expected.shape:
+            raise UnsupportedModel(f"{self._name} has no logits for every token")
+        return distance(actual, expected)

@@ -1,0 +1,1 @@
+"""Reads the files of a checkpoint as a transformers model, or refuses them clearly."""

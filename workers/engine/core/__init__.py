@@ -1,0 +1,1 @@
+"""What all of the engine shares: requests, sequences, steps, and the interfaces of backends."""

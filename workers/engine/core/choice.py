@@ -1,0 +1,147 @@
+"""One choice: its tokens become text, and a stop rule ends it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol, Self
+
+from workers.engine.core.request import ChoiceDelta, ConstraintEffect, FinishReason
+from workers.engine.text.detokenizer import Detokenizer
+from workers.engine.text.stop_checker import Finish, StopChecker
+
+
+class GrammarState(Protocol):
+    """A choice's position in its grammar."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more may follow. Raises GrammarError."""
+
+    @property
+    def forced(self) -> int | None:
+        """The only token that the grammar allows next, or None if there are several."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether following it takes too long to do so for a mere draft."""
+
+    def allows(self, token_id: int) -> bool:
+        """Whether the token may come next."""
+
+    def consume(self, token_id: int) -> bool:
+        """Advance. Return True once nothing more may follow. Raises GrammarError."""
+
+    def copy(self) -> Self:
+        """An independent copy at the same position."""
+
+
+class Choice:
+    """The output of one sequence as a client sees it.
+
+    The first of these ends it: stop string, stop regex, stop id or end of sequence, grammar,
+    length. It is a pure function of its tokens, so replaying an earlier run's tokens restores it
+    exactly.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        detokenizer: Detokenizer,
+        stop_checker: StopChecker,
+        grammar: GrammarState | None = None,
+    ) -> None:
+        self.index = index
+        self.finish: Finish | None = None
+        self.num_characters = 0  # in the text of all tokens, shown or held back
+        self.num_forced = 0  # tokens that the grammar left no choice about, sampled or not
+        self.effect: ConstraintEffect | None = None  # unless the request asks for it
+        self.grammar = grammar
+        self.stop_checker = stop_checker
+        self._detokenizer = detokenizer
+        self._token_ids: list[int] = []
+        self._text: list[str] = []
+
+    @property
+    def forced_token(self) -> int | None:
+        """The only token that the grammar allows next, or None if there are several or none."""
+        return self.grammar.forced if self.grammar is not None and self.finish is None else None
+
+    def append(self, token_id: int) -> Finish | None:
+        """Append a token, sampled or forced. Return why the choice ends, if it does.
+
+        Raises GrammarError.
+        """
+        self._token_ids.append(token_id)
+        if self.grammar is not None:
+            self.num_forced += token_id == self.forced_token
+        self.stop_checker.count()
+        self.finish = self._judge(token_id)
+        return self.finish
+
+    def replay(self, token_ids: Iterable[int]) -> Finish | None:
+        """Append tokens that an earlier run delivered. No delta returns them again."""
+        for token_id in token_ids:
+            if self.append(token_id) is not None:
+                break
+        self._token_ids, self._text = [], []
+        if self.finish is None and self.grammar is not None and self.grammar.is_complete:
+            self.finish = self._close(Finish(FinishReason.STOP))  # it allows only the empty text
+        if self.finish is None:  # a choice without tokens may be complete
+            self.finish = self.stop_checker.check_length()
+        return self.finish
+
+    def take_delta(self) -> ChoiceDelta | None:
+        """Return what is new since the last call, or None."""
+        text = "".join(self._text)
+        if not self._token_ids and not text and self.finish is None:
+            return None
+        delta = ChoiceDelta(self.index, self._token_ids, text)
+        if self.finish is not None:
+            delta.finish_reason, delta.matched_stop, delta.matched_stop_text = self.finish
+            if self.effect is not None:
+                delta.effect = replace(self.effect, forced_tokens=self.num_forced)
+        self._token_ids, self._text = [], []
+        return delta
+
+    def _judge(self, token_id: int) -> Finish | None:
+        if self.stop_checker.ends(token_id):
+            return self._end(token_id)
+        text = self._detokenizer.push(token_id)
+        if text and (finish := self._show(text)) is not None:
+            return finish
+        if self.grammar is not None and self.grammar.consume(token_id):
+            return self._close(Finish(FinishReason.STOP))
+        finish = self.stop_checker.check_length()
+        return finish and self._close(finish)
+
+    def _end(self, token_id: int) -> Finish:
+        """End at a stop id. Its own text is shown if stops are not trimmed, or if it completes a
+        stop string or regex."""
+        if not self.stop_checker.trims:
+            finish = self._show(self._detokenizer.push(token_id))
+            return finish or self._close(Finish(FinishReason.STOP, token_id))
+        text, finish = self.stop_checker.peek_text(self._detokenizer.copy().push(token_id))
+        if finish is None:
+            return self._close(Finish(FinishReason.STOP, token_id))
+        self._text.append(text)
+        return finish
+
+    def _close(self, finish: Finish) -> Finish:
+        """Release the text held back. Even this text may complete a stop string."""
+        matched = self._show(self._detokenizer.flush())
+        if matched is not None:
+            return matched
+        text, matched = self.stop_checker.flush()
+        self._text.append(text)
+        return matched or finish
+
+    def _show(self, text: str) -> Finish | None:
+        if not text:
+            return None
+        self.num_characters += len(text)
+        if not self.stop_checker.looks_at_text:
+            self._text.append(text)
+            return None
+        shown, finish = self.stop_checker.check_text(text)
+        if shown:
+            self._text.append(shown)
+        return finish

@@ -1,1 +1,0 @@
-"""Files become a model that is proven to compute what transformers does."""

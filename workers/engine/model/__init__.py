@@ -1,1 +1,0 @@
-"""A transformers model over a paged KV cache."""
