@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from completions.jobs.events import EncodedChoice, JobError, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import EncodedChoice, JobError
 from completions.jobs.execute import Claim, Ending, StepEvent
 from completions.jobs.record import Kind
 from workers.attempt_spans import AttemptSpan
 from workers.engine.core.request import Audience, Request, RequestOutput
-from workers.engine.core.request import Usage as EngineUsage
 from workers.event_encoding import convert_error, encode_choice, join_choices
 from workers.job_logs import describe_claim
 from workers.metrics import RequestTimes
@@ -65,9 +65,9 @@ class LiveJob:
             self.span.record_output(now - self.times.submitted_at)
         if output.error is not None:
             error = convert_error(output.error, self.completion_tokens)
-            self.end("failed", error, convert_usage(output.usage), now)
+            self.end("failed", error, output.usage, now)
         elif output.finished:
-            self.end("completed", None, convert_usage(output.usage), now)
+            self.end("completed", None, output.usage, now)
 
     def is_due(self, stream_interval: int) -> bool:
         """Return whether to publish now: at `stream_interval` tokens if a client may watch, and
@@ -122,10 +122,3 @@ class LiveJob:
                 "seconds": round(now - self.times.submitted_at, 3),
             },
         )
-
-
-def convert_usage(used: EngineUsage | None) -> Usage | None:
-    """Return the engine's usage in the form of events."""
-    if used is None:
-        return None
-    return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, used.forced_tokens)

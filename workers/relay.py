@@ -18,12 +18,12 @@ from msgspec import structs
 from redis.exceptions import RedisError
 
 from completions.contract.job_request import decode_job_request
+from completions.contract.usage import Usage
 from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, PublishedOutput, StepEvent, Verdict
 from workers import attempt_spans
 from workers.build_digest import build
 from workers.engine.core.request import Request, RequestOutput
-from workers.engine.core.request import Usage as EngineUsage
 from workers.engine.exceptions import (
     EngineError,
     EngineFault,
@@ -33,7 +33,7 @@ from workers.engine.exceptions import (
 )
 from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, describe_claim
-from workers.live_job import AUDIENCES, Done, LiveJob, convert_usage
+from workers.live_job import AUDIENCES, Done, LiveJob
 from workers.metrics import WorkerMetrics
 from workers.room import MAX_HELD_BYTES, MAX_TAKE_BYTES, measure_room
 
@@ -58,7 +58,7 @@ class EngineLike(Protocol):
         on_fatal: Callable[[BaseException], None],
     ) -> None: ...
     def submit(self, request: Request) -> None: ...
-    def abort(self, request_id: str) -> EngineUsage | None: ...
+    def abort(self, request_id: str) -> Usage | None: ...
     def stop(self) -> None: ...
     def stats(self) -> EngineStats: ...
 
@@ -372,7 +372,7 @@ class Relay:
             job = self._live.get(step.job_id)
             if job is None or verdict is Verdict.GO_ON:
                 continue
-            used = convert_usage(self._engine.abort(step.job_id))
+            used = self._engine.abort(step.job_id)
             if verdict is Verdict.CANCEL:
                 if job.ending is None:
                     job.end("cancelled", None, used, self._clock())

@@ -19,7 +19,8 @@ import django
 from django.conf import settings
 
 from completions.catalog import entries
-from workers.engine.core.request import ChoiceDelta, FinishReason, Request, RequestOutput, Usage
+from completions.contract.usage import Usage
+from workers.engine.core.request import ChoiceDelta, FinishReason, Request, RequestOutput
 from workers.engine.exceptions import EngineOverloaded
 from workers.engine.stats import EngineStats
 
@@ -144,7 +145,7 @@ class ScriptedEngine:
 
 
 def _used(running: _Running) -> Usage:
-    return Usage(sum(map(len, running.request.prompts)), 0, sum(running.generated.values()))
+    return Usage(sum(map(len, running.request.prompts)), sum(running.generated.values()))
 
 
 def main() -> None:

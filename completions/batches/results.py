@@ -12,8 +12,8 @@ from completions.batches.receipts.receipt import BuildOf, make_receipt
 from completions.batches.summary import Summary
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
+from completions.contract.usage import Usage
 from completions.jobs.ended import EndedJob
-from completions.jobs.events import Usage
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from completions.models.updates import update_each
 from completions.responses.whole_response import make_whole_response

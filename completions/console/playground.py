@@ -9,15 +9,8 @@ from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
 from completions.console.acting import ACTS, HEADER
 from completions.models import ApiKey, Scope
-
-CONSTRAINTS = (
-    ("", "none", ""),
-    ("ebnf", "EBNF", 'root ::= "yes" | "no"'),
-    ("regex", "Regular expression", "[A-Z][a-z]+"),
-    ("json_schema", "JSON Schema", '{"type": "object"}'),
-    ("structural_tag", "Structural tag", '{"format": {"type": "any_text"}}'),
-)
-"""Field of a request, its name, and an example."""
+from completions.requests.fields.base import SchemaField
+from completions.requests.fields.constraint import CONSTRAINT_KINDS, ConstraintFields
 
 
 @require_view("view_job")
@@ -30,7 +23,11 @@ def show_playground(request: HttpRequest) -> HttpResponseBase:
             if Scope.INFERENCE in key.scopes
         ],
         "models": list(_list_models()),
-        "constraints": CONSTRAINTS,
+        "constraints": [
+            (kind, isinstance(ConstraintFields.fields[kind.field], SchemaField))
+            for kind in CONSTRAINT_KINDS
+            if kind.label
+        ],
         "may_run": request.user.has_perm(ACTS),
         "header": HEADER,
     }

@@ -11,16 +11,13 @@ from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
+from completions.requests.fields.constraint import CONSTRAINT_KINDS
 from completions.requests.model import find_entry
 
 OWNER = "quire"
 _EVERY_MODEL = (
     "token_prompts",
-    "ebnf",
-    "regex",
-    "json_schema",
-    "structural_tag",
-    "lark",
+    *(kind.capability for kind in CONSTRAINT_KINDS if kind.capability),
     "logprobs",
     "hidden_states",
 )

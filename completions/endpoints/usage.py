@@ -16,7 +16,7 @@ from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
 from completions.models import ApiKey, Scope, UsageHour
 from completions.models.organizations import parse_public_id
-from completions.models.usage import FIRST_TOKEN, LATENCY
+from completions.models.usage import FIRST_TOKEN, LATENCY, USAGE_COUNTS
 from completions.usage import report
 from completions.usage.report import WIDTHS, UsageRow
 
@@ -154,16 +154,9 @@ def _make_bucket(
 def _make_result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
     """Return OpenAI's fields and Quire's own. Fields that are not in `group_by` are null."""
     key_id, key_name = names.get(row.group.get("api_key_id", 0), (None, None))
-    sums = row.sums
     return {
         "object": "organization.usage.completions.result",
-        "input_tokens": sums["prompt_tokens"],
-        "input_cached_tokens": sums["cached_tokens"],
-        "output_tokens": sums["completion_tokens"],
-        "forced_tokens": sums["forced_tokens"],
-        "num_model_requests": sums["requests"],
-        "num_failed_requests": sums["failed"],
-        "num_cancelled_requests": sums["cancelled"],
+        **{each.public_name: row.sums[each.name] for each in USAGE_COUNTS},
         "cost": float(row.cost),
         "latency_ms": row.percentiles(LATENCY),
         "first_token_ms": row.percentiles(FIRST_TOKEN),

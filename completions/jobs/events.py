@@ -37,6 +37,8 @@ from typing import Any, Literal
 
 import orjson
 
+from completions.contract.usage import Usage
+
 EndState = Literal["completed", "failed", "cancelled"]
 """How a job can end. `ended` in lua/shared/keys_and_records.lua, `JobStatus` (models/jobs.py) and
 `STATUS` (responses/completion.py) list these too; a test compares them."""
@@ -66,17 +68,6 @@ class JobError:
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}" if self.message else self.code
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts of a whole job. Prompt tokens count once per prompt, not per choice."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-    forced_tokens: int = 0
-    """Completion tokens that the grammar forced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,5 +109,5 @@ def decode(data: bytes) -> Event:
         first,
         event["end"],
         JobError(**error) if error else None,
-        Usage(**usage) if usage else None,
+        Usage.read(usage) if usage else None,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 import orjson
 
+from completions.contract.usage import Usage
 from completions.jobs import events
 from completions.jobs.connection import Entries
 from completions.jobs.record import Kind, Level
@@ -108,7 +109,7 @@ class Ending:
     sequence_number: int
     state: events.EndState
     error: events.JobError | None
-    usage: events.Usage | None
+    usage: Usage | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import orjson
 from msgspec import to_builtins
 
 from completions.contract.job_request import JobRequest, encode_job_request
-from completions.jobs.events import EndEvent, EndState, Event, JobError, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import EndEvent, EndState, Event, JobError
 from completions.jobs.limits import UNLIMITED, Limits
 
 Kind = Literal["sync", "stream", "background", "batch"]
@@ -298,7 +299,7 @@ class JobRecord:
         default=None, metadata=hash_field(lambda raw: JobError(**orjson.loads(raw)))
     )
     usage: Usage | None = field(
-        default=None, metadata=hash_field(lambda raw: Usage(**orjson.loads(raw)))
+        default=None, metadata=hash_field(lambda raw: Usage.read(orjson.loads(raw)))
     )
     events: Sequence[Event] | None = None
     """All events, if the job was read from SQL."""

@@ -1,6 +1,8 @@
 """Usage: one record per ended job, and hourly sums, which outlive the records."""
 
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -141,16 +143,46 @@ class UsageHour(models.Model):
 for _name in LATENCY + FIRST_TOKEN:
     UsageHour.add_to_class(_name, models.PositiveIntegerField(default=0))
 
-SUMMED = (
-    "requests",
-    "failed",
-    "cancelled",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "forced_tokens",
-    "cost_nanos",
+
+@dataclass(frozen=True, slots=True)
+class UsageCount:
+    """A column of UsageHour that counts what the records of its jobs say."""
+
+    name: str
+    public_name: str
+    """Its name in GET /v1/usage."""
+    example: int
+    """Its value in the example of the OpenAPI document."""
+    measure: Callable[[UsageRecord], int] | None = None
+    """What one record adds, no boolean, which PostgreSQL cannot add; by default its column of the
+    same name."""
+
+    def count(self, record: UsageRecord) -> int:
+        if self.measure is not None:
+            return self.measure(record)
+        count: int = getattr(record, self.name)
+        return count
+
+
+USAGE_COUNTS = (
+    UsageCount("requests", "num_model_requests", 4, lambda record: 1),
+    UsageCount(
+        "failed", "num_failed_requests", 0, lambda each: int(each.status == JobStatus.FAILED)
+    ),
+    UsageCount(
+        "cancelled",
+        "num_cancelled_requests",
+        1,
+        lambda each: int(each.status == JobStatus.CANCELLED),
+    ),
+    UsageCount("prompt_tokens", "input_tokens", 120),
+    UsageCount("cached_tokens", "input_cached_tokens", 32),
+    UsageCount("completion_tokens", "output_tokens", 64),
+    UsageCount("forced_tokens", "forced_tokens", 20),
 )
+"""What the ledger, reports, GET /v1/usage and its document say of a group of jobs, besides costs
+and percentiles."""
+SUMMED = (*(each.name for each in USAGE_COUNTS), "cost_nanos")
 """Columns of UsageHour that are sums."""
 COUNTED = (*SUMMED, *LATENCY, *FIRST_TOKEN)
 """All columns of UsageHour that add up: sums and histograms."""

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from completions.contract.usage import Usage
 from completions.exceptions import from_job_error
-from completions.jobs.events import ChoiceEvent, EndEvent, Usage
+from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.record import JobRecord
 from completions.responses.choice_record import ChoiceRecord, Choices
 from completions.responses.choices import ChoiceWriter

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from completions.jobs.events import Usage
+from completions.contract.usage import Usage
 
 _DIGITS = 12
 """Decimal places of costs."""

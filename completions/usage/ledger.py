@@ -14,7 +14,7 @@ from django.db.models import F
 from completions.jobs.ended import EndedJob
 from completions.models import ApiKey, JobStatus, Organization, StoredPrompt, UsageHour, UsageRecord
 from completions.models.storable import replace_nul
-from completions.models.usage import BOUNDS_MS, COUNTED
+from completions.models.usage import BOUNDS_MS, COUNTED, USAGE_COUNTS
 
 _MAX_MS = 2**31 - 1
 """The maximum of a column: 25 days, which only a clock jump exceeds."""
@@ -113,14 +113,7 @@ def add_up(records: Iterable[UsageRecord]) -> None:
 
 def _counts(each: UsageRecord) -> Counter[str]:
     counts = Counter(
-        requests=1,
-        failed=int(each.status == JobStatus.FAILED),  # PostgreSQL cannot add booleans
-        cancelled=int(each.status == JobStatus.CANCELLED),
-        prompt_tokens=each.prompt_tokens,
-        cached_tokens=each.cached_tokens,
-        completion_tokens=each.completion_tokens,
-        forced_tokens=each.forced_tokens,
-        cost_nanos=each.cost_nanos,
+        cost_nanos=each.cost_nanos, **{column.name: column.count(each) for column in USAGE_COUNTS}
     )
     if each.kind != "batch" and each.status == JobStatus.COMPLETED:
         counts[f"latency_{bisect_left(BOUNDS_MS, each.latency_ms)}"] += 1

@@ -11,7 +11,7 @@ from django.db.models import DateTimeField, QuerySet, Sum
 from django.db.models.functions import Trunc
 
 from completions.models import ApiKey, Organization, UsageHour
-from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, NANOS, SUMMED
+from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, NANOS, USAGE_COUNTS
 
 WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
 GROUPS = ("organization_id", "api_key_id", "model", "adapter")
@@ -89,7 +89,7 @@ class Writer(Protocol):
     def write(self, text: str, /) -> Any: ...
 
 
-_COUNTS = SUMMED[: SUMMED.index("cost_nanos")]
+_COUNTS = tuple(each.name for each in USAGE_COUNTS)
 _COLUMNS = (
     "start",
     "organization",

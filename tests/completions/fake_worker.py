@@ -1,7 +1,8 @@
 """An engine worker without an engine: claims jobs from the private Valkey and ends them at will."""
 
 from completions.contract.job_request import decode_job_request
-from completions.jobs.events import JobError, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, StepEvent
 from completions.jobs.store import JobStore
 

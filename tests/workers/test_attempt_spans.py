@@ -8,6 +8,7 @@ import pytest
 
 from completions.contract.job_request import JobRequest
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.execute import Claim, Execution
 from completions.jobs.record import NewJob
@@ -15,7 +16,7 @@ from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.workers.engine.stats_making import engine_stats
 from workers import attempt_spans
-from workers.engine.core.request import ChoiceDelta, FinishReason, RequestOutput, Usage
+from workers.engine.core.request import ChoiceDelta, FinishReason, RequestOutput
 from workers.engine.exceptions import InvalidRequest
 from workers.relay import Relay
 
@@ -107,7 +108,7 @@ async def test_a_relay_ends_the_span_of_every_attempt(spans, valkey, redis_clien
         relay.submit(name, lambda: None)
         assert engine.taken.acquire(timeout=60)
     delta = ChoiceDelta(0, [5], "5", FinishReason.STOP)
-    engine.on_outputs([RequestOutput("completes", [delta], True, None, Usage(2, 0, 1))])
+    engine.on_outputs([RequestOutput("completes", [delta], True, None, Usage(2, 1))])
     engine.on_outputs([RequestOutput("fails", [], True, InvalidRequest("no"))])
     relay.stop(60)
     await client.aclose()

@@ -13,6 +13,7 @@ from typing import Self
 
 import torch
 
+from completions.contract.usage import Usage
 from workers.engine.backends.base.gpu_memory import taking_turns
 from workers.engine.backends.cpu.runner import ModelRunner
 from workers.engine.backends.device import adapt, make_current
@@ -22,7 +23,7 @@ from workers.engine.backends.parallel.leader import LeadingRunner
 from workers.engine.backends.runners import Runner, make_runner
 from workers.engine.checkpoints.loader import LoadedModel, load_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import Completion, Request, RequestOutput, Usage
+from workers.engine.core.request import Completion, Request, RequestOutput
 from workers.engine.deadlines import Deadlines
 from workers.engine.exceptions import (
     DeadlineExceeded,

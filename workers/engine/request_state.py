@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from completions.contract.usage import Usage
 from workers.engine.best_of import BestOf
-from workers.engine.core.request import ChoiceDelta, Request, RequestOutput, Usage
+from workers.engine.core.request import ChoiceDelta, Request, RequestOutput
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError
 

@@ -5,6 +5,7 @@ A response may gain fields, so no schema forbids additional properties.
 
 from typing import Any, NamedTuple
 
+from completions.models.usage import USAGE_COUNTS
 from completions.requests.fields.base import make_nullable
 
 Shape = dict[str, Any]
@@ -314,13 +315,7 @@ USAGE_PAGE = {
                     "UsageResult",
                     {
                         "object": "organization.usage.completions.result",
-                        "input_tokens": 120,
-                        "input_cached_tokens": 32,
-                        "output_tokens": 64,
-                        "forced_tokens": 20,
-                        "num_model_requests": 4,
-                        "num_failed_requests": 0,
-                        "num_cancelled_requests": 1,
+                        **{each.public_name: each.example for each in USAGE_COUNTS},
                         "cost": 0.00018,
                         "latency_ms": _PERCENTILES,
                         "first_token_ms": _PERCENTILES,

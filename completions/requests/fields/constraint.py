@@ -1,6 +1,8 @@
 """The fields that constrain the output, of which a request has at most one."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.catalog.model_files import ModelFiles
@@ -18,6 +20,7 @@ from completions.requests.fields.base import (
 )
 from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.vllm import (
+    JSON_KEYS,
     Constrained,
     EitherGrammarField,
     OneOfField,
@@ -25,29 +28,59 @@ from completions.requests.fields.vllm import (
     StructuredOutputsObject,
 )
 
-CONSTRAINTS = (
-    "ebnf",
-    "regex",
-    "json_schema",
-    "response_format",
-    "structural_tag",
-    "grammar",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintKind:
+    """A field that constrains the output. `grammars/translation.py` has what it is translated to,
+    by the field or what `means` names."""
+
+    field: str
+    means: str = ""
+    """The field of which this is another name."""
+    is_json: bool = False
+    """Whether the output is JSON, so that `json_whitespace` applies."""
+    capability: str = ""
+    """Its name among the capabilities of every model, if it has one of its own."""
+    label: str = ""
+    """Its name in the playground, which lacks it if this is empty."""
+    example: str = ""
+    """What the playground begins with."""
+
+
+CONSTRAINT_KINDS: Final[Sequence[ConstraintKind]] = (
+    ConstraintKind(field="ebnf", capability="ebnf", label="EBNF", example='root ::= "yes" | "no"'),
+    ConstraintKind(
+        field="regex", capability="regex", label="Regular expression", example="[A-Z][a-z]+"
+    ),
+    ConstraintKind(
+        field="json_schema",
+        is_json=True,
+        capability="json_schema",
+        label="JSON Schema",
+        example='{"type": "object"}',
+    ),
+    ConstraintKind(field="response_format", is_json=True),
+    ConstraintKind(
+        field="structural_tag",
+        is_json=True,
+        capability="structural_tag",
+        label="Structural tag",
+        example='{"format": {"type": "any_text"}}',
+    ),
+    ConstraintKind(field="grammar", capability="lark"),
+    ConstraintKind(field="structured_outputs"),
+    ConstraintKind(field="guided_json", means="json_schema", is_json=True),
+    ConstraintKind(field="guided_regex", means="regex"),
+    ConstraintKind(field="guided_choice"),
+    ConstraintKind(field="guided_grammar"),
 )
-"""GET /v1/models lists the kinds of constraints too: `_EVERY_MODEL` in endpoints/models.py."""
-_OLDER_NAMES = {"guided_json": "json_schema", "guided_regex": "regex"}
-_JSON_CONSTRAINTS = (
-    "json_schema",
-    "response_format",
-    "structural_tag",
-    "guided_json",
-    "structured_outputs.json",
-    "structured_outputs.json_object",
-    "structured_outputs.structural_tag",
+CONSTRAINTS: Final = tuple(kind.field for kind in CONSTRAINT_KINDS)
+_OTHER_NAMES = {kind.field: kind.means for kind in CONSTRAINT_KINDS if kind.means}
+_JSON_PATHS = frozenset(
+    [
+        *(kind.field for kind in CONSTRAINT_KINDS if kind.is_json),
+        *(f"structured_outputs.{key}" for key in JSON_KEYS),
+    ]
 )
 _JSON_GRAMMARS = ("json_schema", "llguidance")
 """Types of `grammar` whose output may be JSON."""
@@ -185,8 +218,8 @@ def _make_constraint(name: str, value: Any) -> Constraint:
         return Constraint(*value.constrained, path=f"{name}.{value.path}")
     if isinstance(value, Constrained):
         return Constraint(*value, path=name)
-    if name in _OLDER_NAMES:
-        return Constraint(_OLDER_NAMES[name], value, path=name)
+    if name in _OTHER_NAMES:
+        return Constraint(_OTHER_NAMES[name], value, path=name)
     return Constraint(name, value)
 
 
@@ -205,4 +238,4 @@ def _parse_whitespace(values: Values) -> str | None:
 def _is_json(constraint: Constraint) -> bool:
     if constraint.field == "grammar":
         return constraint.value["type"] in _JSON_GRAMMARS
-    return constraint.error_path in _JSON_CONSTRAINTS
+    return constraint.error_path in _JSON_PATHS

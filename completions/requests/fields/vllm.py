@@ -13,6 +13,8 @@ from completions.requests.fields.base import BooleanField, Field, ListField, Sch
 from completions.requests.fields.objects import StrictObject, Values
 
 MAX_CHOICES_LISTED = 1024
+JSON_KEYS = ("json", "json_object", "structural_tag")
+"""Keys of `structured_outputs` whose output is JSON."""
 _COMMENT = re.compile(r"(#|//).*")
 _QUOTED = re.compile(
     r"""("(?:\\.|[^"\\\n])*"|(?:\#|//).*|/(?:\\.|[^/\\\n])+/)|'((?:\\.|[^'\\\n])*)'"""
@@ -115,7 +117,7 @@ class StructuredOutputsObject(StrictObject):
             message = "cannot be true; write additionalProperties: false into the schema."
             path = "disable_additional_properties"
             raise FieldError(message, path, code="unsupported_value")
-        writes_json = value_path in ("json", "json_object", "structural_tag")
+        writes_json = value_path in JSON_KEYS
         useless = {
             "whitespace_pattern": values["whitespace_pattern"] is not None,
             "disable_any_whitespace": values["disable_any_whitespace"] and not writes_json,

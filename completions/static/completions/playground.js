@@ -43,7 +43,7 @@ function body() {
     if (fields[name].value !== "") made[name] = Number(fields[name].value);
   }
   if (editor.field && editor.text.trim()) {
-    made[editor.field] = constraintValue(editor.field, editor.text);
+    made[editor.field] = constraintValue(editor.text);
     made.return_meta_info = true; // how far the constraint shaped the answer
   }
   if (mode === "messages") Object.assign(made, { logprobs: true, top_logprobs: LIKELIEST });
@@ -59,8 +59,8 @@ function tokenIds(text) {
 }
 
 // A JSON object is sent as an object. Other text is sent as it is, and the service says what is wrong.
-function constraintValue(field, text) {
-  if (field !== "json_schema" && field !== "structural_tag") return text;
+function constraintValue(text) {
+  if (!fields.kind.selectedOptions[0].dataset.object) return text;
   try {
     const value = JSON.parse(text);
     return value !== null && typeof value === "object" && !Array.isArray(value) ? value : text;

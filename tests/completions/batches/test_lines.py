@@ -9,9 +9,10 @@ from asgiref.sync import async_to_sync
 from completions.accounts.keys import Principal
 from completions.batches.validation import prepare_line
 from completions.contract.job_request import decode_job_request, encode_job_request
+from completions.contract.usage import Usage
 from completions.exceptions import APIError
 from completions.jobs.ended import EndedJob
-from completions.jobs.events import Usage, encode_choices, encode_end
+from completions.jobs.events import encode_choices, encode_end
 from completions.responses.whole_response import make_whole_response
 
 pytestmark = pytest.mark.usefixtures("served")

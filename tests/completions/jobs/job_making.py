@@ -4,8 +4,8 @@ import time
 
 from completions.contract.job_request import JobRequest
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from completions.jobs import events
-from completions.jobs.events import Usage
 from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.limits import Limits
 from completions.jobs.record import NewJob

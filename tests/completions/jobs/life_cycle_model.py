@@ -6,7 +6,7 @@ Every token is a choice of its own, so a job's next event has the number of its 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from completions.jobs.events import Usage
+from completions.contract.usage import Usage
 from completions.jobs.execute import MAX_WORKER_FAILURES, Claim, Room, Verdict
 from completions.jobs.reconcile import FAILED_AFTER
 from completions.jobs.record import NewJob

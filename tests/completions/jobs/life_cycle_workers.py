@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from completions.contract.job_request import decode_job_request
-from completions.jobs.events import EndState, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import EndState
 from completions.jobs.execute import Claim, Ending, Execution, Room, StepEvent, Verdict
 from completions.jobs.record import Level
 from completions.jobs.store import SyncStore

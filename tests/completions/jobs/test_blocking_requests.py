@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from completions.contract.usage import Usage
 from completions.jobs import blocking_requests, events
 from completions.jobs.blocking_requests import ReaderLostError
-from completions.jobs.events import EndEvent, Usage
+from completions.jobs.events import EndEvent
 from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.follow import EventReader
 from completions.jobs.micro_batcher import MicroBatcher

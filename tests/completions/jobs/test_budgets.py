@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from completions.contract.usage import Usage
 from completions.jobs.connection import connect_async
-from completions.jobs.events import Usage
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.limits import (
     Bounds,

@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from completions.contract.job_request import JobRequest, decode_job_request
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from completions.jobs import durable
 from completions.jobs.ended import read_ended
-from completions.jobs.events import Usage
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob

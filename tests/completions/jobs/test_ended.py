@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.contract.job_request import JobRequest
+from completions.contract.usage import Usage
 from completions.jobs import events
 from completions.jobs.ended import (
     FIRST,
@@ -15,7 +16,7 @@ from completions.jobs.ended import (
     delete_entries,
     read_ended,
 )
-from completions.jobs.events import ChoiceEvent, EndEvent, Usage
+from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.contract.usage import Usage
 from completions.jobs import events
-from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
+from completions.jobs.events import ChoiceEvent, EndEvent, JobError
 
 choices = st.lists(
     st.tuples(
@@ -46,3 +47,10 @@ def test_ends_survive_the_wire():
     ):
         wire = events.encode_end(end.sequence_number, end.state, end.error, end.usage)
         assert events.decode(wire) == end
+
+
+def test_counts_of_a_later_version_are_left_out():
+    usage = b'{"prompt_tokens":1,"completion_tokens":2,"images":4}'
+    end = events.decode(b'{"s":3,"end":"completed","error":null,"usage":%b}' % usage)
+    assert isinstance(end, EndEvent)
+    assert end.usage == Usage(1, 2)

@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from completions.contract.job_request import decode_job_request
-from completions.jobs.events import EndEvent, JobError, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import EndEvent, JobError
 from completions.jobs.execute import Claim, Execution, NotClaimed, Verdict
 from completions.jobs.limits import (
     Bounds,

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from completions.contract.usage import Usage
 from completions.jobs.connection import connect_async
-from completions.jobs.events import Usage
 from completions.jobs.execute import Ending
 from completions.jobs.limits import Allowance, LimitReachedError, Limits
 from completions.jobs.reconcile import reconcile

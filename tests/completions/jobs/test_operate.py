@@ -6,9 +6,10 @@ import pytest
 
 from completions.contract.job_request import JobRequest, decode_job_request
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from completions.jobs import operate
 from completions.jobs.connection import connect_async
-from completions.jobs.events import JobError, Usage
+from completions.jobs.events import JobError
 from completions.jobs.execute import Ending, Execution, StepEvent, Verdict
 from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob

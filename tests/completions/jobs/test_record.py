@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from completions.contract.job_request import JobRequest, decode_job_request
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from completions.jobs import operate
-from completions.jobs.events import JobError, Usage
+from completions.jobs.events import JobError
 from completions.jobs.record import (
     _SHARED_FIELDS,
     ENDED,

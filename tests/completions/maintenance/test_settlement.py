@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from completions.contract.job_request import JobRequest
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from completions.jobs import durable, events
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
@@ -37,7 +38,7 @@ def run_job(client, tenant, job_id, state="completed", error=None, kind="backgro
     worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})
     (claim,) = worker.claim([job_id])
-    ending = Ending(job_id, claim.attempt, 1, state, error, events.Usage(3, 5, 1))
+    ending = Ending(job_id, claim.attempt, 1, state, error, Usage(3, 5, 1))
     worker.publish([], [ending])
 
 
@@ -153,7 +154,7 @@ def test_a_background_job_learns_its_end(owner, redis_client):
     record = async_to_sync(durable.find)("a", timezone.now())
     assert record.has_ended
     assert record.error == events.JobError("worker_error", "gone")
-    assert record.usage == events.Usage(3, 5, 1)
+    assert record.usage == Usage(3, 5, 1)
     assert record.sequence_number == 1
     assert [type(event) for event in record.events] == [events.EndEvent]
 

@@ -15,7 +15,8 @@ from pytest_django.fixtures import Settings
 from completions.catalog import model_files
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import ToolCall
-from completions.jobs.events import ChoiceEvent, EndEvent, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.responses import sse
 from completions.responses.chat import ChatResponseContext
 from tests.completions.requests.validating import prepared

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import ToolCall
-from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import ChoiceEvent, EndEvent, JobError
 from completions.jobs.record import JobRecord
 from completions.responses import token_texts
 from completions.responses.chat import ChatResponseContext

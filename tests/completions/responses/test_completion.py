@@ -2,7 +2,8 @@
 
 import pytest
 
-from completions.jobs.events import ChoiceEvent, EndEvent, JobError, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import ChoiceEvent, EndEvent, JobError
 from completions.jobs.record import JobRecord
 from completions.responses.completion import Chunks, CollectedResponse, ResponseContext
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.jobs.events import ChoiceEvent, EndEvent, Usage
+from completions.contract.usage import Usage
+from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.responses import token_texts
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts

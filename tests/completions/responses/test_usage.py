@@ -1,6 +1,6 @@
 """The usage object and its cost."""
 
-from completions.jobs.events import Usage
+from completions.contract.usage import Usage
 from completions.responses.usage import make_usage
 
 PRICES = {"prompt": 2.0, "cached_prompt": 0.5, "completion": 10.0}

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from completions.contract.job_request import JobRequest
-from completions.jobs import events
+from completions.contract.usage import Usage
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
@@ -30,7 +30,7 @@ def run_job(client, tenant, job_id):
     worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})
     (claim,) = worker.claim([job_id])
-    ending = Ending(job_id, claim.attempt, 1, "completed", None, events.Usage(3, 5, 1))
+    ending = Ending(job_id, claim.attempt, 1, "completed", None, Usage(3, 5, 1))
     worker.publish([], [ending])
 
 

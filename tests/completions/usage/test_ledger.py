@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.django import TestCase
 
+from completions.contract.usage import Usage
 from completions.jobs.ended import EndedJob
-from completions.jobs.events import JobError, Usage
+from completions.jobs.events import JobError
 from completions.models import StoredPrompt, UsageHour, UsageRecord
 from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY
 from completions.usage import ledger

@@ -4,12 +4,13 @@ import threading
 import time
 
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from completions.jobs import events
 from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
 from completions.jobs.store import JobStore
 from tests.workers.engine.stats_making import engine_stats
-from workers.engine.core.request import ChoiceDelta, RequestOutput, Usage
+from workers.engine.core.request import ChoiceDelta, RequestOutput
 from workers.relay import Relay
 
 PREFIX = "r:"
@@ -52,7 +53,7 @@ class ScriptedEngine:
 
     def tokens(self, request_id, ids, finish=None):
         delta = ChoiceDelta(0, ids, "".join(f"{i} " for i in ids), finish)
-        usage = Usage(2, 0, len(ids)) if finish else None
+        usage = Usage(2, len(ids)) if finish else None
         self.on_outputs([RequestOutput(request_id, [delta], finish is not None, None, usage)])
 
     def fail(self, request_id, error):

@@ -4,14 +4,15 @@ import time
 
 import pytest
 
-from completions.jobs import events, workers
+from completions.contract.usage import Usage
+from completions.jobs import workers
 from completions.jobs.connection import connect_async
 from completions.jobs.events import EndEvent
 from completions.jobs.store import JobStore
 from completions.jobs.workers import list_workers, read_metrics_pages
 from tests.workers.relay.bench import PREFIX, SAMPLING, Bench, eventually
 from workers import relay
-from workers.engine.core.request import FinishReason, RequestOutput, Usage
+from workers.engine.core.request import FinishReason, RequestOutput
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineOverloaded,
@@ -36,7 +37,7 @@ async def test_tokens_become_events_and_the_end_acknowledges(bench, submit):
     assert [choice.token_ids for choice in choices] == [[5], [6]]
     assert [choice.sequence_number for choice in choices] == [1, 2]
     assert choices[-1].finish_reason == "stop"
-    assert end == EndEvent(3, "completed", None, events.Usage(2, 1, 0))
+    assert end == EndEvent(3, "completed", None, Usage(2, 1, 0))
     assert bench.relay.wait_idle(5)
     page = bench.relay.metrics.page().decode()
     assert "quire_time_to_first_token_seconds_count 1.0" in page
@@ -245,7 +246,7 @@ async def test_a_cancelled_job_stops_and_pays_for_what_it_had(bench, submit):
     await submit.submission.cancel("job")
     eventually(lambda: bench.acknowledged)  # although the engine says nothing
     assert bench.engine.aborted == ["job"]
-    assert bench.events()[-1] == EndEvent(2, "cancelled", None, events.Usage(2, 2, 0))
+    assert bench.events()[-1] == EndEvent(2, "cancelled", None, Usage(2, 2, 0))
 
 
 async def test_a_cancelled_job_pays_for_what_the_cache_held_as_such(bench, submit, redis_client):
@@ -257,7 +258,7 @@ async def test_a_cancelled_job_pays_for_what_the_cache_held_as_such(bench, submi
     bench.engine.used = Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=4)
     await submit.submission.cancel("job")
     eventually(lambda: bench.acknowledged)
-    assert bench.events()[-1].usage == events.Usage(2, 4, cached_tokens=1)
+    assert bench.events()[-1].usage == Usage(2, 4, cached_tokens=1)
     (entry,) = bench.client.xrange(f"{PREFIX}usage")
     assert entry[1][b"cost"] == b"411"
 
@@ -269,7 +270,7 @@ async def test_a_failed_job_pays_for_what_the_cache_held_as_such(bench, submit):
     used = Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=3)
     bench.engine.on_outputs([RequestOutput("job", [], True, DeadlineExceeded(), used)])
     eventually(lambda: bench.acknowledged)
-    assert bench.events()[-1].usage == events.Usage(2, 3, cached_tokens=1)
+    assert bench.events()[-1].usage == Usage(2, 3, cached_tokens=1)
 
 
 async def test_it_learns_of_a_drain_and_says_that_it_follows(bench, redis_client, valkey):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from completions.contract.job_request import JobRequest, LogprobParams
+from completions.contract.usage import Usage
 from workers.engine.exceptions import EngineError
 
 
@@ -43,20 +44,6 @@ class Request(JobRequest, frozen=True, kw_only=True):
     them and never emits them again."""
     published_ends: frozenset[int] = frozenset()
     """Choices whose end was delivered too. The engine emits nothing for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts of a request."""
-
-    prompt_tokens: int
-    """Each prompt counts once, however many choices it has."""
-    cached_tokens: int
-    """Prompt tokens that were in the prefix cache when the prompt first ran."""
-    completion_tokens: int
-    """Over all choices. Includes sampled end or stop tokens and tokens already published."""
-    forced_tokens: int = 0
-    """Completion tokens that the grammar left no choice about."""
 
 
 @dataclass(slots=True, eq=False)

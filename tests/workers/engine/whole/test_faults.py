@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import (
     GLM_EXAMPLE,
@@ -22,7 +23,6 @@ from tests.workers.engine.driving import (
 from workers.engine.core.request import (
     Request,
     RequestOutput,
-    Usage,
 )
 from workers.engine.exceptions import (
     DeadlineExceeded,
