@@ -33,7 +33,8 @@ class TokenizationError(Exception):
 
 
 class TokenizerProcessError(TokenizationError):
-    """The processes of a tokenizer were killed, mostly for lack of memory: a retry may help."""
+    """A text was not tokenized: its processes were killed, mostly for lack of memory, or took too
+    long. A retry may help. The message says which, for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +119,18 @@ def _ask(model: ModelFiles, action: str, value: bytes, special: bool) -> tuple[i
                 number, _, document = child.exchange(question, SECONDS).partition(b" ")
             except TimeoutError as error:
                 child.close()
-                raise TokenizationError(f"a text took longer than {SECONDS:g} s") from error
+                raise TokenizerProcessError(
+                    f"A text took longer than {SECONDS:g} s to tokenize: the machine is busy."
+                ) from error
             except OSError:  # ended from outside, or for lack of memory
                 child.close()
                 continue
         if int(number) < 0:
             raise TokenizationError(orjson.loads(document))
         return int(number), document.rstrip()
-    raise TokenizerProcessError("the process that tokenizes long texts ended twice")
+    raise TokenizerProcessError(
+        "The process that tokenizes long texts was killed twice, mostly for lack of memory."
+    )
 
 
 @lru_cache

@@ -65,8 +65,7 @@ def _tokenizer_process(exc: TokenizerProcessError) -> APIError:
     logger.error("%s", exc)
     return APIError(
         "server_overloaded",
-        "The process that tokenizes long texts was killed twice, mostly for lack of memory. Retry "
-        "after the time given in Retry-After, or send token ids.",
+        f"{exc} Retry after the time given in Retry-After, or send token ids.",
     )
 
 

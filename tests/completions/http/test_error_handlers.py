@@ -27,7 +27,7 @@ from completions.http.error_handlers import make_api_error
         (GrammarTimeoutError("x"), 400, "grammar_timeout"),
         (GrammarOverloadError("x"), 503, "server_overloaded"),
         (ModelFilesError("/secret/path is missing"), 503, "model_loading"),
-        (TokenizerProcessError("secret"), 503, "server_overloaded"),
+        (TokenizerProcessError("x"), 503, "server_overloaded"),
         (TokenizationError("secret"), 500, "internal_error"),
         (redis.ConnectionError("/secret/socket"), 503, "queue_unavailable"),
         (OperationalError("secret"), 503, "database_unavailable"),
