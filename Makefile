@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo serve test test-all test-ci check bench models
+.PHONY: setup demo serve test test-all test-ci check bench models tools
 .DEFAULT_GOAL := setup
 
 setup: models
@@ -59,6 +59,8 @@ bench: $(TOOLS) models
 	$(PY) -m benchmarks.service
 	$(PY) -m benchmarks.web
 	$(PY) -m benchmarks.peers
+
+tools: $(TOOLS)
 
 # Not a file target: the command checks the prepared models against models.toml within half a second.
 models: $(RUNTIME)

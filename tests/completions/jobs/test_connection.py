@@ -37,13 +37,14 @@ async def test_no_cancellation_is_swallowed(valkey, redis_client):
 
 @pytest.mark.parametrize("how", ["command", "pipeline"])
 async def test_a_silent_server_is_an_error(valkey, redis_client, monkeypatch, how):
-    monkeypatch.setattr(connection, "COMMAND_TIMEOUT", 0.1)
     async with connect_async(valkey.url) as client:
         await client.ping()
-        redis_client.execute_command("CLIENT", "PAUSE", 1000)
+        monkeypatch.setattr(connection, "COMMAND_TIMEOUT", 0.1)
+        redis_client.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         pipeline = client.pipeline(transaction=False).set("k", "v")
         with pytest.raises(TimeoutError):
             await (client.set("k", "v") if how == "command" else pipeline.execute())
+        redis_client.execute_command("CLIENT", "UNPAUSE")
 
 
 async def test_a_line_gives_replies_in_order_and_errors_in_their_places(valkey, redis_client):
