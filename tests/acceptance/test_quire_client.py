@@ -1,4 +1,4 @@
-"""clients/quire_client.py against a real service: its command, its classes, and `map`."""
+"""clients/quire_client against a real service: its command, its classes, and `map`."""
 
 import json
 import re
@@ -26,10 +26,14 @@ SCHEMA = {
 @pytest.fixture
 def run(service, tmp_path):
     """The command, with the service's address and key."""
-    environment = {"QUIRE_BASE_URL": f"{service.url}/v1", "QUIRE_API_KEY": service.key}
+    environment = {
+        "PYTHONPATH": str(ROOT / "clients"),
+        "QUIRE_BASE_URL": f"{service.url}/v1",
+        "QUIRE_API_KEY": service.key,
+    }
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "clients" / "quire_client.py"), *map(str, arguments)]
+        command = [sys.executable, "-m", "quire_client", *map(str, arguments)]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
         )

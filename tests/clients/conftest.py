@@ -5,8 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-import quire_client
-from quire_client import Quire
+from quire_client import Quire, exchange, submission
 from tests.clients.memory_service import LINE, Service
 
 
@@ -23,8 +22,8 @@ def quire(service):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch) -> None:
-    monkeypatch.setattr(quire_client, "LONGEST_PAUSE", 0.0)
-    monkeypatch.setattr(quire_client, "PART_BYTES", 1000)
+    monkeypatch.setattr(exchange, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(submission, "PART_BYTES", 1000)
 
 
 @pytest.fixture

@@ -1,15 +1,18 @@
 """The client on a broken network. tests/acceptance/test_quire_client.py runs it on a service."""
 
+import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import httpx
 import pytest
 
 import quire_client
-from quire_client import AsyncQuire, Progress, Quire, QuireError
+from quire_client import AsyncQuire, Progress, Quire, QuireError, batches, exchange
+from quire_client.progress import format_duration
 
 
 def test_a_lost_answer_and_a_busy_server_cost_one_request(quire, service, large) -> None:
@@ -40,7 +43,7 @@ def test_what_a_running_batch_had_is_no_beginning_of_its_file(
 ) -> None:
     """Its lines are those that have ended so far."""
     with monkeypatch.context() as patch:
-        patch.setattr(quire_client, "TRIES", 1)
+        patch.setattr(exchange, "TRIES", 1)
         service.status, service.cut_at = "in_progress", 100
         with pytest.raises(QuireError):
             quire.fetch("batch_1", tmp_path / "lines")
@@ -103,7 +106,7 @@ def test_progress_needs_no_prices(service) -> None:
 
 
 def test_prices_are_asked_for_again_after_a_failure(service, monkeypatch) -> None:
-    monkeypatch.setattr(quire_client, "LOOK_EVERY", 0)
+    monkeypatch.setattr(batches, "LOOK_EVERY", 0)
     service.status = "in_progress"
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -122,7 +125,7 @@ def test_prices_are_asked_for_again_after_a_failure(service, monkeypatch) -> Non
     ("seconds", "text"), [(9.4, "9s"), (75, "1m15"), (3600, "1h00"), (86_399.6, "24h00")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert quire_client._format_duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 async def test_coroutines_do_the_same(service, large, tmp_path) -> None:
@@ -180,7 +183,7 @@ def test_a_closed_pipe_is_not_an_error(tmp_path) -> None:
         stdout=writing,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(quire_client.__file__).parent,
+        cwd=Path(quire_client.__file__).parents[1],
         env={**os.environ, "QUIRE_API_KEY": "sk-a"},
     )
     os.close(writing)
@@ -190,6 +193,48 @@ def test_a_closed_pipe_is_not_an_error(tmp_path) -> None:
 def test_no_rows_are_no_batch(quire, service) -> None:
     assert list(quire.map([], str)) == []
     assert service.asked == []
+
+
+def test_rows_are_read_while_their_batch_runs(quire, service, monkeypatch) -> None:
+    monkeypatch.setattr(batches, "LOOK_EVERY", 0)
+    service.status = "in_progress"
+    answer = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]}
+    lines = [
+        {"custom_id": str(n), "response": {"status_code": 200, "body": answer}} for n in range(3)
+    ]
+    service.content = json.dumps(lines[1]).encode() + b"\n"
+    rows = quire.map("abc", str)
+    assert next(rows) == ("b", "yes")
+    service.status = "completed"
+    service.content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    assert list(rows) == [("a", "yes"), ("c", "yes")]
+
+
+def test_a_batch_of_rows_that_fails_raises(quire, service) -> None:
+    service.status, service.content = "failed", b""
+    with pytest.raises(QuireError, match="batch_1 failed"):
+        list(quire.map("ab", str))
+
+
+def test_one_file_is_the_whole_command(tmp_path) -> None:
+    """As docs/client.md makes it, for machines without pip."""
+    folder = Path(quire_client.__file__).parents[1]
+    file = tmp_path / "quire.pyz"
+    subprocess.run(
+        [sys.executable, "-m", "zipapp", folder, "-m", "quire_client:main", "-o", file], check=True
+    )
+    done = subprocess.run(
+        [sys.executable, file, "get"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: quire ")
+
+
+def test_types_are_for_those_who_use_it() -> None:
+    folder = Path(quire_client.__file__).parent
+    settings = tomllib.loads((folder.parent / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert settings["packages"] == [folder.name]
+    assert all((folder / name).exists() for name in settings["package-data"][folder.name])
 
 
 @pytest.mark.parametrize("wait", ["nan", "-3", "inf", "soon"])

@@ -3,8 +3,7 @@
 import httpx
 import pytest
 
-import quire_client
-from quire_client import Quire, QuireError
+from quire_client import Quire, QuireError, submission
 from tests.clients.memory_service import LINE
 
 
@@ -55,7 +54,7 @@ def test_another_version_of_the_client_goes_on_with_the_same_parts(
         pytest.raises(KeyboardInterrupt),
     ):
         first.submit(large)
-    monkeypatch.setattr(quire_client, "PART_BYTES", 700)
+    monkeypatch.setattr(submission, "PART_BYTES", 700)
     quire.submit(large)
     assert b"".join(service.parts) == large.read_bytes()
 

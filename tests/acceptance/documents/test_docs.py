@@ -111,7 +111,15 @@ def test_files_that_are_named_exist():
 
 @pytest.mark.parametrize("page", [ROOT / "ARCHITECTURE.md", *DECISIONS], ids=lambda p: p.stem)
 def test_files_that_the_architecture_names_exist(page):
-    folders = ("", "completions", "completions/jobs/lua", "project", "workers", "workers/engine")
+    folders = (
+        "",
+        "completions",
+        "completions/jobs/lua",
+        "project",
+        "workers",
+        "workers/engine",
+        "clients/quire_client",
+    )
     for name in re.findall(r"`((?:[\w.]+/)*\w+(?:\.py|\.lua|\.c|/))`", page.read_text()):
         assert any((ROOT / folder / name).exists() for folder in folders), name
 
