@@ -54,11 +54,14 @@ check: $(TOOLS) $(PINS)
 	$(PY) -m pip check
 	$(VENV)/bin/kubernetes-validate --strict --quiet deploy/kubernetes/base/[!k]*.yaml deploy/kubernetes/worker/worker.yaml
 
+# Fails if a ratio is a tenth below the one that benchmarks/ratios.json has of this processor.
+RATIOS := var/bench
 bench: $(TOOLS) models
-	$(PY) -m benchmarks.engine
-	$(PY) -m benchmarks.service
-	$(PY) -m benchmarks.web
-	$(PY) -m benchmarks.peers
+	$(PY) -m benchmarks.engine --json $(RATIOS)/engine.json
+	$(PY) -m benchmarks.service --json $(RATIOS)/service.json
+	$(PY) -m benchmarks.web --json $(RATIOS)/web.json
+	$(PY) -m benchmarks.peers --json $(RATIOS)/peers.json
+	$(PY) -m benchmarks.gate $(RATIOS)/*.json
 
 tools: $(TOOLS)
 

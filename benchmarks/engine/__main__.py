@@ -10,7 +10,6 @@ model and it has no experts.
 """
 
 import argparse
-import json
 import platform
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -33,6 +32,7 @@ from benchmarks.engine.turns import (
 )
 from benchmarks.peers import transformers_generate
 from benchmarks.peers.protocol import Job, Runner
+from benchmarks.ratios import write_run
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -100,10 +100,19 @@ def print_rows(rows: list[Row]) -> None:
         print_columns(row.batch, *rates, f"{row.ratio:.2f}x", *phases)
 
 
+def ratios(rows: list[Row]) -> dict[str, float]:
+    """Return what a request gains over transformers, and keeps under a regular expression."""
+    found = {}
+    for row in rows:
+        found[f"batch {row.batch}: engine / transformers"] = row.ratio
+        found[f"batch {row.batch}: constrained / free"] = row.constrained / row.engine
+    return found
+
+
 def as_json(
     machine: dict[str, Any], rows: list[Row], by_context: contexts.Measures | None
 ) -> dict[str, Any]:
-    """Everything that was measured, as one JSON object."""
+    """Return everything that was measured."""
     found = {"machine": machine, "rows": [asdict(row) for row in rows]}
     if by_context is not None:
         limits, (prompts, decoding) = by_context
@@ -117,7 +126,7 @@ def main() -> None:
         new_tokens=64, repeats=3, chunk=512, positions=[0, 512, 1536, 4096],
         contexts=[96, 1000, 2000],
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument("--json", type=Path, help="also write all of it to this file")
     args = parser.parse_args()
     args.threads = torch.get_num_threads()
     # int8 and int4 are Quire's own; their activations are in bfloat16
@@ -131,9 +140,8 @@ def main() -> None:
     is_measurable = engine.forward == "c" and not runner._model.native.has_experts
     del engine, runner, baseline  # and their memory
     by_context = contexts.measure(args) if is_measurable else None
-    if args.json:
-        print(json.dumps(as_json(machine(args), rows, by_context)))
-        return
+    if args.json is not None:
+        write_run(args.json, ratios(rows), **as_json(machine(args), rows, by_context))
     print(", ".join(f"{name} {value}" for name, value in machine(args).items()))
     print_rows(rows)
     if by_context is not None:

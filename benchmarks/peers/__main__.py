@@ -17,7 +17,6 @@ core (``taskset -c 0``), these hardly depend on other load.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from benchmarks.peers.engines import ENGINES, OURS, Engine
 from benchmarks.peers.environments import default_folder, install_command
 from benchmarks.peers.process import running
 from benchmarks.peers.workloads import WORKLOADS
+from benchmarks.ratios import find_processor, write_run
 
 
 def available(engines: Sequence[Engine], folder: Path) -> tuple[list[Engine], list[str]]:
@@ -45,23 +45,13 @@ def available(engines: Sequence[Engine], folder: Path) -> tuple[list[Engine], li
     return present, messages
 
 
-def processor() -> str:
-    """Return the name of this machine's processor, with the instructions that decide its speed."""
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    fields = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
-    flags = fields.get("flags", fields.get("Features", "")).split()
-    known = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd")
-    found = [name for name in known if name in flags]
-    return f"{fields.get('model name', 'unknown').strip()} ({', '.join(found)})"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parse(argv)
     engines, messages = available(args.engines, args.peers)
     for message in messages:
         print(message)
     model = args.model.resolve()
-    print(f"processor: {processor()}; load {os.getloadavg()[0]:.1f}")
+    print(f"processor: {find_processor()}; load {os.getloadavg()[0]:.1f}")
     with ExitStack() as stack:
         processes = [
             stack.enter_context(running(engine.contender(model, args.peers))) for engine in engines
@@ -75,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             tables.append(comparison.measure(workload, args.batches))
             tables[-1].print()
             if args.json is not None:
-                document = {"processor": processor(), "tables": [t.to_json() for t in tables]}
-                args.json.write_text(json.dumps(document, indent=2) + "\n")
+                found = {name: ratio for t in tables for name, ratio in t.ratios().items()}
+                write_run(args.json, found, tables=[table.to_json() for table in tables])
     return 0
 
 

@@ -51,6 +51,15 @@ class Table:
             cells = " | ".join(_cell(row, name) for name in names)
             print(f"| {row.shape} | {cells} |", flush=True)
 
+    def ratios(self) -> dict[str, float]:
+        """Return Quire's median divided by each peer's."""
+        return {
+            f"{self.workload.name}, {row.shape}: quire / {name}": ours / rate
+            for row in self.rows
+            for name in row.rates
+            if name != OURS and (ours := row.median(OURS)) and (rate := row.median(name))
+        }
+
     def to_json(self) -> dict[str, Any]:
         rows = [
             {**asdict(row.shape), "turns": row.rates, "median": _medians(row)} for row in self.rows

@@ -3,7 +3,7 @@
     python -m benchmarks.peers.plot PEERS.json ENGINE.json OUT.png
 
 PEERS.json is what ``benchmarks.peers --json`` wrote, ENGINE.json what ``benchmarks.engine --json``
-prints. Needs matplotlib, which the project does not install: ``pip install matplotlib``.
+wrote. Needs matplotlib, which the project does not install: ``pip install matplotlib``.
 """
 
 import argparse

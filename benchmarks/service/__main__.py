@@ -11,11 +11,13 @@ import argparse
 import asyncio
 import statistics
 import time
+from pathlib import Path
 
 import uvloop
 
 from benchmarks import command_line
 from benchmarks.engine.turns import Prompts, exactly, generate, random_prompts
+from benchmarks.ratios import write_run
 from benchmarks.service.installation import DEMO_MODEL, MODEL, Installation, installation
 from benchmarks.web.bare_client import BareClient
 from workers.engine.config import EngineConfig
@@ -47,8 +49,11 @@ def alone(engine: Engine, prompts: Prompts, new_tokens: int) -> float:
     return len(prompts) * new_tokens / (time.perf_counter() - began)
 
 
-async def measure(args: argparse.Namespace, engine: Engine, service: Installation) -> None:
-    """Print a row for each number of concurrent requests."""
+async def measure(
+    args: argparse.Namespace, engine: Engine, service: Installation
+) -> dict[str, float]:
+    """Print a row for each number of concurrent requests. Returns the shares."""
+    found: dict[str, float] = {}
     client = BareClient(service.port, service.key)
     print("tokens/s: concurrency     engine    answers    streams   shares")
     for batch in args.concurrency:
@@ -66,24 +71,31 @@ async def measure(args: argparse.Namespace, engine: Engine, service: Installatio
                     cpu[name][process] = cpu[name].get(process, 0.0) + spent
             for name, figure in taken.items() if repeat else ():
                 figures[name].append(figure)
-        rates = {name: statistics.median(found) for name, found in figures.items()}
+        rates = {name: statistics.median(turns) for name, turns in figures.items()}
         columns = " ".join(f"{rate:>10.0f}" for rate in rates.values())
-        shares = " ".join(f"{rates[name] / rates['engine']:.2f}" for name in cpu)
+        share = {name: rates[name] / rates["engine"] for name in cpu}
+        found |= {f"{batch} at once: {name} / engine": rate for name, rate in share.items()}
+        shares = " ".join(f"{rate:.2f}" for rate in share.values())
         print(f"{batch:>21} {columns}   {shares}")
         for name, by_process in cpu.items():
             costs = ", ".join(f"{process} {ms:.1f}" for process, ms in by_process.items())
             print(f"    ms of CPU per request, {name}: {costs}", flush=True)
+    return found
 
 
 def main() -> None:
-    args = command_line.parser(
+    parser = command_line.parser(
         __doc__, model=DEMO_MODEL, concurrency=[1, 32], prompt_tokens=64, new_tokens=64, repeats=3
-    ).parse_args()
+    )
+    parser.add_argument("--json", type=Path, help="also write the shares to this file")
+    args = parser.parse_args()
     engine = Engine.from_pretrained(args.model, EngineConfig(max_model_len=4096))
     entry: dict[str, int | str] = {"path": str(args.model.resolve()), "max_model_len": 4096}
     with installation(entry) as service:
-        uvloop.run(measure(args, engine, service))
+        shares = uvloop.run(measure(args, engine, service))
     engine.stop()
+    if args.json is not None:
+        write_run(args.json, shares)
 
 
 if __name__ == "__main__":

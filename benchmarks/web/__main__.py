@@ -14,9 +14,11 @@ import os
 import statistics
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from benchmarks import command_line
+from benchmarks.ratios import write_run
 from benchmarks.service.installation import (
     MODEL,
     Usage,
@@ -108,16 +110,25 @@ async def measure(args: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    args = command_line.parser(
-        __doc__, requests=1000, concurrency=16, prompt_tokens=64, new_tokens=16, step=0.005,
+    parser = command_line.parser(
+        __doc__,
+        requests=1000,
+        concurrency=16,
+        prompt_tokens=64,
+        new_tokens=16,
+        step=0.005,
         repeats=3,
-    ).parse_args()  # fmt: skip
+    )
+    parser.add_argument("--json", type=Path, help="also write the ratio to this file")
+    args = parser.parse_args()
     found = asyncio.run(measure(args))
     print(
         f"CPU ms per completion of {args.new_tokens} tokens, {args.concurrency} at once: "
         f"web {found['service']:.2f}, bare view {found['bare']:.2f}, "
         f"beyond it {found['service'] - found['bare']:.2f}"
     )
+    if args.json is not None:
+        write_run(args.json, {"CPU of a bare view / of a call": found["bare"] / found["service"]})
 
 
 if __name__ == "__main__":

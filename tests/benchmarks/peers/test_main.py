@@ -35,9 +35,3 @@ def test_an_unknown_name_is_refused(option: str, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         command.main([option, "quire9"])
     assert "quire9: unknown, use " in capsys.readouterr().err
-
-
-def test_the_processor_has_a_name() -> None:
-    name, _, instructions = command.processor().rpartition(" (")
-    assert name
-    assert instructions.endswith(")")

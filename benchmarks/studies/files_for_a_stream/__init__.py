@@ -1,0 +1,1 @@
+"""Counts the files that a request runs through: each is one that a newcomer has to know."""
