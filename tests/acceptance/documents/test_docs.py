@@ -118,6 +118,7 @@ def test_files_that_the_architecture_names_exist(page):
         "project",
         "workers",
         "workers/engine",
+        "workers/engine/backends",
         "clients/quire_client",
     )
     for name in re.findall(r"`((?:[\w.]+/)*\w+(?:\.py|\.lua|\.c|/))`", page.read_text()):
