@@ -1,9 +1,22 @@
 """Splits generated text into free text and tool calls, in text order, as it arrives."""
 
-from abc import ABC, abstractmethod
+import re
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from completions.chat.argument_readers import ArgumentReader, JSONReader, TaggedReader
 from completions.chat.markers import split_at
+from completions.chat.tool_format import ARGUMENTS, NAME, ToolFormat
+from completions.chat.tools import Tool, dump
+from completions.contract import strict_json
+
+_TOKENS = re.compile(r'[^\s{}\[\]:,"]+|[{}\[\]:,"]')
+_NAME = re.compile(r'[^\s"\\{}()]{1,256}')
+_MAX_FIELD = 256
+"""Characters of a name or id."""
+_OBJECT_KEYS = (("name", "tool_name"), ("arguments", "parameters"))
+"""The keys of a call that is an object, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,65 +41,249 @@ class Arguments:
 
 
 Part = Text | CallStart | Arguments
+Reading = Generator[None, None, bool]
+"""Reads from the buffer, waits at each `yield` for more text, and returns whether it succeeded."""
 
 
-class CallParser(ABC):
+class _EndOfTextError(Exception):
+    """No more text follows."""
+
+
+class CallParser:
     """Finder of tool calls. However the text is split, the joined parts are the same.
 
-    Text that turns out not to be a call becomes Text; nothing raises. Each state is a method that
-    appends parts and returns whether there may be more to do.
+    Text that turns out not to be a call becomes Text; nothing raises.
     """
 
-    def __init__(self, opening: str, kept_prefix: str = "", between: str | None = None) -> None:
-        """`opening` begins a call; its suffix `kept_prefix` belongs to the header. `between` holds
-        the characters that are dropped after a call, by default white space."""
-        self._mark = opening
-        self._kept = kept_prefix
-        self._between = between
+    def __init__(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> None:
+        self._format = tool_format
+        self._schemas = {tool.name: tool.parameters or {} for tool in tools}
+        self._triggers = (tool_format.opening,)
         self._buffer = ""
-        self._step = self._parse_text
-        self._after_call = False
-
-    @property
-    def is_in_call(self) -> bool:
-        """Whether a call has begun and not ended."""
-        return self._step != self._parse_text
+        self._at = 0  # what precedes it in the buffer fits a call so far
+        self._is_last = False
+        self._has_called = False
+        self._parts: list[Part] = []
+        self.is_in_call = False
+        """Whether arguments have begun and not ended."""
+        self._reading = self._read()
+        next(self._reading)
 
     def push(self, text: str) -> list[Part]:
         self._buffer += text
-        parts: list[Part] = []
-        while self._step(parts):
-            pass
+        next(self._reading)
+        parts, self._parts = self._parts, []
         return parts
 
     def finish(self) -> list[Part]:
         """Return the last parts; no more text follows."""
-        left, self._buffer = self._buffer, ""
-        if self._step == self._parse_header:
-            self._step = self._parse_text
-            return [self._make_text(left)]
-        return [Text(left)] if left and self._step == self._parse_text else []
+        self._is_last = True
+        return self.push("")
 
-    def _make_text(self, text: str) -> Text:
-        return Text(self._mark.removesuffix(self._kept) + text)
+    def _read(self) -> Generator[None, None, None]:
+        try:
+            while True:
+                yield from self._read_text()
+                yield from self._read_section()
+        except _EndOfTextError:
+            if not self.is_in_call and not self._has_called:
+                self._add_text(len(self._buffer))
+        while True:
+            yield
 
-    def _parse_text(self, parts: list[Part]) -> bool:
-        if self._after_call:
-            self._buffer = self._buffer.lstrip(self._between)
-            self._after_call = not self._buffer
-        before, marker, self._buffer = split_at(self._buffer, (self._mark,))
-        if before:
-            parts.append(Text(before))
-        if marker is None:
-            return False
-        self._buffer = self._kept + self._buffer
-        self._step = self._parse_header
+    def _wait(self) -> Generator[None, None, None]:
+        if self._is_last:
+            raise _EndOfTextError
+        yield
+
+    def _add_text(self, length: int) -> None:
+        """Return the beginning of the buffer as text."""
+        if length:
+            self._parts.append(Text(self._buffer[:length]))
+            self._buffer = self._buffer[length:]
+        self._at = 0
+
+    def _commit(self) -> None:
+        """Drop what was read of the buffer."""
+        self._buffer, self._at = self._buffer[self._at :], 0
+
+    def _read_text(self) -> Generator[None, None, None]:
+        """Read up to a trigger."""
+        while True:
+            if self._has_called:
+                self._buffer = self._buffer.lstrip(self._format.dropped)
+                self._has_called = not self._buffer
+            before, trigger, rest = split_at(self._buffer, self._triggers)
+            self._add_text(len(before))
+            if trigger is not None:
+                return
+            del rest
+            yield from self._wait()
+
+    def _read_section(self) -> Generator[None, None, None]:
+        """Read calls, or return the trigger as text."""
+        begin, end = self._format.section
+        if (yield from self._match(begin)) and (yield from self._read_call()):
+            self._has_called = True
+            while end:
+                if (yield from self._match(end)):
+                    self._commit()
+                    return
+                if not (yield from self._match(self._format.separator.strip())):
+                    return
+                if not (yield from self._read_call()):
+                    self._at = 0
+                    return
+        else:
+            self._add_text(len(self._format.opening))
+
+    def _match(self, literal: str) -> Reading:
+        """Read a literal of the format. White space between its tokens is free."""
+        at = self._at
+        for token in _split(literal):
+            while True:
+                at = self._skip_spaces(at)
+                rest = self._buffer[at : at + len(token)]
+                if rest == token:
+                    at += len(token)
+                    break
+                if not token.startswith(rest):
+                    return False
+                yield from self._wait()
+        self._at = at
         return True
 
-    @abstractmethod
-    def _parse_header(self, parts: list[Part]) -> bool:
-        """Read up to the arguments."""
+    def _skip_spaces(self, at: int) -> int:
+        while self._buffer[at : at + 1] in (" ", "\t", "\r", "\n"):
+            at += 1
+        return at
 
-    def _end_call(self) -> None:
-        self._step = self._parse_text
-        self._after_call = True
+    def _read_call(self) -> Reading:
+        start, name = self._at, ""
+        *segments, end = self._format.segments
+        for index, segment in enumerate(segments):
+            if segment == ARGUMENTS:
+                if not (yield from self._peek_arguments()):
+                    break
+                return (yield from self._read_arguments(name))
+            if index % 2 == 0:
+                if not (yield from self._match(segment)):
+                    break
+                continue
+            value = yield from self._read_field(_split(segments[index + 1]) or self._list_ends())
+            if value is None:
+                break
+            name = value if segment == NAME else name
+        self._at = start
+        return self._format.is_object and (yield from self._read_object(end))
+
+    def _list_ends(self) -> Sequence[str]:
+        """Return what may follow a name that only arguments or the end of the call end."""
+        style = self._format.arguments
+        return [*([style.before] if style else ()), *_split(self._format.end)[:1]]
+
+    def _read_field(self, ends: Sequence[str]) -> Generator[None, None, str | None]:
+        """Return a name or an id up to the first of the ends; None if it is none."""
+        ends = ends[:1] if _split("".join(ends)) == list(ends) else ends
+        longest = _MAX_FIELD + max(map(len, ends))
+        while True:
+            text = self._buffer[self._at : self._at + longest]
+            found = [place for place in map(text.find, ends) if place >= 0]
+            if found:
+                value = text[: min(found)]
+                self._at += min(found)
+                return value.strip() if _NAME.fullmatch(value.strip()) else None
+            if len(text) == longest:
+                return None
+            yield from self._wait()
+
+    def _peek_arguments(self) -> Reading:
+        """Return whether arguments begin here: as JSON, they are an object."""
+        if self._format.arguments is not None:
+            return True
+        while (at := self._skip_spaces(self._at)) == len(self._buffer):
+            yield from self._wait()
+        self._at = at
+        return self._buffer[at] == "{"
+
+    def _make_reader(self, name: str) -> ArgumentReader:
+        style = self._format.arguments
+        if style is None:
+            return JSONReader()
+        end = self._format.end.strip().partition("\n")[0]
+        return TaggedReader(style, end, self._schemas.get(name, {}))
+
+    def _read_arguments(self, name: str) -> Reading:
+        self._commit()
+        self._parts.append(CallStart(name))
+        self.is_in_call = True
+        reader = self._make_reader(name)
+        while True:
+            text, self._buffer = reader.read(self._buffer)
+            if text:
+                self._parts.append(Arguments(text))
+            if reader.is_done:
+                break
+            yield from self._wait()
+        yield from self._read_end(self._format.end)
+        return True
+
+    def _read_end(self, end: str) -> Generator[None, None, None]:
+        """Read the text after the arguments, and drop what else the model writes before it."""
+        self.is_in_call, self._has_called = False, True
+        if (yield from self._match(end)):
+            self._commit()
+            return
+        mark = end.strip().rpartition("\n")[2]
+        while True:
+            _, found, self._buffer = split_at(self._buffer, (mark,))
+            if found is not None:
+                return
+            yield from self._wait()
+
+    def _read_object(self, end: str) -> Reading:
+        """Read a call whose object has other keys, or its keys in another order."""
+        for segment in _split(self._format.segments[0]):
+            if segment == "{":
+                break
+            yield from self._match(segment)
+        while (start := self._skip_spaces(self._at)) == len(self._buffer):
+            yield from self._wait()
+        if self._buffer[start] != "{":
+            return False
+        scanner, length = JSONReader(), 0
+        while not scanner.is_done:
+            length += len(scanner.read(self._buffer[start + length :])[0])
+            if not scanner.is_done:
+                yield from self._wait()
+        self._at = start + length
+        call = _parse_object(self._buffer[start : self._at])
+        if call is None:
+            self._add_text(self._at)
+            return False
+        self._commit()
+        self._parts += [CallStart(call[0]), Arguments(call[1])]
+        yield from self._read_end(end.strip()[1:])
+        return True
+
+
+def _parse_object(text: str) -> tuple[str, str] | None:
+    """Return the name and arguments of a call."""
+    try:
+        value = strict_json.loads(text)
+    except strict_json.StrictJSONError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    name, arguments = (
+        next((value[key] for key in keys if key in value), None) for keys in _OBJECT_KEYS
+    )
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    return name, dump(arguments)
+
+
+@lru_cache
+def _split(literal: str) -> list[str]:
+    """Return a literal's tokens, between which white space is free."""
+    return _TOKENS.findall(literal)

@@ -7,8 +7,9 @@ from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.forms import simplify, write_calls_in_text
 from completions.chat.template import ChatTemplateError
+from completions.chat.tool_format import ToolFormat
 from completions.chat.tool_formats import hermes
-from completions.chat.tools import Tool, ToolFormat
+from completions.chat.tools import Tool
 
 
 def render_prompt(

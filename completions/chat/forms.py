@@ -14,8 +14,8 @@ from typing import Any
 from completions.chat.tools import ToolCall
 
 Message = Mapping[str, Any]
-Write = Callable[[ToolCall], str]
-"""Writes a call as text."""
+Write = Callable[..., str]
+"""Writes calls as text."""
 _ID_LENGTH = 9
 """Of the ids of calls in Mistral's templates."""
 
@@ -94,8 +94,9 @@ def write_calls_in_text(messages: Sequence[Message], write: Write) -> list[Messa
     plain: list[Message] = []
     for message in messages:
         texts = [message["content"]] if message.get("content") else []
-        functions = (call["function"] for call in message.get("tool_calls", ()))
-        texts += [write(ToolCall(each["name"], each["arguments"])) for each in functions]
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        if functions:
+            texts.append(write(*(ToolCall(each["name"], each["arguments"]) for each in functions)))
         fields = {key: value for key, value in message.items() if key != "tool_calls"}
         plain.append({**fields, "content": "\n".join(texts)})
     return plain

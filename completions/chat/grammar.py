@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from completions.chat.reasoning import ThinkTags
-from completions.chat.tools import REQUIRED, Tool, ToolChoice, ToolFormat
+from completions.chat.tool_format import ARGUMENTS, ID, NAME, ToolFormat
+from completions.chat.tools import REQUIRED, Tool, ToolChoice
 from completions.grammars import Constraint
 from completions.grammars.limits import COMPACT
 from completions.grammars.structural_tag import ANSWER
@@ -16,6 +17,7 @@ from completions.grammars.structural_tag.json_nodes import (
     make_optional,
     make_sequence,
     make_tag,
+    make_text,
 )
 
 
@@ -89,18 +91,71 @@ def _make_answer(calls: ToolCalls | None, constraint: Constraint | None) -> JSON
     otherwise = make_node("mixed_text" if constraint is None else "constrained")
     if calls is None:
         return otherwise
-    several, tool_format = calls.choice.parallel, calls.format
-    tags = [tool_format.make_call_node(tool) for tool in calls.tools]
     if calls.choice.mode != REQUIRED and constraint is None:
-        triggers, once = [tool_format.opening], not several
-        return make_node(
-            "mixed_triggered_tags", triggers=triggers, tags=tags, stop_after_first=once
-        )
-    alone = make_choice(tags)
-    if several:
-        between = make_optional(make_node("const_string", value=tool_format.between))
-        alone = make_sequence(alone, make_node("star", content=make_sequence(between, alone)))
+        return _make_called_text(calls)
+    section, after = _make_section(calls)
+    alone = make_sequence(make_choice(section), after)
     return alone if calls.choice.mode == REQUIRED else make_choice([alone, otherwise])
+
+
+def _make_called_text(calls: ToolCalls) -> JSONNode:
+    """Return free text in which a trigger obliges a section of calls."""
+    section, after = _make_section(calls)
+    return make_node(
+        "mixed_triggered_tags",
+        triggers=[calls.format.opening],
+        tags=section,
+        after=after if calls.format.section[1] else make_sequence(),
+        stop_after_first=not calls.choice.parallel,
+    )
+
+
+def _make_section(calls: ToolCalls) -> tuple[list[JSONNode], JSONNode]:
+    """Return a section's beginning with its first call, as one of several tags, and its rest."""
+    tool_format = calls.format
+    begin, end = tool_format.section
+    after = [make_text(end)] if end else []
+    if calls.choice.parallel:
+        call = make_choice([_make_call(tool_format, tool) for tool in calls.tools])
+        more = make_sequence(_make_separator(tool_format), call)
+        after.insert(0, make_node("star", content=more))
+    first = [_make_call(tool_format, tool, begin) for tool in calls.tools]
+    return first, make_sequence(*after)
+
+
+def _make_separator(tool_format: ToolFormat) -> JSONNode:
+    """Return the text between two calls. White space around it is optional, and so is all of it
+    where the calls themselves end."""
+    separator = tool_format.separator
+    texts = dict.fromkeys([separator, separator.strip()])
+    nodes = [make_text(text) for text in texts if text]
+    if not nodes:
+        return make_sequence()
+    choice = make_choice(nodes)
+    is_optional = "" in texts or not tool_format.section[1]
+    return make_optional(choice) if is_optional else choice
+
+
+def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNode:
+    """Return a call of the tool, as one tag of a structural tag."""
+    style = tool_format.arguments
+    begin, *rest, end = tool_format.segments
+    content: list[JSONNode] = []
+    text = before + begin
+    for segment in rest:
+        if segment in (ID, ARGUMENTS):
+            if segment == ARGUMENTS and style is not None:
+                text = text.rstrip()  # the parameters begin and end with white space
+            content.append(make_text(text))
+            text = ""
+            if segment == ID:
+                content.append(make_node("regex", pattern="[0-9]{1,3}"))
+            else:
+                content.append(tool.make_arguments_node(style))
+        else:
+            text += tool.name if segment == NAME else segment
+    opening, *inner = content
+    return make_tag(opening["value"], make_sequence(*inner), end.lstrip() if style else end)
 
 
 def _add_reasoning(reasoning: Reasoning, answer: JSONNode) -> JSONNode:

@@ -1,14 +1,12 @@
-"""The tools of a request, the model's calls to them, and the formats in which it writes calls."""
+"""The tools of a request, and the model's calls to them."""
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from completions.chat.call_parser import CallParser
-from completions.contract.stop_spans import StopSpan
 from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, make_json_value
+from completions.grammars.structural_tag.parameters import Style
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 NO_ARGUMENTS: Mapping[str, Any] = {
@@ -45,10 +43,11 @@ class Tool:
             function["parameters"] = self.parameters
         return {"type": "function", "function": function}
 
-    def make_arguments_node(self, style: str = "json") -> JSONNode:
+    def make_arguments_node(self, style: Style | None) -> JSONNode:
         """Return the grammar node of one object: an instance of `parameters`."""
         schema = {**ANY_OBJECT, **self.parameters} if self.parameters else NO_ARGUMENTS
-        return make_json_value(schema, self.schema_path, style, or_object=not self.strict)
+        fields = asdict(style) if style else None
+        return make_json_value(schema, self.schema_path, fields, or_object=not self.strict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,48 +79,6 @@ class ToolChoice:
         if self.mode == NONE:
             return ()
         return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFormat(ABC):
-    """How calls look in a model's prompts and in its output."""
-
-    name: str
-    """The format's name in models.toml."""
-    opening: str
-    """The text that every call begins with."""
-    closing: str
-    """The text that every call ends with."""
-    delimiters: tuple[str, ...]
-    """Texts that the parser looks for and that may be special tokens of the model."""
-    between: str
-    """The text that may separate two calls; empty for none."""
-    instructions: str
-    """A system message for models whose template does not describe tools; {tools} lists them."""
-    tools_apart: str = "\n"
-    """The separator between two tools in the preamble."""
-
-    @property
-    def make_span(self) -> StopSpan:
-        """A call in an answer's text, with the characters that the parser drops behind it."""
-        return StopSpan(self.opening, self.closing, dropped=" \t\r\n")
-
-    @abstractmethod
-    def make_call_node(self, tool: Tool) -> JSONNode:
-        """Return a call of the tool, as one tag of a structural tag."""
-
-    @abstractmethod
-    def write(self, call: ToolCall) -> str:
-        """Return a call as the model would have written it."""
-
-    @abstractmethod
-    def make_parser(self, tools: Sequence[Tool]) -> CallParser:
-        """Return a parser that finds calls of these tools in an answer."""
-
-    def write_preamble(self, tools: Sequence[Tool]) -> str:
-        """Return the preamble that describes these tools."""
-        list_text = self.tools_apart.join(dump(tool.to_dict()) for tool in tools)
-        return self.instructions.replace("{tools}", list_text)
 
 
 def dump(value: Any) -> str:

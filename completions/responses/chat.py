@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, ClassVar
 
+from completions.chat.call_parser import CallParser
 from completions.chat.parser import CallDelta, Delta, OutputParser
 from completions.chat.reasoning import ReasoningCounter, ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
@@ -52,7 +53,7 @@ class ChatResponseContext(ResponseContext):
             thinking = ReasoningParser(tags, is_open=self.is_reasoning_open)
         if self.tool_format is not None:
             tools = [Tool(name, None, parameters) for name, parameters in self.tools]
-            calls = TOOL_FORMATS[self.tool_format].make_parser(tools)
+            calls = CallParser(TOOL_FORMATS[self.tool_format], tools)
         return OutputParser(thinking, calls, self.hidden)
 
     def make_reasoning_counter(self) -> ReasoningCounter | None:

@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
 
-from completions.chat.tools import ToolFormat
+from completions.chat.tool_format import ToolFormat
 
 
 def _load_formats() -> dict[str, ToolFormat]:

@@ -1,15 +1,12 @@
 """Tool calls of Hermes, Qwen and other ChatML models: JSON between tags."""
 
-from completions.chat.json_calls import JSONFormat
+from completions.chat.tool_format import ToolFormat
 
-FORMAT = JSONFormat(
+FORMAT = ToolFormat(
     name="hermes",
-    opening="<tool_call>",
-    closing="</tool_call>",
-    delimiters=("<tool_call>", "</tool_call>"),
-    between="\n",
-    begin='<tool_call>\n{"name": "{name}", "arguments": ',
-    end="}\n</tool_call>",
+    families="Hermes, Qwen2.5, Qwen3, Granite 4, SmolLM3 and other ChatML models",
+    call='<tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</tool_call>',
+    separator="\n",
     instructions="""\
 You may call one or more of these functions, whose signatures are inside <tools></tools>:
 <tools>

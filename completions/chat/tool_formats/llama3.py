@@ -1,17 +1,12 @@
 """Tool calls of Llama 3.1 and later: a bare object."""
 
-from completions.chat.json_calls import JSONFormat
+from completions.chat.tool_format import ToolFormat
 
-FORMAT = JSONFormat(
+FORMAT = ToolFormat(
     name="llama3",
-    opening='{"name": "',
-    closing="}",
-    delimiters=(),
-    between="; ",
-    begin='{"name": "{name}", "parameters": ',
-    end="}",
-    kept='{"name": "',
-    separators=";",
+    families="Llama 3.1, 3.2, 3.3; Llama 4 with JSON",
+    call='{"name": "{name}", "parameters": {arguments}}',
+    separator="; ",
     tools_apart="\n\n",
     instructions="""\
 You have access to the following functions. To call one, answer with a JSON object of the form

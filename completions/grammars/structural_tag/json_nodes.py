@@ -12,8 +12,13 @@ def make_node(type: str, **fields: Any) -> JSONNode:
     return {"type": type, **fields}
 
 
+def make_text(text: str) -> JSONNode:
+    return make_node("const_string", value=text)
+
+
 def make_sequence(*elements: JSONNode) -> JSONNode:
-    return make_node("sequence", elements=list(elements))
+    """Return all elements in order; without elements, the empty text."""
+    return make_node("sequence", elements=list(elements)) if elements else make_text("")
 
 
 def make_choice(elements: Sequence[JSONNode]) -> JSONNode:
@@ -29,12 +34,17 @@ def make_tag(begin: str, content: JSONNode, end: str) -> JSONNode:
 
 
 def make_json_value(
-    schema: Mapping[str, Any], path: str, style: str = "json", *, or_object: bool = False
+    schema: Mapping[str, Any],
+    path: str,
+    style: Mapping[str, str] | None = None,
+    *,
+    or_object: bool = False,
 ) -> JSONNode:
     """Return an instance of a schema that stands at a place of the request. Only in a chat's
     answer.
 
-    With `or_object`, any object where a grammar cannot express the schema.
+    `style` has the fields of a Style; None for JSON. With `or_object`, any object where a grammar
+    cannot express the schema.
     """
     return make_node(
         "json_schema", json_schema=dict(schema), style=style, place=path, or_object=or_object

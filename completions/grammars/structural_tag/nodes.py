@@ -15,7 +15,12 @@ from completions.grammars.messages import format_value
 from completions.grammars.structural_tag import json_nodes, tags
 from completions.grammars.structural_tag.json_object import JSONObject, Readers
 from completions.grammars.structural_tag.lowering import Ends, Lowering, Node
-from completions.grammars.structural_tag.parameters import STYLES, Parameters, make_json_symbol
+from completions.grammars.structural_tag.parameters import (
+    STYLES,
+    Parameters,
+    Style,
+    make_json_symbol,
+)
 from completions.grammars.structural_tag.parts import (
     ANY,
     Delimiter,
@@ -40,13 +45,13 @@ def to_object(schema: Any) -> Mapping[str, Any]:
 def make_json_node(
     schema: Any,
     pointer: str,
-    style: str = "json",
+    style: Style | None = None,
     spaces: int | None = None,
     path: str = "",
     or_object: bool = False,
 ) -> Node:
-    """Return JSON that fits the schema at a pointer, or parameters in a model's own tags, by
-    `style`.
+    """Return JSON that fits the schema at a pointer, or with a style, parameters in a model's own
+    tags.
 
     `spaces` is the most whitespace characters in a row; None means the request's own whitespace.
     Errors name `path`, a path in the request, instead of the field. With `or_object`, a schema
@@ -58,7 +63,7 @@ def make_json_node(
         whitespace = lowering.whitespace if spaces is None else spaces
         checked = json_schema.check_inside(schema, lowering.compiler, whitespace, pointer)
         lowering.warnings += checked.warnings
-        if style == "json":
+        if style is None:
             return make_json_symbol(checked.compiled, checked.compiled.get("type"))
         return Parameters(checked, pointer, style, lowering).lower()
 
@@ -75,7 +80,7 @@ def make_json_node(
     return lower
 
 
-def _read_json_schema(node: JSONObject, path: str = "", *, or_object: bool = False) -> Node:
+def _read_json_schema(node: JSONObject) -> Node:
     schema = _take_schema(node)
     style = node.take_text("style", "json")
     if style != "json" and style not in STYLES:
@@ -92,13 +97,23 @@ def _read_json_schema(node: JSONObject, path: str = "", *, or_object: bool = Fal
             "/excludes",
         )
     spaces = node.take_count("max_whitespace_cnt", None)
-    # In an answer, pointers start at the schema's place in the request.
-    pointer = "" if path else f"{node.pointer}/json_schema"
-    return make_json_node(schema, pointer, style, spaces, path, or_object)
+    return make_json_node(schema, f"{node.pointer}/json_schema", STYLES.get(style), spaces)
+
+
+def _read_arguments(node: JSONObject) -> Node:
+    """Read a schema in an answer. Its pointers start at its place in the request."""
+    style = node.take("style", None)
+    return make_json_node(
+        _take_schema(node),
+        "",
+        Style(**style) if style else None,
+        path=node.take_text("place"),
+        or_object=node.take_flag("or_object"),
+    )
 
 
 def _read_qwen_xml_parameter(node: JSONObject) -> Node:
-    return make_json_node(_take_schema(node), f"{node.pointer}/json_schema", "qwen_xml")
+    return make_json_node(_take_schema(node), f"{node.pointer}/json_schema", STYLES["qwen_xml"])
 
 
 def _take_schema(node: JSONObject) -> Any:
@@ -259,9 +274,7 @@ def _name_grammar(name: str, grammar: str) -> list[dict[str, Any]]:
 
 ANSWER_READERS: Readers = {
     **READERS,
-    "json_schema": lambda given: _read_json_schema(
-        given, given.take_text("place"), or_object=given.take_flag("or_object")
-    ),
+    "json_schema": _read_arguments,
     "mixed_text": partial(_read_any_text, mixed=True),
     "mixed_triggered_tags": partial(tags.read_triggered_tags, mixed=True),
     "delimiter": _read_delimiter,

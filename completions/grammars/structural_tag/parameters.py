@@ -50,6 +50,7 @@ class Style:
     """The tags around a name and its value.
 
     In `opening`, `{mark}` says whether the value is a string; white space may stand at `{spaces}`.
+    A line break at the end of `opening` or the start of `closing` is no part of the value.
     """
 
     name: str
@@ -58,6 +59,11 @@ class Style:
     closing: str
     undeclared: str = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
     """A terminal for undeclared parameter names."""
+
+    def write(self, name: str, value: str, *, is_text: bool) -> str:
+        """Return a parameter as a model writes it."""
+        opening = self.opening.replace("{spaces}", "\n").replace("{mark}", dump(is_text))
+        return f"{self.before}{name}{opening}{value}{self.closing}"
 
 
 _DSML = "\uff5cDSML\uff5c"
@@ -101,10 +107,10 @@ class _Location:
 class Parameters:
     """The parameters of one object schema, which was checked and lies at a pointer."""
 
-    def __init__(self, schema: Schema, pointer: str, style: str, lowering: Lowering) -> None:
+    def __init__(self, schema: Schema, pointer: str, style: Style, lowering: Lowering) -> None:
         self._schema = schema
         self._pointer = pointer
-        self._style = STYLES[style]
+        self._style = style
         self._spelling = lowering.spelling
         self._max_chain = lowering.compiler.limits.max_chain
 
@@ -172,7 +178,9 @@ class Parameters:
                     yield isinstance(value, str), self._lower_closing(make_literal(text))
             elif "string" in kinds or not schema.keys() - ANNOTATIONS:
                 yield True, self._lower_closing(self._lower_text(leaf))
-                if rest := [kind for kind in kinds if kind != "string"]:
+                says_kind = "{mark}" in self._style.opening
+                others = kinds or (list(_BEGINNINGS) if says_kind else [])
+                if rest := [kind for kind in others if kind != "string"]:
                     yield False, self._lower_json(leaf, rest)
             else:
                 yield False, self._lower_json(leaf, kinds)
@@ -193,14 +201,16 @@ class Parameters:
         schema = location.schema
         patterns = _list_patterns(schema)
         self._expect(location, {"type", "pattern", "minLength", "maxLength", *patterns})
-        text = self._spelling.make_open_text(self._pointer + location.pointer, self._style.closing)
+        closing = self._style.closing
+        text = self._spelling.make_open_text(self._pointer + location.pointer, closing.strip())
         bounds = [text.rest]
         minimum, maximum = schema.get("minLength", 0), schema.get("maxLength")
         if minimum or maximum is not None:
             bounds.append(f"/(?s:.{{{minimum},{'' if maximum is None else maximum}}})/")
         bounds += (regex.anchor(each) for texts in patterns.values() for each in texts)
         nullable = not minimum and not patterns
-        return replace(text, rest=f"({' & '.join(bounds)})", nullable=nullable)
+        stops = (closing,) if text.stops else ()
+        return replace(text, rest=f"({' & '.join(bounds)})", nullable=nullable, stops=stops)
 
     def _lower_json(self, location: _Location, kinds: list[str]) -> Part:
         schema = self._schema.make_part(location.pointer, kinds)

@@ -115,7 +115,7 @@ def read_tags_with_separator(node: JSONObject) -> Node:
 
 def read_triggered_tags(node: JSONObject, *, mixed: bool = False) -> Node:
     """Read a `triggered_tags` node. With `mixed`, the text may hold special tokens other than the
-    format's own."""
+    format's own, and the node `after` follows each tag."""
     triggers, excludes = node.take_texts("triggers"), node.take_texts("excludes", [])
     return _make_tagged_text(node, triggers, excludes, _take_tags(node), mixed=mixed)
 
@@ -146,6 +146,7 @@ def _make_tagged_text(
     """Text and the tags in it, each of which must begin with exactly one trigger."""
     at_least_one = node.take_flag("at_least_one")
     only_one = not is_legacy and node.take_flag("stop_after_first")
+    after = node.take_node("after") if mixed else None
     if not 1 <= len(triggers) <= MAX_TRIGGERS:
         message = f"there must be 1 to {MAX_TRIGGERS} triggers, not {len(triggers)}"
         raise node.make_error(f"{message}; tags can share one", "")
@@ -171,6 +172,8 @@ def _make_tagged_text(
                     make_chain([text, _lower_edge(lowering, trigger), make_alternatives(rests)])
                 )
         once = make_alternatives(triggered)
+        if after is not None:
+            once = make_chain([once, after(lowering, ())])
         if not at_least_one:
             return embed_in_text(once, text, repeats=not only_one)
         first = make_alternatives([tag.lower(lowering, ()) for tag in tags])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.chat.call_parser import CallParser
 from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
@@ -28,7 +29,7 @@ def message(
     """What an OpenAI client makes of the deltas; `thinking`: is the prompt inside thoughts."""
     parser = OutputParser(
         None if thinking is None else ReasoningParser(MARKS, is_open=thinking),
-        TOOL_FORMATS[form].make_parser(TOOLS) if form else None,
+        CallParser(TOOL_FORMATS[form], TOOLS) if form else None,
         HIDDEN,
     )
     deltas = [*map(parser.push, pieces), parser.finish()]
@@ -58,8 +59,8 @@ ADD = ToolCall("add", {"a": 1, "b": [2, {"c": '}]"'}], "d": "é🍎"})
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_what_a_format_writes_it_reads_back(form: str) -> None:
-    written = [TOOL_FORMATS[form].write(call) for call in (WEATHER, ADD, ToolCall("add", {}))]
-    text = "I shall look.\n" + TOOL_FORMATS[form].between.join(written) + "\n"
+    written = TOOL_FORMATS[form].write(WEATHER, ADD, ToolCall("add", {}))
+    text = f"I shall look.\n{written}\n"
     found = message([text], form)
     assert found["content"] == "I shall look."
     assert [(name, json.loads(text)) for name, text in found["calls"]] == [

@@ -1,8 +1,230 @@
-"""The formats of tool calls."""
+"""The formats of tool calls: rows of what models write, and each record's own promises."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
 
 from completions.catalog.entries import TOOL_FORMAT_NAMES
+from completions.chat.call_parser import CallParser, CallStart, Text
 from completions.chat.tool_formats import TOOL_FORMATS
+from completions.chat.tools import Tool, ToolCall
+from tests.completions.chat.test_grammar import ANY, GOOD, Bench, calls
+
+STRINGS = {"type": "object", "properties": {"city": {"type": "string"}, "q": {"type": "string"}}}
+TOOLS = (Tool("weather", None, STRINGS), Tool("time", None, STRINGS), Tool("now"))
+BAR, BLOCK = "\uff5c", "\u2581"
+MARKS = str.maketrans({"!": BAR, "_": BLOCK})
+
+
+def read(form: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    """The text around calls, and the calls."""
+    parser = CallParser(TOOL_FORMATS[form], TOOLS)
+    text, found = "", list[tuple[str, str]]()
+    for part in [part for piece in pieces for part in parser.push(piece)] + parser.finish():
+        if isinstance(part, Text):
+            text += part.text
+        elif isinstance(part, CallStart):
+            found.append((part.name, ""))
+        else:
+            found[-1] = (found[-1][0], found[-1][1] + part.text)
+    return text.strip(), found
+
+
+DSML = (
+    '<!DSML!invoke name="weather">\n<!DSML!parameter name="city" string="true">12</!DSML!parameter>'
+    '\n<!DSML!parameter name="n" string="false">[1]</!DSML!parameter>\n</!DSML!invoke>\n'
+)
+WEATHER = ("weather", {"city": "Rome"})
+ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
+    (
+        "hermes",
+        '<tool_call>{"name":"weather","arguments":{"city":"Rome"}}</tool_call>',
+        [WEATHER],
+        "",
+    ),
+    ("hermes", '<tool_call>\n{"arguments": {}, "name": "now"}\n', [("now", {})], ""),
+    (
+        "qwen3_coder",
+        "So.\n<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n"
+        "<parameter=n>\n[1, 2]\n</parameter>\n</function>\n</tool_call>",
+        [("weather", {"city": "Rome", "n": [1, 2]})],
+        "So.",
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=weather>\n<parameter=city>\n\n a\nb\n\n</parameter>\n</function>",
+        [("weather", {"city": "\n a\nb\n"})],
+        "",
+    ),
+    ("qwen3_coder", "<tool_call>\n<function=now>\n</function>\n</tool_call>", [("now", {})], ""),
+    (
+        "seed_oss",
+        "<seed:tool_call>\n<function=weather>\n<parameter=city>Barcelona, Spain</parameter>\n"
+        "</function>\n</seed:tool_call>",
+        [("weather", {"city": "Barcelona, Spain"})],
+        "",
+    ),
+    (
+        "minimax_m2",
+        '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city"> 5 </parameter>\n'
+        '</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+        [("weather", {"city": " 5 "}), ("now", {})],
+        "",
+    ),
+    (
+        "deepseek_v32",
+        f"Hm.\n\n<!DSML!function_calls>\n{DSML}</!DSML!function_calls>".replace("!", BAR),
+        [("weather", {"city": "12", "n": [1]})],
+        "Hm.",
+    ),
+    (
+        "deepseek_v4",
+        f"<!DSML!tool_calls>\n{DSML}{DSML}</!DSML!tool_calls>".replace("!", BAR),
+        [("weather", {"city": "12", "n": [1]})] * 2,
+        "",
+    ),
+    (
+        "deepseek_v3",
+        "a<!tool_calls_begin!><!tool_call_begin!>function<!tool_sep!>weather\n```json\n"
+        '{"city": "Rome"}\n```<!tool_call_end!>\n<!tool_call_begin!>function<!tool_sep!>now\n'
+        "```json\n{}\n```<!tool_call_end!><!tool_calls_end!>".translate(MARKS),
+        [WEATHER, ("now", {})],
+        "a",
+    ),
+    (
+        "deepseek_v31",
+        '<!tool_calls_begin!><!tool_call_begin!>weather<!tool_sep!>{"city": "Rome"}'
+        "<!tool_call_end!><!tool_call_begin!>now<!tool_sep!>{}<!tool_call_end!><!tool_calls_end!>".translate(
+            MARKS
+        ),
+        [WEATHER, ("now", {})],
+        "",
+    ),
+    (
+        "kimi_k2",
+        "Look.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
+        '<|tool_call_argument_begin|>{"city": "Rome"}<|tool_call_end|><|tool_call_begin|>'
+        "functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        [WEATHER, ("now", {})],
+        "Look.",
+    ),
+    (
+        "mistral",
+        '[TOOL_CALLS]weather[ARGS]{"city": "Rome"}[TOOL_CALLS]now[ARGS]{}',
+        [WEATHER, ("now", {})],
+        "",
+    ),
+    (
+        "mistral_list",
+        '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"}}]',
+        [WEATHER],
+        "",
+    ),
+    (
+        "granite",
+        'I.\n<|tool_call|> [\n  {"name": "weather", "arguments": {"city": "Rome"}},\n'
+        '  {"arguments": {}, "name": "now"}\n]',
+        [WEATHER, ("now", {})],
+        "I.",
+    ),
+    ("granite_20b_fc", '<function_call> {"name": "now", "arguments": {}}', [("now", {})], ""),
+    ("phi4_mini", 'functools[{"name": "weather", "arguments": {"city": "Rome"}}]', [WEATHER], ""),
+    (
+        "hunyuan_a13b",
+        'Ok <tool_calls>[{"name": "weather", "arguments": {"city": "Rome"}}]</tool_calls>',
+        [WEATHER],
+        "Ok",
+    ),
+    (
+        "jamba",
+        '<tool_calls>[\n    {"name": "weather", "arguments": {"city": "Rome"}}\n]</tool_calls>',
+        [WEATHER],
+        "",
+    ),
+    (
+        "internlm",
+        'x<|action_start|><|plugin|>\n{"name": "weather", "parameters": {"city": "Rome"}}'
+        "<|action_end|>",
+        [WEATHER],
+        "x",
+    ),
+    (
+        "ernie45",
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n',
+        [WEATHER],
+        "",
+    ),
+    (
+        "longcat",
+        '<longcat_tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</longcat_tool_call>',
+        [WEATHER],
+        "",
+    ),
+    ("xlam", '[{"name": "weather", "arguments": {"city": "Rome"}}]', [WEATHER], ""),
+    ("xlam", "Not [a, b] a call.", [], "Not [a, b] a call."),
+    (
+        "apertus",
+        '<|tools_prefix|>[{"weather": {"city": "Rome"}}, {"now": {}}]<|tools_suffix|>',
+        [WEATHER, ("now", {})],
+        "",
+    ),
+    ("apertus", '<|tools_prefix|>[{"weather": {"city": "Rome"}}]', [WEATHER], ""),
+    (
+        "cohere_command",
+        '<|START_ACTION|>\n[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": '
+        '{"city": "Rome"}},\n    {"tool_call_id": "1", "tool_name": "now", "parameters": {}}\n]\n'
+        "<|END_ACTION|>",
+        [WEATHER, ("now", {})],
+        "",
+    ),
+    ("gigachat3", '<|function_call|>{"name": "now", "arguments": {}}', [("now", {})], ""),
+    (
+        "step3",
+        '<!tool_calls_begin!><!tool_call_begin!>function<!tool_sep!><steptml:invoke name="weather">'
+        '<steptml:parameter name="city">Rome </steptml:parameter></steptml:invoke><!tool_call_end!>'
+        "<!tool_calls_end!>".replace("!", BAR),
+        [("weather", {"city": "Rome "})],
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "found", "content"), ROWS)
+def test_what_models_write_is_read(
+    form: str, text: str, found: list[tuple[str, Any]], content: str
+) -> None:
+    whole = read(form, [text])
+    assert whole[0] == content
+    assert [(name, json.loads(arguments)) for name, arguments in whole[1]] == found
+    for pieces in (list(text), [text[i : i + 3] for i in range(0, len(text), 3)]):
+        assert read(form, pieces) == whole
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -> None:
+    written = TOOL_FORMATS[form].write
+    bad = written(ToolCall("weather", {"city": "Rome"}))
+    for special in (False, True):
+        bench = Bench(tmp_path, ["<|x|>", *TOOL_FORMATS[form].delimiters] if special else [])
+        for text, fits, choice in (
+            (f"I look.\n{written(GOOD, ANY)}", True, {}),
+            (written(GOOD, ANY), True, {"mode": "required"}),
+            (written(GOOD, GOOD), False, {"parallel": False}),
+            (written(GOOD)[:-1], False, {}),
+            (bad, False, {}),
+            ("Hello.", True, {}),
+        ):
+            assert bench.fits(text, calls(form, **choice)) is fits, (text, choice)
 
 
 def test_models_toml_names_the_formats_that_there_are():
     assert set(TOOL_FORMAT_NAMES) == set(TOOL_FORMATS)
+
+
+def test_the_documentation_lists_the_formats():
+    rows = [f"| {form.families} | `{name}` |" for name, form in sorted(TOOL_FORMATS.items())]
+    table = "\n".join(["| family | `tool_format` |", "|---|---|", *rows])
+    assert table in (settings.BASE_DIR / "docs" / "models.md").read_text(), table

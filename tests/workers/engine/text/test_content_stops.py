@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.chat.call_parser import CallParser
 from completions.chat.parser import Delta, OutputParser
 from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
@@ -18,14 +19,13 @@ from workers.engine.text.stop_checker import Finish, StopChecker
 MARKS = ThinkTags("<think>", "</think>")
 ARGUMENTS = {"q": 'a </tool_call> \n "b" } {', "n": [1, {}]}
 TOOL = Tool("f", None, {"properties": {"q": {"type": "string"}}})
-SPANNED = {
-    name: form.write(ToolCall("f", {"q": "a\nb", "n": 1})) for name, form in TOOL_FORMATS.items()
-}
+CALL = ToolCall("f", {"q": "a\nb", "n": 1})
+SPANNED = {name: form.write(CALL) for name, form in TOOL_FORMATS.items()}
 
 
 def checker(form: str | None, *, is_open: bool = False, **params: Any) -> StopChecker:
     spans = [MARKS.make_span(is_open=is_open)]
-    spans += [TOOL_FORMATS[form].make_span] if form else []
+    spans += [TOOL_FORMATS[form].make_span()] if form else []
     sampling = SamplingParams(max_tokens=9, stop_spans=tuple(spans), **params)
     return StopChecker(sampling, frozenset(), 9)
 
@@ -47,7 +47,7 @@ def shown(stops: StopChecker, pieces: Sequence[str]) -> tuple[str, Finish | None
 def message(form: str, text: str) -> tuple[Delta, bool]:
     """The message in a text, and whether its calls are complete."""
     thinking = ReasoningParser(MARKS, is_open=False)
-    parser = OutputParser(thinking, TOOL_FORMATS[form].make_parser([TOOL]))
+    parser = OutputParser(thinking, CallParser(TOOL_FORMATS[form], [TOOL]))
     delta = parser.push(text)
     rest = parser.finish()
     delta.content += rest.content
@@ -59,8 +59,7 @@ def message(form: str, text: str) -> tuple[Delta, bool]:
     "stop", ["</tool_call>", "<tool_call>", "<", "\n", '"', "}", "{", "f", "a", "arg", "; "]
 )
 def test_a_stop_does_not_cut_a_call(form: str, stop: str) -> None:
-    written, between = SPANNED[form], TOOL_FORMATS[form].between
-    text = f"{written}{between}{written}"
+    text = TOOL_FORMATS[form].write(CALL, CALL)
     assert shown(checker(form, stop=(stop,)), [text]) == (text, None)
     assert shown(checker(form, stop=(stop,)), list(text)) == (text, None)
     assert shown(checker(form, stop_regex=(f"[{stop[-1]}]",)), [text]) == (text, None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from completions.chat.glm_call_values import ArgumentReader
+from completions.chat.argument_types import ArgumentTypes
 
 STRING = {"type": "string"}
 POINT = {
@@ -23,7 +23,7 @@ def nested(schema: Any, levels: int) -> Any:
 
 def read(schema: Any, text: str, **root: Any) -> Any:
     """The value of the argument `a`, whose schema is given."""
-    reader = ArgumentReader({"type": "object", "properties": {"a": schema}, **root})
+    reader = ArgumentTypes({"type": "object", "properties": {"a": schema}, **root})
     return text if reader.is_string("a") else json.loads(reader.to_json("a", text))
 
 
@@ -141,7 +141,7 @@ def test_keywords_beside_and_inside_a_union_say_that_it_is_a_string(schema: Any)
     ],
 )
 def test_arguments_are_declared_anywhere_in_the_schema(root: Any) -> None:
-    assert ArgumentReader(root).is_string("a")
+    assert ArgumentTypes(root).is_string("a")
 
 
 @pytest.mark.parametrize(

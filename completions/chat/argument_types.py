@@ -1,4 +1,4 @@
-"""Converts an argument of a GLM call, which has no quotes around strings, to JSON."""
+"""Converts an argument of a call that has no quotes around strings to JSON, by its schema."""
 
 import operator
 from collections import ChainMap
@@ -44,8 +44,8 @@ _OTHER = "other"
 """Stands for all keywords that are not checked."""
 
 
-class ArgumentReader:
-    """The arguments of one tool. Its schema is unchecked client input and may hold anything."""
+class ArgumentTypes:
+    """The types of a tool's arguments. Its schema is unchecked client input."""
 
     def __init__(self, schema: Schema) -> None:
         self._root = dict(schema)

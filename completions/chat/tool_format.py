@@ -1,0 +1,136 @@
+"""The record of a format of tool calls: one description, which the grammar, the parser and the
+writer read."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from completions.chat.tools import Tool, ToolCall, dump
+from completions.contract.stop_spans import StopSpan
+from completions.grammars.structural_tag.parameters import Style
+
+NAME, ID, ARGUMENTS = "{name}", "{id}", "{arguments}"
+"""Fields of a call's template."""
+WHITESPACE = " \t\r\n"
+_FIELDS = re.compile(r"(\{(?:name|id|arguments)\})")
+_MARKS = re.compile(r"<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[[A-Z_]+\]")
+"""Texts that may be special tokens of a model."""
+_INSTRUCTIONS = """\
+You may call one or more of these functions, whose signatures are inside <tools></tools>:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer in this form:
+{example}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFormat:
+    """How calls look in a model's prompts and in its output."""
+
+    name: str
+    """The format's name in models.toml."""
+    families: str
+    """The models that write it, for docs/models.md."""
+    call: str
+    """A call, with the fields {name}, {id} and {arguments}. White space between its marks is
+    optional where the parser reads."""
+    arguments: Style | None = None
+    """How arguments are written: as parameters in tags of this style, or as a JSON object."""
+    section: tuple[str, str] = ("", "")
+    """The texts around all calls that follow each other; empty if each call stands alone."""
+    separator: str = ""
+    """The text between two calls."""
+    trigger: str = ""
+    """The text that a section or call begins with, and that free text cannot contain; default: its
+    first line."""
+    instructions: str = _INSTRUCTIONS
+    """A system message for models whose template does not describe tools; {tools} lists them, and
+    {example} is a call."""
+    tools_apart: str = "\n"
+    """The separator between two tools in the preamble."""
+
+    @cached_property
+    def segments(self) -> list[str]:
+        """The template of a call: literals and fields in turn, beginning with a literal."""
+        return _FIELDS.split(self.call)
+
+    @cached_property
+    def end(self) -> str:
+        """The text after the arguments."""
+        return self.segments[-1]
+
+    @cached_property
+    def opening(self) -> str:
+        return self.trigger or (self.section[0] or self.segments[0]).partition("\n")[0]
+
+    @cached_property
+    def closing(self) -> str:
+        """The text that ends a section or call."""
+        return (self.section[1] or self.end or "}").strip().rpartition("\n")[2]
+
+    @cached_property
+    def dropped(self) -> str:
+        """Characters that belong to nothing where they follow a call."""
+        return WHITESPACE + self.separator.strip()
+
+    @cached_property
+    def delimiters(self) -> tuple[str, ...]:
+        """Texts of the format that may be special tokens of the model."""
+        style = self.arguments
+        tags = (style.before, style.opening, style.closing) if style else ()
+        texts = [*self.section, self.call, *tags]
+        return tuple(dict.fromkeys(mark for text in texts for mark in _MARKS.findall(text)))
+
+    def make_span(self) -> StopSpan:
+        """Return a call in an answer's text, with the characters that are dropped behind it."""
+        return StopSpan(self.opening, self.closing, self.arguments is None, self.dropped)
+
+    @property
+    def is_object(self) -> bool:
+        """Whether a call is a JSON object, whose keys may come in any order."""
+        return f'"{NAME}"' in self.call
+
+    def write(self, *calls: ToolCall) -> str:
+        """Return calls as the model would have written them in one message."""
+        texts = (self._write_call(call, index) for index, call in enumerate(calls))
+        return self.section[0] + self.separator.join(texts) + self.section[1]
+
+    def _write_call(self, call: ToolCall, index: int) -> str:
+        arguments = self._write_arguments(call)
+        fields = {NAME: call.name, ID: str(index), ARGUMENTS: arguments}
+        *begin, end = (fields.get(segment, segment) for segment in self.segments)
+        return "".join([*begin, end if arguments else end.removeprefix("\n")])
+
+    def _write_arguments(self, call: ToolCall) -> str:
+        style = self.arguments
+        if style is None or isinstance(call.arguments, str):
+            return call.text
+        return "\n".join(
+            style.write(name, value if is_text else dump(value), is_text=is_text)
+            for name, value in call.arguments.items()
+            for is_text in (isinstance(value, str),)
+        )
+
+    def write_preamble(self, tools: Sequence[Tool]) -> str:
+        """Return the text that describes these tools."""
+        text = self.instructions.replace("{example}", "".join(self._iter_example()))
+        list_text = self.tools_apart.join(dump(tool.to_dict()) for tool in tools)
+        return text.replace("{tools}", list_text)
+
+    def _iter_example(self) -> Iterator[str]:
+        yield self.section[0]
+        for segment in self.segments:
+            if segment == NAME:
+                yield "{function name}"
+            elif segment == ID:
+                yield "0"
+            elif segment != ARGUMENTS:
+                yield segment
+            elif style := self.arguments:
+                yield style.write("{argument name}", "{argument value}", is_text=True) + "\n..."
+            else:
+                yield "{arguments as a JSON object}"
+        yield self.section[1]

@@ -1,0 +1,7 @@
+"""Tool calls of ERNIE 4.5: JSON between tags, as Hermes writes it, and the answer in tags too."""
+
+from dataclasses import replace
+
+from completions.chat.tool_formats.hermes import FORMAT as HERMES
+
+FORMAT = replace(HERMES, name="ernie45", families="ERNIE 4.5")

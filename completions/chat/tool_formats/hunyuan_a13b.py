@@ -1,0 +1,12 @@
+"""Tool calls of Hunyuan-A13B: a list of objects between tags."""
+
+from completions.chat.tool_format import ToolFormat
+
+FORMAT = ToolFormat(
+    name="hunyuan_a13b",
+    families="Hunyuan-A13B",
+    section=("<tool_calls>[", "]</tool_calls>"),
+    call='{"name": "{name}", "arguments": {arguments}}',
+    separator=", ",
+    trigger="<tool_calls>",
+)

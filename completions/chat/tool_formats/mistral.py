@@ -1,0 +1,9 @@
+"""Tool calls of Mistral since tokenizers of version 11: a name and JSON after special tokens."""
+
+from completions.chat.tool_format import ToolFormat
+
+FORMAT = ToolFormat(
+    name="mistral",
+    families="Mistral Small 3.2, Magistral, Devstral, Ministral 3, Mistral Large 3",
+    call="[TOOL_CALLS]{name}[ARGS]{arguments}",
+)

@@ -1,0 +1,12 @@
+"""Tool calls of Seed-OSS: a function and its parameters between tags, strings without quotes."""
+
+from completions.chat.tool_format import ToolFormat
+from completions.grammars.structural_tag.parameters import STYLES
+
+FORMAT = ToolFormat(
+    name="seed_oss",
+    families="Seed-OSS",
+    call="<seed:tool_call>\n<function={name}>\n{arguments}\n</function>\n</seed:tool_call>",
+    arguments=STYLES["qwen_xml"],
+    separator="\n",
+)
