@@ -8,21 +8,13 @@ match ends there, where the leftmost one began, and how much text may still be p
 """
 
 from collections.abc import Container, Iterable
+from enum import Enum, auto
 from functools import lru_cache
 from typing import NamedTuple, Self
 
-from completions.contract.stop_regex.syntax import (
-    Alternation,
-    Chars,
-    Concatenation,
-    End,
-    Node,
-    Predicate,
-    RegexError,
-    Repeat,
-    Start,
-    parse,
-)
+from completions.contract.stop_regex.syntax import Predicate, RegexError, make_predicate, parse
+from completions.regular.nfa import RegexNfa, TooLargeError
+from completions.regular.syntax import Characters, Edge, Look, Node
 
 MAX_PATTERNS = 32
 """The most patterns in one request."""
@@ -66,17 +58,21 @@ class StopRegex:
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        nfa = _Nfa(parse(pattern))
+        try:
+            nfa = _Nfa(parse(pattern))
+        except TooLargeError as error:
+            message = f"the pattern is too large: more than {MAX_STATES} states; shorten it"
+            raise RegexError(message) from error
         self._nfa = nfa
-        self.size = len(nfa.edges)
+        self.size = nfa.size
         self._known: dict[tuple[int, ...], _States] = {}
         self.cached = 0
         """The size of the cache, in states."""
-        at_start, nullable = nfa.find_closure([nfa.first], of_text=True, of_line=True)
+        at_start, nullable = nfa.reach([_START], _At.TEXT_START)
         if nullable:
             raise RegexError(f"{pattern!r} matches the empty text; require at least one character")
         self.start = self._intern(tuple(at_start))
-        within, _ = nfa.find_closure([nfa.first], of_text=False, of_line=False)
+        within, _ = nfa.reach([_START], _At.WITHIN_LINE)
         self.within = self._intern(tuple(within))
         """The start of a search within a text."""
 
@@ -95,16 +91,17 @@ class StopRegex:
         numbers: dict[int, None] = {}
         sources: list[int] = []
         accepted = -1
+        at = _At.LINE_START if char == "\n" else _At.WITHIN_LINE
         for source, number in enumerate(states.numbers):
-            matches, following = self._nfa.edges[number]
-            if not matches(char):
+            following = [target for matches, target in self._nfa.steps[number] if matches(char)]
+            if not following:
                 continue
-            reached, accepts = self._nfa.find_closure(following, False, char == "\n", numbers)
+            reached, accepts = self._nfa.reach(following, at, numbers)
             numbers.update(dict.fromkeys(reached))
             sources += [source] * len(reached)
             if accepts and accepted < 0:
                 accepted = source
-        fresh, _ = self._nfa.find_closure([self._nfa.first], False, char == "\n", numbers)
+        fresh, _ = self._nfa.reach([_START], at, numbers)
         target = self._intern((*numbers, *fresh))
         return _Step(target, tuple(sources), accepted)
 
@@ -174,84 +171,48 @@ class RegexSearch:
         return clone
 
 
-_ACCEPT = -1
+_START, _ACCEPT = 0, 1
 
 
-class _Nfa:
-    """Character states have numbers from 0; states that consume no character have negative ones.
+class _At(Enum):
+    """What stands before a position."""
 
-    ``edges[i]`` is what state ``i`` matches and what follows it. ``-1`` accepts. The other
-    negative numbers index ``_forks``: the states reached without a character, some of them only
-    at the start of the text or of a line.
-    """
+    TEXT_START = auto()
+    LINE_START = auto()
+    WITHIN_LINE = auto()
+
+
+class _Nfa(RegexNfa[Predicate, _At]):
+    """The automaton of a pattern. Where a jump has a condition, the position must be the start of
+    the text, or that of a line. Raises TooLargeError."""
 
     def __init__(self, tree: Node) -> None:
-        self.edges: list[tuple[Predicate, list[int]]] = []
-        self._forks: list[tuple[list[int], Start | None]] = [([], None), ([], None)]
-        self.first = self._build(tree, _ACCEPT)
+        super().__init__(4 * MAX_STATES)
+        self.size = 0
+        """How many characters the pattern has, with repetitions written out."""
+        self.add_state()
+        self.add_state()
+        self.connect(tree, _START, _ACCEPT)
 
-    def find_closure(
-        self, states: Iterable[int], of_text: bool, of_line: bool, without: Container[int] = ()
+    def add_step(self, state: int, label: Predicate, to: int | None = None) -> int:
+        if self.size == MAX_STATES:
+            raise TooLargeError
+        self.size += 1
+        return super().add_step(state, label, to)
+
+    def make_label(self, atom: Characters) -> Predicate:
+        return make_predicate(atom)
+
+    def make_condition(self, node: Edge | Look) -> _At | None:
+        if node is Edge.END:
+            return None  # the parser ensures that only the end follows
+        return _At.TEXT_START if node is Edge.BEGINNING else _At.LINE_START
+
+    def reach(
+        self, states: Iterable[int], at: _At, without: Container[int] = ()
     ) -> tuple[list[int], bool]:
-        """Return the character states reachable without a character, except those in ``without``,
-        and whether the end of the pattern is reachable."""
-        seen: set[int] = set()
-        reached = []
-        pending = list(states)
-        while pending:
-            state = pending.pop()
-            if state in seen:
-                continue
-            seen.add(state)
-            if state >= 0:
-                if state not in without:
-                    reached.append(state)
-            elif state != _ACCEPT:
-                following, start = self._forks[-state]
-                if start is None or of_text or (start.of_line and of_line):
-                    pending += following
-        return sorted(reached), _ACCEPT in seen
-
-    def _build(self, node: Node, following: int) -> int:
-        """Return the state that matches ``node`` and then continues with ``following``."""
-        if isinstance(node, Chars):
-            if len(self.edges) == MAX_STATES:
-                raise RegexError(
-                    f"the pattern is too large: more than {MAX_STATES} states; shorten it"
-                )
-            self.edges.append((node.matches, [following]))
-            return len(self.edges) - 1
-        if isinstance(node, Start):
-            return self._add_fork([following], node)
-        if isinstance(node, End):
-            return following  # the parser ensures that only the end follows
-        if isinstance(node, Concatenation):
-            for part in reversed(node.parts):
-                following = self._build(part, following)
-            return following
-        if isinstance(node, Alternation):
-            return self._add_fork([self._build(option, following) for option in node.options])
-        return self._build_repeat(node, following)
-
-    def _build_repeat(self, node: Repeat, following: int) -> int:
-        if node.maximum is None:
-            again = self._add_fork([])
-            body = self._build(node.node, again)
-            self._forks[-again][0].extend((body, following))
-            following = again
-        else:
-            after = following
-            for _ in range(node.maximum - node.minimum):
-                following = self._add_fork([self._build(node.node, following), after])
-        for _ in range(node.minimum):
-            body = self._build(node.node, following)
-            if body == following:
-                break  # repeating an empty body adds nothing
-            following = body
-        return following
-
-    def _add_fork(self, following: list[int], start: Start | None = None) -> int:
-        if len(self._forks) > 4 * MAX_STATES:
-            raise RegexError(f"the pattern is too large: more than {MAX_STATES} states; shorten it")
-        self._forks.append((following, start))
-        return 1 - len(self._forks)
+        """Return the states reached without a character that a character may leave, except those
+        in ``without``, and whether the end of the pattern is reached."""
+        closure = self.find_closure(states, lambda condition: condition is at)
+        reached = [each for each in closure if self.steps[each] and each not in without]
+        return sorted(reached), _ACCEPT in closure

@@ -8,10 +8,8 @@ find lexemes that may conflict.
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Never
 
-from completions.grammars import code_points
-from completions.grammars.code_points import Ranges
 from completions.grammars.ebnf import free_text
 from completions.grammars.ebnf.expressions import (
     Alternation,
@@ -26,50 +24,42 @@ from completions.grammars.ebnf.expressions import (
     Repeat,
     Substring,
 )
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
+from completions.regular.nfa import Nfa
 
-START, END = 0, 1
 MAX_STATES = 20_000
 """States of one automaton."""
+START, END = 0, 1
 MAX_WORK = 300_000
 """States visited before a simulation is given up."""
 
 
-class TooLargeError(Exception):
-    """The expression needs more than MAX_STATES states."""
-
-
-class Automaton:
-    """The automaton of one expression. No step leads to START, and none leaves END."""
+class LexemeNfa(Nfa[Ranges, Never]):
+    """The automaton of one expression. No step leads to START, and none leaves END. Raises
+    TooLargeError."""
 
     def __init__(self, expression: Expression, rules: Mapping[str, Expression]) -> None:
-        self.steps: list[list[tuple[Ranges, int]]] = [[], []]
-        """For each state, the states that a character of some ranges leads to."""
-        self._jumps: list[list[int]] = [[], []]
-        """For each state, the states reached without a character."""
+        super().__init__(MAX_STATES)
+        self.add_state()
+        self.add_state()
         self._rules = rules
         self._closures: dict[int, tuple[int, ...]] = {}
         self._todo = [(expression, START, END)]
         while self._todo:
             self._connect(*self._todo.pop())
 
-    def _add_state(self) -> int:
-        if len(self.steps) >= MAX_STATES:
-            raise TooLargeError
-        self.steps.append([])
-        self._jumps.append([])
-        return len(self.steps) - 1
-
     def _connect(self, node: Expression, start: int, end: int) -> None:
         """Connect two states by an expression, the parts of which may wait in `_todo`."""
         match node:
             case Characters(ranges):
-                self.steps[start].append((ranges, end))
+                self.add_step(start, ranges, end)
             case Literal(text):
                 self._connect_text(text, start, end)
             case Concatenation(parts):
-                states = [start, *(self._add_state() for _ in parts)]
+                states = [start, *(self.add_state() for _ in parts)]
                 self._todo += zip(parts, states[:-1], states[1:], strict=True)
-                self._jumps[states[-1]].append(end)
+                self.add_jump(states[-1], end)
             case Alternation(options):
                 self._todo += [(option, start, end) for option in options]
             case Repeat():
@@ -85,54 +75,50 @@ class Automaton:
 
     def _add_state_after(self, state: int) -> int:
         """Return a new state, reached without a character."""
-        new = self._add_state()
-        self._jumps[state].append(new)
+        new = self.add_state()
+        self.add_jump(state, new)
         return new
 
     def _connect_repeat(self, node: Repeat, start: int, end: int) -> None:
-        begin, finish = self._add_state_after(start), self._add_state()
+        begin, finish = self._add_state_after(start), self.add_state()
         self._todo.append((node.body, begin, finish))
-        self._jumps[finish] += [end] if node.high == 1 else [end, begin]
+        self.add_jump(finish, end)
+        if node.high != 1:
+            self.add_jump(finish, begin)
         if node.low == 0:
-            self._jumps[begin].append(end)
+            self.add_jump(begin, end)
 
     def _connect_text(self, text: str, start: int, end: int) -> None:
         for index, character in enumerate(text):
-            there = end if index == len(text) - 1 else self._add_state()
-            self.steps[start].append((((ord(character), ord(character)),), there))
-            start = there
+            point = ord(character)
+            start = self.add_step(start, ((point, point),), end if index == len(text) - 1 else None)
 
     def _connect_substring(self, chunks: tuple[str, ...], start: int, end: int) -> None:
         state = self._add_state_after(start)
         for chunk in chunks:
             there = self._add_state_after(start)
             self._connect_text(chunk, state, there)
-            self._jumps[there].append(end)
+            self.add_jump(there, end)
             state = there
-        self._jumps[start].append(end)
+        self.add_jump(start, end)
 
     def _connect_free_text(self, node: FreeText, start: int, end: int) -> None:
-        states = {state: self._add_state() for state in free_text.build_steps(node.avoided)}
-        self._jumps[start].append(states[free_text.START])
+        states = {state: self.add_state() for state in free_text.build_steps(node.avoided)}
+        self.add_jump(start, states[free_text.START])
         for state, ranges, target in free_text.iter_edges(node):
-            self.steps[states[state]].append((ranges, states.get(target, end)))
+            self.add_step(states[state], ranges, states.get(target, end))
         if not node.end:
             for number in states.values():
-                self._jumps[number].append(end)
+                self.add_jump(number, end)
 
-    def find_closure(self, state: int) -> tuple[int, ...]:
+    def list_active(self, state: int) -> tuple[int, ...]:
         """Return the states reached without a character that are final or that a character
         leaves."""
-        closure = self._closures.get(state)
-        if closure is None:
-            seen, stack = {state}, [state]
-            while stack:
-                fresh = set(self._jumps[stack.pop()]) - seen
-                seen |= fresh
-                stack += fresh
-            closure = tuple(each for each in seen if each == END or self.steps[each])
-            self._closures[state] = closure
-        return closure
+        if state not in self._closures:
+            closure = self.find_closure((state,))
+            active = tuple(each for each in closure if each == END or self.steps[each])
+            self._closures[state] = active
+        return self._closures[state]
 
 
 Position = tuple[int, int]
@@ -157,7 +143,7 @@ class TooAmbiguousError(Exception):
 class Simulation:
     """Simulation of the lexemes with these automata."""
 
-    def __init__(self, automata: Mapping[int, Automaton]) -> None:
+    def __init__(self, automata: Mapping[int, LexemeNfa]) -> None:
         self._automata = automata
         self.work = 0
         """States visited so far."""
@@ -188,7 +174,7 @@ class Simulation:
         """Return the places, and those reached from them without a character."""
         closed: set[Position] = set()
         for number, state in positions:
-            reached = self._automata[number].find_closure(state)
+            reached = self._automata[number].list_active(state)
             self.work += len(reached)
             if self.work > MAX_WORK:
                 raise TooAmbiguousError

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from completions.grammars import code_points
-from completions.grammars.code_points import Ranges
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.messages import truncate
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
 
 _CONTROLS = {
     "n": "\n",

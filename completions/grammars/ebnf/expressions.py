@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from completions.grammars.code_points import Ranges
 from completions.grammars.tokens import IdRanges
+from completions.regular.code_points import Ranges
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,9 +7,9 @@ a text is the longest prefix that the text ends with.
 from collections.abc import Iterator
 from functools import lru_cache
 
-from completions.grammars import code_points
-from completions.grammars.code_points import Ranges
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions, FreeText
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
 
 START = ""
 """The state before any character."""

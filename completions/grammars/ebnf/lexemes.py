@@ -13,14 +13,12 @@ member.
 
 from collections.abc import Iterator, Mapping
 
-from completions.grammars import code_points
 from completions.grammars.ebnf.automata import (
     START,
-    Automaton,
     Crossing,
+    LexemeNfa,
     Simulation,
     TooAmbiguousError,
-    TooLargeError,
 )
 from completions.grammars.ebnf.expressions import (
     Characters,
@@ -40,6 +38,8 @@ from completions.grammars.ebnf.productions import (
 )
 from completions.grammars.ebnf.rules import Facts
 from completions.grammars.exceptions import GrammarError
+from completions.regular import code_points
+from completions.regular.nfa import TooLargeError
 
 MAX_ROUNDS = 500
 MAX_LEXEMES = 20_000
@@ -74,7 +74,7 @@ class _Checker:
 
     def __init__(self, rules: Mapping[str, Expression]) -> None:
         self._rules = rules
-        self._automata: dict[Expression, Automaton | None] = {}
+        self._automata: dict[Expression, LexemeNfa | None] = {}
         self._work = 0
 
     def find_unsafe(self, productions: Productions) -> set[Expression]:
@@ -129,16 +129,16 @@ class _Checker:
         if automaton is None:
             return _ALL_BYTES
         bits = 0
-        for state in automaton.find_closure(START):
+        for state in automaton.list_active(START):
             for ranges, _ in automaton.steps[state]:
                 bits |= code_points.find_lead_bytes(ranges)
         return bits
 
-    def _build_automaton(self, lexeme: Expression) -> Automaton | None:
+    def _build_automaton(self, lexeme: Expression) -> LexemeNfa | None:
         """Return the automaton of a lexeme; None if it is too large."""
         if lexeme not in self._automata:
             try:
-                self._automata[lexeme] = Automaton(lexeme, self._rules)
+                self._automata[lexeme] = LexemeNfa(lexeme, self._rules)
             except TooLargeError:
                 self._automata[lexeme] = None
         return self._automata[lexeme]

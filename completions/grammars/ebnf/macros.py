@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from completions.grammars import code_points
 from completions.grammars.ebnf import escapes, regular_expressions
 from completions.grammars.ebnf.expressions import EMPTY, Expression, Expressions
 from completions.grammars.ebnf.lexer import Cursor, Token
 from completions.grammars.ebnf.vocabulary import Vocabulary
 from completions.grammars.messages import truncate
 from completions.grammars.tokens import TokenSource
+from completions.regular import code_points
 
 MAX_TAG_CHARACTERS = 2_000
 """Characters in all tags and excluded strings of one TagDispatch."""
@@ -128,7 +128,8 @@ class Macros:
         read = regular_expressions.parse(
             regular_expressions.Pattern(pattern.value, self._cursor.text, positions),
             self._make,
-            regular_expressions.Flags("i" in flags.value, "s" in flags.value, json_string.value),
+            flags.value,
+            json_string=json_string.value,
         )
         self.lookaheads += [positions[offset] for offset in read.lookaheads]
         return read.expression

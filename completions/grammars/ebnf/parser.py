@@ -4,7 +4,6 @@ The parser is iterative and keeps open groups on a stack of its own, so deep nes
 overflow Python's stack.
 """
 
-from completions.grammars import code_points
 from completions.grammars.compiler import Compiler
 from completions.grammars.ebnf import escapes, options
 from completions.grammars.ebnf.expressions import Expression, Expressions, Group
@@ -13,6 +12,7 @@ from completions.grammars.ebnf.macros import MACROS, Macros
 from completions.grammars.ebnf.rules import ROOT, Grammar, Option
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.messages import truncate
+from completions.regular import code_points
 
 _BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _QUANTIFIERS = (*_BOUNDS, "{")

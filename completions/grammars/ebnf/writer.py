@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from completions.grammars import code_points, tokens
-from completions.grammars.code_points import Ranges
+from completions.grammars import tokens
 from completions.grammars.ebnf.expressions import (
     EMPTY,
     Alternation,
@@ -26,6 +25,8 @@ from completions.grammars.ebnf.expressions import (
 )
 from completions.grammars.ebnf.productions import Loop, Productions, Rule, Symbol, resolve
 from completions.grammars.tokens import IdRanges
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
 
 _ANY = "(?s:.)"
 """The pattern of any character, newline included."""

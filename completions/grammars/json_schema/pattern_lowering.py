@@ -11,23 +11,24 @@ from itertools import takewhile
 from typing import Any
 
 from completions.grammars.json_schema.pointers import escape
-from completions.grammars.json_schema.rewriting import automata, pattern_writer
-from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
-from completions.grammars.patterns import network, rust
-from completions.grammars.patterns.network import PatternError
+from completions.grammars.patterns import rust
 from completions.grammars.patterns.reader import read
-from completions.grammars.patterns.rust import ANY_ESCAPE, Escapes, HasConditionError
-from completions.grammars.patterns.syntax import (
-    NOTHING,
-    Choice,
+from completions.grammars.patterns.rust import ANY_ESCAPE, Escapes
+from completions.regular.dfa import determinize
+from completions.regular.elimination import make_regex
+from completions.regular.network import Network
+from completions.regular.nfa import PatternError, TooLargeError
+from completions.regular.syntax import (
+    Alternation,
+    Concatenation,
     Edge,
     Look,
     Node,
-    make_choice,
-    make_sequence,
+    make_alternation,
+    make_concatenation,
     walk,
 )
-from completions.grammars.patterns.syntax import Sequence as Items
+from completions.regular.writer import HasConditionError
 
 _TOO_LARGE = (
     "its look-ahead, look-behind or \\b, or an anchor within it, needs too many states; give "
@@ -129,9 +130,10 @@ def _lower_whole(node: Node, escapes: Escapes) -> tuple[str, PatternError | None
     """Return the pattern that an automaton of the node writes; empty if that is impossible, and
     why."""
     try:
-        machine = automata.determinize(network.build(node))
-        return rust.write(read(pattern_writer.write_pattern(machine)), escapes), None
-    except TooManyStatesError:
+        texts = make_regex(determinize(Network(node)))
+        whole = make_concatenation((Edge.BEGINNING, texts, Edge.END))
+        return rust.write(whole, escapes), None
+    except TooLargeError:
         return "", None
     except PatternError as error:
         return "", error
@@ -140,13 +142,13 @@ def _lower_whole(node: Node, escapes: Escapes) -> tuple[str, PatternError | None
 def _iter_parts(node: Node, escapes: Escapes) -> Iterator[str]:
     """Yield a pattern for each look-ahead at the beginning, and one for the rest; empty if there is
     no such pattern."""
-    items = node.items if isinstance(node, Items) else (node,)
+    items = node.parts if isinstance(node, Concatenation) else (node,)
     leading = list(takewhile(_is_leading, items))
     if items[:1] != (Edge.BEGINNING,) or len(leading) == 1:
         yield _resolve_looks(node, escapes)
         return
     rest = items[len(leading) :]
-    yield _resolve_looks(make_sequence((Edge.BEGINNING, *rest)), escapes)
+    yield _resolve_looks(make_concatenation((Edge.BEGINNING, *rest)), escapes)
     for look in leading:
         if isinstance(look, Look):
             yield _lower_look(look, escapes)
@@ -157,10 +159,10 @@ def _is_leading(item: Node) -> bool:
 
 
 def _lower_look(look: Look, escapes: Escapes) -> str:
-    node = make_sequence((Edge.BEGINNING, look.item))
+    node = make_concatenation((Edge.BEGINNING, look.item))
     if not look.negated:
         return _resolve_looks(node, escapes)
-    return _lower_whole(make_sequence((Edge.BEGINNING, look)), escapes)[0]
+    return _lower_whole(make_concatenation((Edge.BEGINNING, look)), escapes)[0]
 
 
 def _resolve_looks(node: Node, escapes: Escapes) -> str:
@@ -177,16 +179,16 @@ def _take_tail(items: Sequence[Node]) -> Node:
     """Return the same items without look-ahead. Raises PatternError."""
     for index, item in enumerate(items):
         following = items[index + 1 :]
-        if isinstance(item, Items):
-            return make_sequence((*items[:index], _take_tail([*item.items, *following])))
+        if isinstance(item, Concatenation):
+            return make_concatenation((*items[:index], _take_tail([*item.parts, *following])))
         if not any(isinstance(each, Look) for each in walk(item)):
             continue
         before = items[:index]
-        if isinstance(item, Choice):
+        if isinstance(item, Alternation):
             options = (_take_tail([option, *following]) for option in item.options)
-            return make_sequence((*before, make_choice(options)))
-        return make_sequence((*before, _anchor([item, *following])))
-    return make_sequence(items)
+            return make_concatenation((*before, make_alternation(options)))
+        return make_concatenation((*before, _anchor([item, *following])))
+    return make_concatenation(items)
 
 
 def _anchor(items: Sequence[Node]) -> Node:
@@ -196,9 +198,5 @@ def _anchor(items: Sequence[Node]) -> Node:
         for each in walk(item):
             if each is Edge.BEGINNING or (isinstance(each, Look) and not each.ahead):
                 raise PatternError
-    machine = automata.determinize(network.build(make_sequence((Edge.BEGINNING, *items))))
-    if machine.is_empty:
-        return NOTHING
-    node = read(pattern_writer.write_pattern(machine))
-    assert isinstance(node, Items)
-    return make_sequence(node.items[1:])
+    machine = determinize(Network(make_concatenation((Edge.BEGINNING, *items))))
+    return make_concatenation((make_regex(machine), Edge.END))

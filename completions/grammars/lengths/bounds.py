@@ -18,8 +18,10 @@ from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.contract.token_bytes import TokenBytes
 from completions.grammars import tokens
 from completions.grammars.lengths.graph import LEAVING, Graph
-from completions.grammars.lengths.schemas import SchemaGraph, TooLargeError
+from completions.grammars.lengths.schemas import SchemaGraph
 from completions.grammars.tokens import TokenSource
+from completions.regular.code_points import Ranges
+from completions.regular.nfa import TooLargeError
 
 MAX_VISITS = 200_000
 """The most pairs of a token prefix and a state in one search: about two seconds of work."""
@@ -89,14 +91,14 @@ def _enumerate(grammar: str) -> tuple[Graph, int, int] | None:
         if node.is_error():
             return None
         if node.is_accepting():
-            graph.add_skip(state, end)
+            graph.add_jump(state, end)
         if node.is_stopped():
             continue
         for byte in range(256):
             if mask[byte // 8] >> byte % 8 & 1:
                 there = node.deep_copy()
                 there.consume_token(byte)
-                waiting.append((graph.add_step(state, frozenset((byte,))), there))
+                waiting.append((graph.add_step(state, ((byte, byte),)), there))
     return None
 
 
@@ -117,7 +119,7 @@ def _load_vocabulary(source: TokenSource) -> _Vocabulary:
     left_out = read.special_ids | set(source.eos_token_ids)
     pairs = sorted((text, id) for id, text in enumerate(table) if text and id not in left_out)
     leaving = [
-        list(accumulate((not bytes_.isdisjoint(text) for text, _ in pairs), initial=0))
+        list(accumulate((not set(bytes_).isdisjoint(text) for text, _ in pairs), initial=0))
         for bytes_ in LEAVING
     ]
     return _Vocabulary([text for text, _ in pairs], [id for _, id in pairs], leaving)
@@ -190,18 +192,18 @@ class _Search:
         self, low: int, high: int, depth: int, state: int
     ) -> Iterator[tuple[int, int, int]]:
         """Yield ranges of tokens whose next byte the state accepts, each with the next state."""
-        for bytes_, to in self._graph.steps[state]:
-            for first, last in _iter_next(self._vocabulary.texts, low, high, depth, bytes_):
+        for ranges, to in self._graph.steps[state]:
+            for first, last in _iter_next(self._vocabulary.texts, low, high, depth, ranges):
                 yield first, last, to
 
     def _find_closure(self, state: int) -> list[int]:
         if state not in self._closures:
-            self._closures[state] = self._graph.find_closure(state)
+            self._closures[state] = list(self._graph.find_closure((state,)))
         return self._closures[state]
 
 
 def _iter_next(
-    texts: Sequence[bytes], low: int, high: int, depth: int, bytes_: frozenset[int]
+    texts: Sequence[bytes], low: int, high: int, depth: int, ranges: Ranges
 ) -> Iterator[tuple[int, int]]:
     """Yield the ranges of tokens whose next byte is one of these."""
 
@@ -210,16 +212,12 @@ def _iter_next(
 
     while low < high and len(texts[low]) == depth:
         low += 1  # tokens that end here
-    if len(bytes_) == 1:
-        (byte,) = bytes_
-        low = bisect_left(texts, byte, low, high, key=byte_at)
-        high = bisect_left(texts, byte + 1, low, high, key=byte_at)
-    while low < high:
-        byte = texts[low][depth]
-        last = bisect_left(texts, byte + 1, low, high, key=byte_at)
-        if byte in bytes_:
+    for least, greatest in ranges:
+        low = bisect_left(texts, least, low, high, key=byte_at)
+        while low < high and texts[low][depth] <= greatest:
+            last = bisect_left(texts, texts[low][depth] + 1, low, high, key=byte_at)
             yield low, last
-        low = last
+            low = last
 
 
 def _trace_path(came: Mapping[int, tuple[int, int] | None], state: int) -> list[int]:

@@ -1,65 +1,45 @@
 """Nondeterministic automata over bytes."""
 
 from collections.abc import Iterable
+from typing import Never
 
-ANY = frozenset(range(256))
+from completions.regular.code_points import Ranges
+from completions.regular.nfa import Nfa
+
+MAX_STATES = 20_000
+ANY: Ranges = ((0x00, 0xFF),)
 QUOTED, UNKNOWN = 0, 1
-LEAVING = (frozenset(b'"\\'), frozenset(b",}] \t\n\r"))
+LEAVING = (b'"\\', b",}] \t\n\r")
 """By kind of loop: the bytes with which a text can leave it. After a value, JSON continues with no
 other bytes."""
 
 
-class Graph:
+class Graph(Nfa[Ranges, Never]):
     """An automaton, built from left to right. Each `add_` method takes the state where its part
-    begins, and returns the state where it ends."""
+    begins, and returns the state where it ends. Raises TooLargeError."""
 
     def __init__(self) -> None:
-        self.steps: list[list[tuple[frozenset[int], int]]] = []
-        """By state: sets of bytes, each with the next state."""
-        self.skips: list[list[int]] = []
-        """By state: states that are reached without a byte."""
+        super().__init__(MAX_STATES)
         self.loops: dict[int, int] = {}
         """States that loop on all bytes except those in LEAVING, with their kind."""
 
-    def add_state(self) -> int:
-        self.steps.append([])
-        self.skips.append([])
-        return len(self.steps) - 1
-
-    def add_skip(self, state: int, to: int) -> None:
-        self.skips[state].append(to)
-
-    def add_step(self, state: int, bytes_: frozenset[int], to: int | None = None) -> int:
-        to = self.add_state() if to is None else to
-        self.steps[state].append((bytes_, to))
-        return to
-
     def add_literal(self, state: int, text: bytes) -> int:
         for byte in text:
-            state = self.add_step(state, frozenset((byte,)))
+            state = self.add_step(state, ((byte, byte),))
         return state
 
     def add_either(self, ends: Iterable[int]) -> int:
         """Return a common end for the ends of several parts."""
         end = self.add_state()
         for each in ends:
-            self.add_skip(each, end)
+            self.add_jump(each, end)
         return end
 
-    def add_some(self, state: int, bytes_: frozenset[int]) -> int:
+    def add_some(self, state: int, ranges: Ranges) -> int:
         """Add a loop over any number of these bytes."""
         end = self.add_state()
-        self.add_skip(state, end)
-        return self.add_step(end, bytes_, end)
-
-    def find_closure(self, state: int) -> list[int]:
-        """Return the state and all states that it reaches without a byte."""
-        states, waiting = {state}, [state]
-        while waiting:
-            new = [to for to in self.skips[waiting.pop()] if to not in states]
-            states.update(new)
-            waiting += new
-        return list(states)
+        self.add_jump(state, end)
+        return self.add_step(end, ranges, end)
 
     def find_longest(self, start: int) -> int | None:
         """Return the length in bytes of the longest path; None if there are paths of any length."""
@@ -68,7 +48,9 @@ class Graph:
         waiting = [start]
         while waiting:
             state = waiting[-1]
-            edges = [(0, to) for to in self.skips[state]] + [(1, to) for _, to in self.steps[state]]
+            edges = [(0, to) for to, _ in self.jumps[state]] + [
+                (1, to) for _, to in self.steps[state]
+            ]
             if state not in open_:
                 open_.add(state)
                 left = [to for _, to in edges if to not in lengths]

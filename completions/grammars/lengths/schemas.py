@@ -11,30 +11,29 @@ from typing import Any
 
 from completions.grammars.json_schema.pointers import resolve
 from completions.grammars.lengths.graph import ANY, QUOTED, UNKNOWN, Graph
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
 
-MAX_STATES = 20_000
 _MAX_REPEATED = 256
 """The most items or characters that are required one by one; a higher minimum counts as this
 many."""
-_DIGITS = frozenset(b"0123456789")
-_NUMBER = _DIGITS | frozenset(b"-+.eE")
-_QUOTE, _BACKSLASH = frozenset(b'"'), frozenset(b"\\")
-_ASCII = frozenset(range(0x20, 0x80)) - _QUOTE - _BACKSLASH
-_CONTINUED = frozenset(range(0x80, 0xC0))
+_DIGITS: Ranges = ((0x30, 0x39),)
+_NUMBER = code_points.merge((*_DIGITS, *((byte, byte) for byte in b"-+.eE")))
+_QUOTE: Ranges = ((0x22, 0x22),)
+_BACKSLASH: Ranges = ((0x5C, 0x5C),)
+_ASCII: Ranges = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))
+_CONTINUED: Ranges = ((0x80, 0xBF),)
 """Bytes inside a character of UTF-8."""
-_LEADING = (range(0xC2, 0xE0), range(0xE0, 0xF0), range(0xF0, 0xF5))
+_LEADING: tuple[Ranges, ...] = (((0xC2, 0xDF),), ((0xE0, 0xEF),), ((0xF0, 0xF4),))
 """First bytes of characters of two, three and four bytes."""
-_SPACES = frozenset(b" \t\n\r")
+_SPACES: Ranges = ((0x09, 0x0A), (0x0D, 0x0D), (0x20, 0x20))
 _LITERAL = re.compile(r"[ !#-\[\]-~]*")
 """Values that JSON writes in one way only."""
 
 
-class TooLargeError(Exception):
-    """The automaton has more states than MAX_STATES."""
-
-
 class SchemaGraph:
-    """Builder of the automaton of one schema, as llguidance's grammar has it."""
+    """Builder of the automaton of one schema, as llguidance's grammar has it. Raises
+    TooLargeError."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         options = schema.get("x-guidance") or {}
@@ -47,8 +46,6 @@ class SchemaGraph:
         self.end = self._add_value(self.start, schema)
 
     def _add_value(self, at: int, schema: Any) -> int:
-        if len(self.graph.steps) > MAX_STATES:
-            raise TooLargeError
         if not isinstance(schema, dict):
             return self._add_anything(at)
         if isinstance(schema.get("enum"), list):
@@ -118,8 +115,8 @@ class SchemaGraph:
         for _ in range(min(int(minimum), _MAX_REPEATED)):
             at = self._add_character(at)
         loop = self.graph.add_state()
-        self.graph.add_skip(at, loop)
-        self.graph.add_skip(self._add_character(loop), loop)
+        self.graph.add_jump(at, loop)
+        self.graph.add_jump(self._add_character(loop), loop)
         self.graph.loops[loop] = QUOTED
         return self.graph.add_step(loop, _QUOTE)
 
@@ -128,7 +125,7 @@ class SchemaGraph:
         end = self.graph.add_step(at, _ASCII)
         self.graph.add_step(self.graph.add_step(at, _BACKSLASH), ANY, end)
         for more, leading in enumerate(_LEADING):
-            inside = self.graph.add_step(at, frozenset(leading))
+            inside = self.graph.add_step(at, leading)
             for _ in range(more):
                 inside = self.graph.add_step(inside, _CONTINUED)
             self.graph.add_step(inside, _CONTINUED, end)
@@ -153,9 +150,9 @@ class SchemaGraph:
         if schema.get("minItems"):
             ends = []
         again = self.graph.add_state()
-        self.graph.add_skip(at, again)
+        self.graph.add_jump(at, again)
         if schema.get("maxItems") != schema.get("minItems", 0) or schema.get("maxItems") is None:
-            self.graph.add_skip(self._add_value(self._add_spaced(again, b","), items), again)
+            self.graph.add_jump(self._add_value(self._add_spaced(again, b","), items), again)
         return self._add_spaced(self.graph.add_either([*ends, again]), b"]")
 
     def _add_object(self, at: int, schema: Mapping[str, Any]) -> int:
@@ -180,12 +177,12 @@ class SchemaGraph:
             filled = self.graph.add_either(after)
         if schema.get("additionalProperties") is not False:
             more = self.graph.add_state()
-            self.graph.add_skip(
+            self.graph.add_jump(
                 self._add_property(self._add_spaced(filled, b","), None, True), more
             )
             if first is not None:
-                self.graph.add_skip(self._add_property(first, None, True), more)
-            self.graph.add_skip(self._add_property(self._add_spaced(more, b","), None, True), more)
+                self.graph.add_jump(self._add_property(first, None, True), more)
+            self.graph.add_jump(self._add_property(self._add_spaced(more, b","), None, True), more)
             filled = self.graph.add_either([filled, more])
         ends = [filled] if first is None else [filled, first]
         return self._add_spaced(self.graph.add_either(ends), b"}")

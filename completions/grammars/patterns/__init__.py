@@ -1,5 +1,5 @@
 """The patterns of JSON Schema: regular expressions of ECMA-262 with the flag u.
 
-`reader` reads a pattern into the nodes of `syntax`, with the character sets of `classes`. `network`
-runs them on a text, look-around included; `rust` writes those without look-around for llguidance.
+`reader` reads them, `language` has the automata of the texts in which they are found, and `rust`
+writes those without look-around for llguidance.
 """

@@ -14,19 +14,20 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher
 
-from completions.grammars import code_points, tokens
-from completions.grammars.code_points import Ranges
-from completions.grammars.patterns.syntax import (
+from completions.grammars import tokens
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
+from completions.regular.syntax import (
     EMPTY,
+    Alternation,
     Characters,
-    Choice,
+    Concatenation,
     Edge,
     Look,
     Node,
-    Repeat,
-    Sequence,
     walk,
 )
+from completions.regular.writer import HasConditionError, Writer, write_class, write_ranges
 
 _ANY_TEXT = "(?s:.*)"
 _QUOTES = (0x22, 0x5C)
@@ -36,16 +37,9 @@ _NEWLINE = 1 << 0x0A
 # a short escape stay.
 _DISPENSABLE = tuple(point for point in range(1, 0x20) if not 0x08 <= point <= 0x0D)
 _WITHOUT_SHORT_ESCAPE: Ranges = ((0x00, 0x07), (0x0B, 0x0B), (0x0E, 0x1F), (0x7F, 0x7F))
-_PLAIN = " !\"'%,/:;<=>@_`"
-_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "\v": "\\v"}
-
 
 _Open = bool | None
 """What stands at an edge: any text, or nothing; None if other parts of the pattern do."""
-
-
-class HasConditionError(Exception):
-    """Whether a part matches depends on the text around it, so that Rust's syntax lacks it."""
 
 
 class Escapes(NamedTuple):
@@ -70,7 +64,7 @@ def write(node: Node, escapes: Escapes = ANY_ESCAPE) -> str:
         writer = _Writer(() if point is None else ((point, point),))
     else:
         writer = _Writer(_WITHOUT_SHORT_ESCAPE, even_with_quotes=True)
-    return f"^{writer.write(node, True, True)}$"
+    return f"^{writer.write_at_edges(node, True, True)}$"
 
 
 def find_left_out(node: Node, controls: Set[int] = frozenset()) -> int | None:
@@ -104,28 +98,30 @@ def _list_ascii(atom: Characters) -> int:
     if not atom.properties:
         ranges = ((low, min(high, 0x7F)) for low, high in atom.ranges if low <= 0x7F)
         return sum((1 << high + 1) - (1 << low) for low, high in ranges)
-    grammar = LLMatcher.grammar_from_regex(write_characters(atom))
+    grammar = LLMatcher.grammar_from_regex(Writer().write_characters(atom))
     mask = LLMatcher(tokens.load(None), grammar, log_level=0).compute_bitmask()
     return int.from_bytes(mask[:16], "little")
 
 
-class _Writer:
+class _Writer(Writer):
     def __init__(self, excluded: Ranges, *, even_with_quotes: bool = False) -> None:
         self._excluded = excluded
         self._even_with_quotes = even_with_quotes
 
-    def write(self, node: Node, before: _Open, after: _Open) -> str:
+    def write_at_edges(self, node: Node, before: _Open, after: _Open) -> str:
         """Return a node at the edges of the pattern."""
         if node == EMPTY:
             return _ANY_TEXT if before or after else ""
         if not has_condition(node):
             start, end = _ANY_TEXT if before else "", _ANY_TEXT if after else ""
-            return f"{start}{self._write_factor(node)}{end}"
-        if isinstance(node, Choice):
-            return f"(?:{'|'.join(self.write(each, before, after) for each in node.options)})"
-        if not isinstance(node, Sequence | Edge):
+            return f"{start}{self.write(node)}{end}"
+        if isinstance(node, Alternation):
+            return (
+                f"(?:{'|'.join(self.write_at_edges(each, before, after) for each in node.options)})"
+            )
+        if not isinstance(node, Concatenation | Edge):
             raise HasConditionError
-        items = list(node.items) if isinstance(node, Sequence) else [node]
+        items = list(node.parts) if isinstance(node, Concatenation) else [node]
         while items and items[0] is Edge.BEGINNING and before is not None:
             items, before = items[1:], False
         while items and items[-1] is Edge.END and after is not None:
@@ -133,89 +129,22 @@ class _Writer:
         if items == [node]:
             raise HasConditionError
         if len(items) < 2:
-            return self.write(items[0] if items else EMPTY, before, after)
+            return self.write_at_edges(items[0] if items else EMPTY, before, after)
         first, *middle, last = items
         return "".join(
             (
-                self.write(first, before, None),
-                *(self.write(item, None, None) for item in middle),
-                self.write(last, None, after),
+                self.write_at_edges(first, before, None),
+                *(self.write_at_edges(item, None, None) for item in middle),
+                self.write_at_edges(last, None, after),
             )
         )
 
-    def _write_factor(self, node: Node) -> str:
-        """Return a node without conditions, so that it can be concatenated with others."""
-        match node:
-            case Characters():
-                return self._write_characters(node)
-            case Sequence(items):
-                return "".join(map(self._write_factor, items))
-            case Choice(options):
-                return f"(?:{'|'.join(map(self._write_factor, options))})"
-            case Repeat(item, low, high):
-                text = self._write_factor(item)
-                is_short = isinstance(item, Characters | Choice)
-                return f"{text if is_short else f'(?:{text})'}{_write_count(low, high)}"
-            case _:
-                raise HasConditionError
-
-    def _write_characters(self, atom: Characters) -> str:
+    def write_characters(self, atom: Characters) -> str:
         if not self._excluded or (has_quotes(atom) and not self._even_with_quotes):
-            return write_characters(atom)
+            return super().write_characters(atom)
         if atom.properties:
-            return f"[{write_characters(atom)}--[{_write_ranges(self._excluded)}]]"
+            return f"[{super().write_characters(atom)}--[{write_ranges(self._excluded)}]]"
         return write_class(code_points.subtract(atom.ranges, self._excluded))
-
-
-def write_characters(atom: Characters) -> str:
-    """Return a set of characters as a class."""
-    if not atom.properties:
-        return write_class(atom.ranges)
-    plain = _write_ranges(atom.ranges) if atom.ranges else ""
-    return f"[{'^' * atom.negated}{plain}{''.join(atom.properties)}]"
-
-
-def write_class(ranges: Ranges) -> str:
-    """Return a class of characters that Rust and ECMA-262 read alike; one that reaches to the last
-    character is written negated."""
-    if ranges == code_points.ALL:
-        return "[\\s\\S]"
-    if not ranges:
-        return "[^\\s\\S]"
-    if ranges[-1][1] == code_points.ALL[-1][1]:
-        return f"[^{_write_ranges(code_points.invert(ranges))}]"
-    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        return _escape(ranges[0][0])
-    return f"[{_write_ranges(ranges)}]"
-
-
-def _write_ranges(ranges: Ranges) -> str:
-    """Return the inside of a class. Two ranges that only the surrogates separate are written as
-    one: the negation of both would hold U+D7FF and U+E000 (regex-syntax)."""
-    if (0xD7FF in (high for _, high in ranges)) and (0xE000 in (low for low, _ in ranges)):
-        middle = next(index for index, (_, high) in enumerate(ranges) if high == 0xD7FF)
-        joined = ranges[middle][0], ranges[middle + 1][1]
-        ranges = (*ranges[:middle], joined, *ranges[middle + 2 :])
-    return "".join(
-        _escape(low) if low == high else f"{_escape(low)}-{_escape(high)}" for low, high in ranges
-    )
-
-
-def _escape(code_point: int) -> str:
-    character = chr(code_point)
-    if code_point < 0x20 or code_point == 0x7F:
-        return _CONTROLS.get(character, f"\\x{code_point:02x}")
-    if code_point > 0x7F:
-        return character if character.isprintable() else f"\\u{{{code_point:x}}}"
-    plain = character.isalnum() or character in _PLAIN
-    return character if plain else "\\" + character
-
-
-def _write_count(low: int, high: int | None) -> str:
-    short = {(0, None): "*", (1, None): "+", (0, 1): "?"}
-    if (low, high) in short:
-        return short[low, high]
-    return f"{{{low}}}" if low == high else f"{{{low},{'' if high is None else high}}}"
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,8 @@ from llguidance import LLMatcher
 from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.grammars import Constraint, translate
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.patterns.network import UnreadablePatternError, build_network
+from completions.grammars.patterns.language import build_network
+from completions.regular.network import UnreadablePatternError
 from tests.completions.grammars.byte_matcher import BYTES
 from tests.conformance.patterns import node
 from tests.conformance.patterns.places import PLACES, Place

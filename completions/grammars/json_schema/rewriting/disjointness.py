@@ -5,8 +5,8 @@ from typing import Any
 
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, make_key
-from completions.grammars.json_schema.rewriting.shapes import TooLargeError
-from completions.grammars.patterns.network import PatternError
+from completions.grammars.json_schema.rewriting.shapes import TooManyShapesError
+from completions.regular.nfa import PatternError
 
 MAX_PAIRS = 500
 """Pairs of branches that are compared in full."""
@@ -30,7 +30,7 @@ def are_disjoint(options: list[Node], reader: Reader) -> bool:
         return not any(
             reader.meet(reader.read(one, ""), reader.read(other, "")) for one, other in close
         )
-    except (TooLargeError, CircularError, PatternError):
+    except (TooManyShapesError, CircularError, PatternError):
         return False
 
 

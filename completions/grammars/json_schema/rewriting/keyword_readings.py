@@ -8,7 +8,6 @@ schema is the intersection of its positive readings; its negation is the union o
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
 from completions.grammars.json_schema.rewriting.plain_keyword_readings import (
     Reading,
     iter_plain_readings,
@@ -28,7 +27,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     Shape,
     Some,
     String,
-    TooLargeError,
+    TooManyShapesError,
     Union,
     is_match,
     make_everything,
@@ -36,7 +35,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     meet,
     simplify,
 )
-from completions.grammars.patterns.network import PatternError
+from completions.regular.nfa import PatternError, TooLargeError
 
 MAX_READINGS = 2_000
 """Schemas read for one request."""
@@ -67,7 +66,7 @@ class Reader:
         self._readings = self._work = self._looks = 0
 
     def read(self, node: Node, pointer: str, *, positive: bool = True) -> Union:
-        """Raise TooLargeError and CircularError."""
+        """Raise TooManyShapesError and CircularError."""
         if isinstance(node, bool):
             return make_everything() if node is positive else []
         cached = self._known.get((id(node), positive))
@@ -76,7 +75,7 @@ class Reader:
         pointer = self._places.get(id(node), pointer)
         self._readings += 1
         if self._readings > MAX_READINGS:
-            raise TooLargeError
+            raise TooManyShapesError
         if positive:
             union = self._read(node, pointer)
         else:
@@ -98,11 +97,11 @@ class Reader:
     def is_possible(self, shape: Shape) -> bool:
         """Return whether a value may have this shape. True if that cannot be decided cheaply.
 
-        Raises TooLargeError when a request asks too often.
+        Raises TooManyShapesError when a request asks too often.
         """
         self._work += _estimate_work(shape)
         if self._work > MAX_WORK:
-            raise TooLargeError
+            raise TooManyShapesError
         try:
             return self._can_be(shape)
         except PatternError:
@@ -213,7 +212,7 @@ class Reader:
             if rest is False:
                 return [*union, Array(low=len(prefix) + 1)]
             if prefix:
-                raise TooLargeError
+                raise TooManyShapesError
             contains = Contains(wrong, 1, None, f"{pointer}/items")
             return [*union, Array(low=1, contains=(contains,))]
 
@@ -327,7 +326,7 @@ def _estimate_work(shape: Shape) -> int:
         return 1
     try:
         return 1 + len(shape.language.rows) * len(shape.language.cuts) // 10
-    except TooManyStatesError:
+    except TooLargeError:
         return _HARD_PATTERNS_WORK
     except PatternError:
         return 1

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import combinations
 
-from completions.grammars.json_schema.rewriting import automata, pattern_writer
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine
-from completions.grammars.patterns.network import PatternError
+from completions.grammars.patterns.language import compile_pattern
+from completions.regular import dfa
+from completions.regular.elimination import write_pattern
+from completions.regular.nfa import PatternError
 
 MAX_PATTERNS = 5
 """Patterns that are split if they share names: they may overlap in 31 ways."""
@@ -81,8 +83,8 @@ def _intersect_by_region(
 
 def exclude_names(pattern: str, names: Iterable[str]) -> str:
     """Return the pattern, except that it does not match these names. Raises PatternError."""
-    left = automata.compile_pattern(pattern) & automata.from_literals(names).complement()
-    return pattern_writer.write_pattern(left)
+    left = compile_pattern(pattern) & dfa.from_literals(names).complement()
+    return write_pattern(left)
 
 
 def _combine(nodes: Iterable[Node]) -> Node:
@@ -94,7 +96,7 @@ def _combine(nodes: Iterable[Node]) -> Node:
 
 @lru_cache(maxsize=1024)
 def _have_common_names(one: str, other: str) -> bool:
-    return not (automata.compile_pattern(one) & automata.compile_pattern(other)).is_empty
+    return not (compile_pattern(one) & compile_pattern(other)).is_empty
 
 
 def _split_regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
@@ -125,10 +127,10 @@ def _compute_regions(patterns: tuple[str, ...]) -> list[tuple[tuple[str, ...], s
     regions = []
     for size in range(1, len(patterns) + 1):
         for chosen in combinations(patterns, size):
-            language = automata.ANY
+            language = dfa.ANY
             for pattern in patterns:
-                machine = automata.compile_pattern(pattern)
+                machine = compile_pattern(pattern)
                 language &= machine if pattern in chosen else machine.complement()
             if not language.is_empty:
-                regions.append((chosen, pattern_writer.write_pattern(language)))
+                regions.append((chosen, write_pattern(language)))
     return regions

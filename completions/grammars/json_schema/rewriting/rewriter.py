@@ -11,13 +11,12 @@ from urllib.parse import quote
 
 from completions.grammars.json_schema.pointers import get, resolve
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
-from completions.grammars.json_schema.rewriting.automata import TooManyStatesError
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, serialize
 from completions.grammars.json_schema.rewriting.schema_writer import Writer
-from completions.grammars.json_schema.rewriting.shapes import TooLargeError
-from completions.grammars.patterns.network import PatternError
+from completions.grammars.json_schema.rewriting.shapes import TooManyShapesError
+from completions.regular.nfa import PatternError, TooLargeError
 
 MAX_REWRITTEN_BYTES = 256 * 1024
 """JSON of the schemas that are made by combining others, before they are rewritten themselves."""
@@ -216,7 +215,7 @@ class _Walk:
         name = serialize(node)
         self._made_bytes += len(name)
         if self._made_bytes > MAX_REWRITTEN_BYTES:
-            raise TooLargeError
+            raise TooManyShapesError
         if name in self._open:
             self._open[name] = self._open[name] or next(self._free_names)
             return {"$ref": f"#/$defs/{self._open[name]}"}
@@ -280,18 +279,18 @@ class _Walk:
         return disjointness.are_disjoint(options, self._reader)
 
 
-_FAILURES = (TooLargeError, CircularError, PatternError)
+_FAILURES = (TooManyShapesError, CircularError, PatternError)
 
 
 def _give_advice(error: Exception, keyword: str) -> str:
-    if isinstance(error, TooLargeError):
+    if isinstance(error, TooManyShapesError):
         nearest = "leave parts of it out, or split the schema"
         if keyword == "oneOf":
             nearest = "tell its branches apart by a required property with a const, or use anyOf"
         return f"it needs too many alternatives; {nearest}"
     if isinstance(error, CircularError):
         return "it refers to itself; refer to itself inside a property or an item only"
-    if isinstance(error, TooManyStatesError):
+    if isinstance(error, TooLargeError):
         return "a pattern in it is too complex to be combined; give a simpler one, or an enum"
     return f"a pattern in it cannot be combined or negated: {error}"
 

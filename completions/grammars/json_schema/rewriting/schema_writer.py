@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from completions.grammars.json_schema.rewriting import counting, overlaps, pattern_writer
-from completions.grammars.json_schema.rewriting.automata import ANY
+from completions.grammars.json_schema.rewriting import counting, overlaps
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine, make_key
 from completions.grammars.json_schema.rewriting.shapes import (
@@ -23,6 +22,8 @@ from completions.grammars.json_schema.rewriting.shapes import (
     Union,
     is_match,
 )
+from completions.regular.dfa import ANY
+from completions.regular.elimination import write_pattern
 
 MAX_ENUM = 200
 """Integers that are written one by one."""
@@ -156,7 +157,7 @@ class Writer:
         else:
             patterns, left = {}, ANY
             for each in allowed:
-                patterns[pattern_writer.write_pattern(each.language & left)] = shape.rest
+                patterns[write_pattern(each.language & left)] = shape.rest
                 left &= each.language.complement()
         return replace(bare, properties=properties, patterns=patterns, rest=False)
 
@@ -180,7 +181,7 @@ def _make_name_pattern(shape: String) -> str:
     if not shape.patterns and not shape.lacking and not shape.excluded:
         high = "" if shape.high is None else shape.high
         return f"^[\\s\\S]{{{shape.low},{high}}}$"
-    return pattern_writer.write_pattern(shape.language)
+    return write_pattern(shape.language)
 
 
 def _write_string(shape: String) -> Node:
@@ -195,7 +196,7 @@ def _write_string(shape: String) -> Node:
     patterns = list(shape.patterns)
     if shape.lacking or shape.excluded:
         negative = replace(shape, low=0, high=None, patterns=())
-        patterns.append(pattern_writer.write_pattern(negative.language))
+        patterns.append(write_pattern(negative.language))
     if patterns:
         schema["pattern"] = patterns[0]
     if len(patterns) > 1:

@@ -10,15 +10,17 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, cast
 
-from completions.grammars.json_schema.rewriting import automata, overlaps
-from completions.grammars.json_schema.rewriting.automata import Automaton
+from completions.grammars.json_schema.rewriting import overlaps
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine
-from completions.grammars.patterns.network import PatternError, build_network
+from completions.grammars.patterns.language import build_network, compile_pattern
+from completions.regular import dfa
+from completions.regular.dfa import Dfa
+from completions.regular.nfa import PatternError
 
 MAX_UNION = 400
 
 
-class TooLargeError(Exception):
+class TooManyShapesError(Exception):
     """The rewriting needs more shapes than MAX_UNION."""
 
 
@@ -154,19 +156,19 @@ class String:
         return bool((self & String(values=(text,))).list_texts())
 
     @cached_property
-    def language(self) -> Automaton:
+    def language(self) -> Dfa:
         """Raises PatternError."""
         if self.values is not None:
-            return automata.from_literals(self.list_texts())
-        automaton = automata.ANY
+            return dfa.from_literals(self.list_texts())
+        automaton = dfa.ANY
         for pattern in self.patterns:
-            automaton &= automata.compile_pattern(pattern)
+            automaton &= compile_pattern(pattern)
         for pattern in self.lacking:
-            automaton &= automata.compile_pattern(pattern).complement()
+            automaton &= compile_pattern(pattern).complement()
         if self.low or self.high is not None:
-            automaton &= automata.from_lengths(self.low, self.high)
+            automaton &= dfa.from_lengths(self.low, self.high)
         if self.excluded:
-            automaton &= automata.from_literals(self.excluded).complement()
+            automaton &= dfa.from_literals(self.excluded).complement()
         return automaton
 
 
@@ -312,7 +314,8 @@ def make_only(*shapes: Shape) -> Union:
 
 
 def meet(one: Union, other: Union, possible: Callable[[Shape], bool]) -> Union:
-    """Return the intersection, without the shapes that are not possible. Raises TooLargeError."""
+    """Return the intersection, without the shapes that are not possible. Raises
+    TooManyShapesError."""
     shapes = [shape for shape in _iter_products(one, other) if possible(shape)]
     return simplify(shapes)
 
@@ -337,5 +340,5 @@ def simplify(union: Union) -> Union:
     # Not by equality, under which the schemas {"const": 1} and {"const": true} are the same.
     shapes = {repr(shape): shape for shape in union if shape in ALL or type(shape) not in whole}
     if len(shapes) > MAX_UNION:
-        raise TooLargeError
+        raise TooManyShapesError
     return list(shapes.values())

@@ -4,15 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from completions.contract.stop_regex.syntax import (
-    Alternation,
-    Chars,
-    Concatenation,
-    RegexError,
-    Repeat,
-    Start,
-    parse,
-)
+from completions.contract.stop_regex.syntax import LINE_START, RegexError, make_predicate, parse
+from completions.regular.syntax import Alternation, Characters, Concatenation, Edge, Repeat
 
 SINGLE = [
     ".",
@@ -58,16 +51,16 @@ def test_sets_of_characters_are_those_of_re(pattern: str) -> None:
     if pattern == "{a}":
         assert isinstance(node, Concatenation)
         return
-    assert isinstance(node, Chars)
+    assert isinstance(node, Characters)
     python = pattern.replace(r"\x{1F600}", "\U0001f600")
     for char in map(chr, [*range(0x250), 0x660, 0x3042, 0x1F600]):
-        assert node.matches(char) == bool(re.fullmatch(python, char)), char
+        assert make_predicate(node)(char) == bool(re.fullmatch(python, char)), char
 
 
 def test_patterns_become_the_trees_of_their_parts() -> None:
-    assert parse("^") == Start(of_line=False)
-    assert parse("(?m)^") == Start(of_line=True)
-    assert parse(r"\A") == Start(of_line=False)
+    assert parse("^") is Edge.BEGINNING
+    assert parse("(?m)^") == Alternation((Edge.BEGINNING, LINE_START))
+    assert parse(r"\A") is Edge.BEGINNING
     assert isinstance(parse("a|b"), Alternation)
     for quantifier, bounds in {
         "*": (0, None),
@@ -79,7 +72,7 @@ def test_patterns_become_the_trees_of_their_parts() -> None:
     }.items():
         node = parse(f"(?:ab){quantifier}")
         assert isinstance(node, Repeat)
-        assert (node.minimum, node.maximum) == bounds
+        assert (node.low, node.high) == bounds
 
 
 @pytest.mark.parametrize("group", ["(?i:a)b", "(a)b", "(?:(?i)a)b", "(?i)(?-i)ab", "(?<n>a)b"])
@@ -87,8 +80,8 @@ def test_flags_end_with_their_group(group: str) -> None:
     node = parse(group)
     assert isinstance(node, Concatenation)
     last = node.parts[-1]
-    assert isinstance(last, Chars)
-    assert not last.matches("B")
+    assert isinstance(last, Characters)
+    assert not make_predicate(last)("B")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from completions.grammars.patterns.network import build_network
+from completions.grammars.patterns.language import build_network
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from completions.grammars import json_schema
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema.rewriting import overlaps
 from completions.grammars.json_schema.rewriting.shapes import is_match
-from completions.grammars.patterns.network import PatternError
+from completions.regular.nfa import PatternError
 from tests.completions.grammars.byte_matcher import accepts
 
 INTEGER: dict[str, Any] = {"type": "integer"}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from completions.grammars.json_schema.rewriting import automata
-from completions.grammars.patterns.network import build_network
+from completions.grammars.patterns.language import build_network, compile_pattern
 
 
 @pytest.mark.parametrize(
@@ -28,6 +27,6 @@ from completions.grammars.patterns.network import build_network
 def test_a_pattern_is_found_in_its_good_texts_only(
     pattern: str, good: list[str], bad: list[str]
 ) -> None:
-    for machine in (build_network(pattern), automata.compile_pattern(pattern)):
+    for machine in (build_network(pattern), compile_pattern(pattern)):
         assert [text for text in good if not machine.accepts(text)] == []
         assert [text for text in bad if machine.accepts(text)] == []

@@ -2,6 +2,7 @@
 
 import itertools
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -14,6 +15,11 @@ ALL: Ranges = ((0, 0xD7FF), (0xE000, 0x10FFFF))
 
 def is_character(code_point: int) -> bool:
     return 0 <= code_point <= 0xD7FF or 0xE000 <= code_point <= 0x10FFFF
+
+
+def contains(ranges: Ranges, code_point: int) -> bool:
+    index = bisect_right(ranges, (code_point, ALL[-1][1]))
+    return index > 0 and code_point <= ranges[index - 1][1]
 
 
 def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:

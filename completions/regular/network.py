@@ -6,33 +6,15 @@ advance together, character by character. A look-behind is decided at once: thre
 followed the text since the beginning.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple, TypeVar, cast
 
-from completions.grammars import code_points
-from completions.grammars.code_points import Ranges
-from completions.grammars.messages import format_value
-from completions.grammars.patterns.reader import PatternSyntaxError, read
-from completions.grammars.patterns.syntax import (
-    ANYTHING,
-    Characters,
-    Choice,
-    Edge,
-    Look,
-    Node,
-    Repeat,
-    Sequence,
-    walk,
-)
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
+from completions.regular.nfa import PatternError, RegexNfa, TooLargeError
+from completions.regular.syntax import ANYTHING, Characters, Edge, Look, Node, walk
 
-MAX_NODES = 3_000
-
-
-class PatternError(Exception):
-    """The matches of a pattern cannot be computed within the limits."""
+MAX_STATES = 3_000
 
 
 class UnreadablePatternError(PatternError):
@@ -60,20 +42,17 @@ class Situation(NamedTuple):
     """For each look-behind, its own threads."""
 
 
-@dataclass(slots=True)
-class _Look:
+class _Look(NamedTuple):
     first: int
     last: int
     behind: int | None = None
     """The index among the look-behinds."""
 
 
-@dataclass(slots=True)
-class _Jump:
-    """A step without a character."""
+class _Test(NamedTuple):
+    """The condition of a jump: the beginning of the text, or look-around."""
 
-    target: int
-    condition: _Look | Edge | None = None
+    look: _Look | None
     negated: bool = False
 
 
@@ -81,21 +60,60 @@ _ThreadSet = TypeVar("_ThreadSet", frozenset[Thread], frozenset[Condition])
 _NONE: frozenset[Condition] = frozenset()
 
 
-@dataclass(slots=True)
-class Network:
-    steps: list[list[tuple[Ranges, list[int], int]]] = field(default_factory=list)
-    """For each state: some characters, the first of each of their ranges, and the next state."""
-    jumps: list[list[_Jump]] = field(default_factory=list)
-    first: int = 0
-    last: int = 0
-    behind: list[_Look] = field(default_factory=list)
-    """Each comes after those inside it."""
-    end: _Look | None = None
-    """One more character."""
-    work: int = 0
-    """How many threads and conditions were followed so far."""
-    _known: dict[object, object] = field(default_factory=dict)
-    """Each set of conditions or threads once, so that equal ones are compared by identity."""
+class Network(RegexNfa[Ranges, _Test]):
+    """Network of a pattern. Raises UnreadablePatternError."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(MAX_STATES)
+        self.behind: list[_Look] = []
+        """Each comes after those inside it."""
+        self.work = 0
+        """How many threads and conditions were followed so far."""
+        self._end: _Look | None = None
+        """One more character."""
+        self._known: dict[object, object] = {}
+        """Each set of conditions or threads once, so that equal ones are compared by identity."""
+        try:
+            self.first, self.last = self._add_loop(), self._add_loop()
+            self.connect(node, self.first, self.last)
+        except TooLargeError as error:
+            raise UnreadablePatternError("it is too large; give a shorter one") from error
+
+    def _add_loop(self) -> int:
+        """Return a state that any text leads back to."""
+        state = self.add_state()
+        return self.add_step(state, ANYTHING.ranges, state)
+
+    def make_label(self, atom: Characters) -> Ranges:
+        if atom.properties:
+            names = ", ".join(atom.properties)
+            raise UnreadablePatternError(
+                f"it has {names}; write a general category, as in \\p{{Lu}}"
+            )
+        return atom.ranges
+
+    def make_condition(self, node: Edge | Look) -> _Test:
+        match node:
+            case Look(item, ahead, negated):
+                return _Test(self._add_look(item) if ahead else self._add_behind(item), negated)
+            case Edge.BEGINNING:
+                return _Test(None)
+            case _:
+                self._end = self._end or self._add_look(ANYTHING)
+                return _Test(self._end, negated=True)
+
+    def _add_look(self, item: Node) -> _Look:
+        look = _Look(self.add_state(), self._add_loop())
+        self.connect(item, look.first, look.last)
+        return look
+
+    def _add_behind(self, item: Node) -> _Look:
+        if any(each is Edge.END or (isinstance(each, Look) and each.ahead) for each in walk(item)):
+            raise UnreadablePatternError("it looks ahead inside a look-behind; take that out")
+        first, last = self._add_loop(), self.add_state()
+        self.connect(item, first, last)
+        self.behind.append(_Look(first, last, len(self.behind)))
+        return self.behind[-1]
 
     def accepts(self, text: str) -> bool:
         """Return whether the pattern is found in the text."""
@@ -126,7 +144,7 @@ class Network:
         edges = {0}
         for threads in _iter_thread_sets(situation):
             for thread in threads:
-                for ranges, _, _ in self.steps[thread.state]:
+                for ranges, _ in self.steps[thread.state]:
                     for low, high in ranges:
                         edges.update((low, high + 1))
         return sorted(edge for edge in edges if edge <= code_points.ALL[-1][1])
@@ -158,8 +176,8 @@ class Network:
             self.work += 1
             targets = [
                 target
-                for ranges, starts, target in self.steps[state]
-                if (index := bisect_right(starts, point)) and point <= ranges[index - 1][1]
+                for ranges, target in self.steps[state]
+                if code_points.contains(ranges, point)
             ]
             if not targets:
                 continue
@@ -189,12 +207,12 @@ class Network:
         while stack:
             state, conditions = stack.pop()
             self.work += 1
-            for jump in self.jumps[state]:
-                added = self._make_condition(jump, behind, at_beginning)
+            for target, test in self.jumps[state]:
+                added = test is None or self._evaluate(test, behind, at_beginning)
                 if added is False:
                     continue
                 more = conditions if added is True else self._intern(conditions | {added})
-                thread = Thread(jump.target, more)
+                thread = Thread(target, more)
                 if thread not in seen:
                     seen.add(thread)
                     stack.append(thread)
@@ -204,20 +222,18 @@ class Network:
     def _intern(self, threads: _ThreadSet) -> _ThreadSet:
         return cast(_ThreadSet, self._known.setdefault(threads, threads))
 
-    def _make_condition(
-        self, jump: _Jump, behind: list[frozenset[Thread]], at_beginning: bool
+    def _evaluate(
+        self, test: _Test, behind: list[frozenset[Thread]], at_beginning: bool
     ) -> Condition | bool:
         """Return the condition of a jump, or whether it is fulfilled if that is known already."""
-        look = jump.condition
+        look = test.look
         if look is None:
-            return True
-        if isinstance(look, Edge):
             return at_beginning
         if look.behind is not None:
-            return self._is_satisfied(behind[look.behind], look.last) != jump.negated
+            return self._is_satisfied(behind[look.behind], look.last) != test.negated
         first = [Thread(look.first, _NONE)]
         threads = self._close(first, behind, at_beginning=at_beginning)
-        return _simplify(Condition(jump.negated, threads, look.last))
+        return _simplify(Condition(test.negated, threads, look.last))
 
 
 def _iter_thread_sets(situation: Situation) -> Iterator[frozenset[Thread]]:
@@ -248,117 +264,3 @@ def _iter_weakest(threads: set[Thread]) -> Iterator[Thread]:
         for conditions in each:
             if not any(other < conditions for other in each):
                 yield Thread(state, conditions)
-
-
-@lru_cache(maxsize=256)
-def build_network(pattern: str) -> Network:
-    """Return the network of a pattern. Raises UnreadablePatternError, which names the pattern and
-    what to change in it."""
-    try:
-        return build(read(pattern))
-    except (PatternSyntaxError, UnreadablePatternError) as error:
-        raise UnreadablePatternError(f"{format_value(pattern)}: {error}") from error
-
-
-def build(node: Node) -> Network:
-    """Raise UnreadablePatternError."""
-    return _Builder().build(node)
-
-
-class _Builder:
-    def __init__(self) -> None:
-        self._made = Network()
-
-    def build(self, node: Node) -> Network:
-        network = self._made
-        network.first, network.last = self._add_loop(), self._add_loop()
-        self._connect(node, network.first, network.last)
-        return network
-
-    def _add(self) -> int:
-        network = self._made
-        if len(network.steps) >= MAX_NODES:
-            raise UnreadablePatternError("it is too large; give a shorter one")
-        network.steps.append([])
-        network.jumps.append([])
-        return len(network.steps) - 1
-
-    def _add_loop(self) -> int:
-        """Return a state that any text leads back to."""
-        state = self._add()
-        self._add_step(ANYTHING, state, state)
-        return state
-
-    def _add_step(self, atom: Characters, start: int, end: int) -> None:
-        if atom.properties:
-            names = ", ".join(atom.properties)
-            raise UnreadablePatternError(
-                f"it has {names}; write a general category, as in \\p{{Lu}}"
-            )
-        starts = [low for low, _ in atom.ranges]
-        self._made.steps[start].append((atom.ranges, starts, end))
-
-    def _add_jump(self, start: int, end: int) -> None:
-        self._made.jumps[start].append(_Jump(end))
-
-    def _connect(self, node: Node, start: int, end: int) -> None:
-        match node:
-            case Characters():
-                self._add_step(node, start, end)
-            case Sequence(items):
-                self._add_jump(self._add_chain(items, start), end)
-            case Choice(options):
-                for option in options:
-                    self._connect(option, start, end)
-            case Repeat():
-                self._add_repeat(node, start, end)
-            case Edge():
-                self._made.jumps[start].append(self._add_edge(node, end))
-            case Look(item, ahead, negated):
-                look = self._add_look(item) if ahead else self._add_look_behind(item)
-                self._made.jumps[start].append(_Jump(end, look, negated))
-
-    def _add_edge(self, edge: Edge, end: int) -> _Jump:
-        if edge is Edge.BEGINNING:
-            return _Jump(end, edge)
-        if self._made.end is None:
-            self._made.end = self._add_look(ANYTHING)
-        return _Jump(end, self._made.end, negated=True)
-
-    def _add_look(self, item: Node) -> _Look:
-        look = _Look(self._add(), self._add_loop())
-        self._connect(item, look.first, look.last)
-        return look
-
-    def _add_look_behind(self, item: Node) -> _Look:
-        if any(each is Edge.END or (isinstance(each, Look) and each.ahead) for each in walk(item)):
-            raise UnreadablePatternError("it looks ahead inside a look-behind; take that out")
-        look = _Look(self._add_loop(), self._add())
-        self._connect(item, look.first, look.last)
-        look.behind = len(self._made.behind)
-        self._made.behind.append(look)
-        return look
-
-    def _add_chain(self, items: Iterable[Node], start: int) -> int:
-        """Return the state after some items."""
-        for item in items:
-            there = self._add()
-            self._connect(item, start, there)
-            start = there
-        return start
-
-    def _add_repeat(self, node: Repeat, start: int, end: int) -> None:
-        start = self._add_chain([node.item] * node.low, start)
-        if node.high is None:
-            loop, after = self._add(), self._add()
-            self._add_jump(start, loop)
-            self._connect(node.item, loop, after)
-            self._add_jump(after, loop)
-            self._add_jump(loop, end)
-            return
-        self._add_jump(start, end)
-        for _ in range(node.high - node.low):
-            there = self._add()
-            self._connect(node.item, start, there)
-            self._add_jump(there, end)
-            start = there

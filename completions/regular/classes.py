@@ -1,14 +1,11 @@
 """Sets of characters that ECMA-262 names: escapes, properties, letters in either case."""
 
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 
-from llguidance import LLMatcher
-
-from completions.grammars import code_points
-from completions.grammars.code_points import Ranges
-from completions.grammars.compiler import DEFAULT_COMPILER
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
+from completions.regular.syntax import Characters
 
 DIGITS: Ranges = ((0x30, 0x39),)
 WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -26,15 +23,8 @@ SPACE: Ranges = (
     (0xFEFF, 0xFEFF),
 )
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-SHORTHANDS: Mapping[str, Ranges] = {
-    "d": DIGITS,
-    "D": code_points.invert(DIGITS),
-    "w": WORD,
-    "W": code_points.invert(WORD),
-    "s": SPACE,
-    "S": code_points.invert(SPACE),
-}
 DOT = code_points.invert(LINE_ENDS)
+CONTROLS = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B}
 # ECMA-262, table 67, and Unicode's PropertyValueAliases.txt: the long names of general categories.
 _LONG_NAMES = {
     "Letter": "L",
@@ -85,6 +75,14 @@ _CASED_END = 0x1E944
 """No character from here on has another case."""
 
 
+def make_shorthands(space: Ranges) -> dict[str, Characters]:
+    r"""Return the sets that \d, \w and \s stand for, and \D, \W and \S, in a dialect with this
+    white space."""
+    sets = {"d": DIGITS, "w": WORD, "s": space}
+    negated = {letter.upper(): code_points.invert(ranges) for letter, ranges in sets.items()}
+    return {letter: Characters(ranges) for letter, ranges in (sets | negated).items()}
+
+
 def load_category(name: str) -> Ranges | None:
     """Return the characters of a property such as Lu, Letter or gc=Lu; None if it is no general
     category."""
@@ -100,12 +98,6 @@ def load_category(name: str) -> Ranges | None:
     if short == "Cs":
         return ()
     return code_points.load_category(short) if len(short) <= 2 else None
-
-
-@lru_cache(maxsize=256)
-def is_property(name: str) -> bool:
-    """Return whether llguidance knows a Unicode property, such as Script=Greek or Alphabetic."""
-    return not DEFAULT_COMPILER.find_error(LLMatcher.grammar_from_regex(rf"\p{{{name}}}"))
 
 
 def fold(ranges: Ranges) -> Ranges:

@@ -1,11 +1,11 @@
-"""The parts of a regular expression, without what its groups capture."""
+"""The tree of a regular expression, without what its groups capture."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from completions.grammars import code_points
-from completions.grammars.code_points import Ranges
+from completions.regular import code_points
+from completions.regular.code_points import Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,19 +14,19 @@ class Characters:
 
     ranges: Ranges
     properties: tuple[str, ...] = ()
-    """Unicode properties whose characters belong to the set too, such as `\\p{Greek}`: those that
-    only llguidance knows."""
+    """Names of sets whose characters belong to it too: those that only what matches the text knows,
+    as llguidance does `\\p{Greek}`."""
     negated: bool = False
     """Whether all other characters are meant. Only with properties."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
-    items: "tuple[Node, ...]"
+class Concatenation:
+    parts: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternation:
     options: "tuple[Node, ...]"
 
 
@@ -53,33 +53,37 @@ class Look:
     negated: bool = False
 
 
-Node = Characters | Sequence | Choice | Repeat | Edge | Look
-EMPTY = Sequence(())
+Node = Characters | Concatenation | Alternation | Repeat | Edge | Look
+EMPTY = Concatenation(())
 ANYTHING = Characters(code_points.ALL)
 NOTHING = Characters(())
 
 
-def make_sequence(items: Iterable[Node]) -> Node:
-    """Return the items one after another; sequences among them are opened."""
+def make_concatenation(parts: Iterable[Node]) -> Node:
+    """Return the parts one after another; concatenations among them are opened."""
     opened: list[Node] = []
-    for item in items:
-        opened += item.items if isinstance(item, Sequence) else (item,)
-    return opened[0] if len(opened) == 1 else Sequence(tuple(opened))
+    for part in parts:
+        opened += part.parts if isinstance(part, Concatenation) else (part,)
+    return opened[0] if len(opened) == 1 else Concatenation(tuple(opened))
 
 
-def make_choice(options: Iterable[Node]) -> Node:
-    """Return one of the options; choices among them are opened."""
+def make_alternation(options: Iterable[Node]) -> Node:
+    """Return one of the options; alternations among them are opened."""
     opened: list[Node] = []
     for option in options:
-        opened += option.options if isinstance(option, Choice) else (option,)
-    return opened[0] if len(opened) == 1 else Choice(tuple(opened))
+        opened += option.options if isinstance(option, Alternation) else (option,)
+    return opened[0] if len(opened) == 1 else Alternation(tuple(opened))
+
+
+def make_repeat(item: Node, low: int, high: int | None) -> Node:
+    return Repeat(item, low, high)
 
 
 def get_children(node: Node) -> "tuple[Node, ...]":
     match node:
-        case Sequence(items):
-            return items
-        case Choice(options):
+        case Concatenation(parts):
+            return parts
+        case Alternation(options):
             return options
         case Repeat(item) | Look(item):
             return (item,)

@@ -1,15 +1,16 @@
 """Sets of texts as deterministic automata, which can be complemented and intersected.
 
-Built from the patterns of JSON Schema by the subset construction, and written as a pattern again by
-the elimination of states (Hopcroft, Motwani, Ullman: Introduction to Automata Theory, 2.3 and 3.2).
+Built from patterns by the subset construction (Hopcroft, Motwani, Ullman: Introduction to Automata
+Theory, 2.3).
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
-from completions.grammars.patterns.network import Network, PatternError, Situation, build_network
+from completions.regular.network import Network, Situation
+from completions.regular.nfa import TooLargeError
 
 MAX_STATES = 300
 MAX_WORK = 100_000
@@ -17,12 +18,8 @@ MAX_WORK = 100_000
 LAST = 0x10FFFF
 
 
-class TooManyStatesError(PatternError):
-    """An automaton or its pattern exceeds the limits."""
-
-
 @dataclass(frozen=True, eq=False)
-class Automaton:
+class Dfa:
     """A complete automaton. State 0 is the first."""
 
     cuts: tuple[int, ...]
@@ -41,10 +38,10 @@ class Automaton:
     def is_empty(self) -> bool:
         return not any(self.final)
 
-    def complement(self) -> "Automaton":
-        return Automaton(self.cuts, self.rows, tuple(not final for final in self.final))
+    def complement(self) -> "Dfa":
+        return Dfa(self.cuts, self.rows, tuple(not final for final in self.final))
 
-    def __and__(self, other: "Automaton") -> "Automaton":
+    def __and__(self, other: "Dfa") -> "Dfa":
         cuts = tuple(sorted({*self.cuts, *other.cuts}))
         mine = [bisect_right(self.cuts, cut) - 1 for cut in cuts]
         theirs = [bisect_right(other.cuts, cut) - 1 for cut in cuts]
@@ -61,36 +58,19 @@ class Automaton:
                 row.append(numbers[pair])
             rows.append(tuple(row))
         final = tuple(self.final[one] and other.final[two] for one, two in pairs)
-        return _minimize(Automaton(cuts, tuple(rows), final))
+        return _minimize(Dfa(cuts, tuple(rows), final))
 
 
-ANY = Automaton((0,), ((0,),), (True,))
+ANY = Dfa((0,), ((0,),), (True,))
 
 
 def _make_indices(count: int, factor: int = 1) -> int:
     if count >= factor * MAX_STATES:
-        raise TooManyStatesError
+        raise TooLargeError
     return count
 
 
-def compile_pattern(pattern: str) -> Automaton:
-    """Return the texts in which the pattern is found. Raises PatternError."""
-    result = _compile_pattern(pattern)
-    if isinstance(result, PatternError):
-        raise result
-    return result
-
-
-@lru_cache(maxsize=256)
-def _compile_pattern(pattern: str) -> Automaton | PatternError:
-    """Keep failures too, because they take long to find."""
-    try:
-        return determinize(build_network(pattern))
-    except PatternError as error:
-        return error.with_traceback(None)
-
-
-def from_literals(texts: Iterable[str]) -> Automaton:
+def from_literals(texts: Iterable[str]) -> Dfa:
     """Exactly these texts."""
     trie: list[dict[int, int]] = [{}]
     ends = set()
@@ -106,18 +86,18 @@ def from_literals(texts: Iterable[str]) -> Automaton:
     points = {point for state in trie for point in state}
     cuts = tuple(sorted({0, *points, *(point + 1 for point in points if point < LAST)}))
     rows = tuple(tuple(state.get(cut, dead) for cut in cuts) for state in [*trie, {}])
-    return _minimize(Automaton(cuts, rows, tuple(state in ends for state in range(dead + 1))))
+    return _minimize(Dfa(cuts, rows, tuple(state in ends for state in range(dead + 1))))
 
 
-def from_lengths(low: int, high: int | None) -> Automaton:
+def from_lengths(low: int, high: int | None) -> Dfa:
     """Return the texts of some length in characters."""
     count = _make_indices(low if high is None else high + 1) + 1
     rows = tuple((min(state + 1, count - 1),) for state in range(count))
     final = tuple(low <= state and (high is None or state <= high) for state in range(count))
-    return Automaton((0,), rows, final)
+    return Dfa((0,), rows, final)
 
 
-def determinize(network: Network) -> Automaton:
+def determinize(network: Network) -> Dfa:
     """Return the texts that a network accepts. Raises PatternError."""
     first = network.start()
     numbers, situations = {first: 0}, [first]
@@ -127,7 +107,7 @@ def determinize(network: Network) -> Automaton:
         row = []
         for cut in network.list_cuts(situation):
             if network.work > max_work:
-                raise TooManyStatesError
+                raise TooLargeError
             target = network.step(situation, cut)
             if target not in numbers:
                 numbers[target] = _make_indices(len(situations))
@@ -140,10 +120,10 @@ def determinize(network: Network) -> Automaton:
         starts = [cut for cut, _ in row]
         rows.append(tuple(numbers[row[bisect_right(starts, cut) - 1][1]] for cut in cuts))
     final = tuple(map(network.is_final, situations))
-    return _minimize(Automaton(cuts, tuple(rows), final))
+    return _minimize(Dfa(cuts, tuple(rows), final))
 
 
-def _minimize(automaton: Automaton) -> Automaton:
+def _minimize(automaton: Dfa) -> Dfa:
     """Return the same texts with the fewest states, by refinement of a partition (Moore)."""
     groups = [int(final) for final in automaton.final]
     while True:
@@ -168,7 +148,7 @@ def _minimize(automaton: Automaton) -> Automaton:
         for index in range(1, len(automaton.cuts))
         if any(row[index] != row[index - 1] for row in rows)
     ]
-    return Automaton(
+    return Dfa(
         tuple(automaton.cuts[index] for index in states),
         tuple(tuple(row[index] for index in states) for row in rows),
         tuple(final),
