@@ -46,7 +46,7 @@ task_default_queue = "cpu"
 task_default_priority = 6
 task_queues = [Queue("cpu")]
 task_create_missing_queues = True
-imports = ["completions.tasks"]
+imports = ["completions.maintenance.tasks"]
 
 worker_prefetch_multiplier = 1
 worker_send_task_events = False

@@ -12,9 +12,9 @@ from django.db.models.functions import Length
 
 from completions.batches import lines, states
 from completions.catalog import model_files
+from completions.jobs.durable import find_missing
 from completions.jobs.limits import ByteBounds, UnseededError
 from completions.jobs.operate import is_nearly_full
-from completions.jobs.reconcile import find_missing
 from completions.jobs.record import NewJob
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_durable

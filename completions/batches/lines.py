@@ -1,7 +1,6 @@
 """One line of a batch: its job, its compressed form in SQL, and its line of output."""
 
 import re
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from msgspec import Struct, structs
 from completions.accounts.keys import read_limits
 from completions.catalog import model_files
 from completions.contract.job_request import JobRequest
-from completions.contract.json_lines import encode_line
+from completions.contract.json_lines import compress_lines, decompress_lines, encode_line
 from completions.exceptions import APIError, from_job_error
 from completions.jobs.ended import EndedJob
 from completions.jobs.record import NewJob
@@ -49,24 +48,26 @@ class LineJob(Struct, frozen=True):
 
 
 def compress_job(request: JobRequest, context: Mapping[str, Any]) -> bytes:
-    return zlib.compress(msgspec.json.encode({"request": request, "context": context}), 1)
+    return compress_lines([msgspec.json.encode({"request": request, "context": context})])
 
 
-def decompress_job(compressed: bytes) -> LineJob:
-    return msgspec.json.decode(zlib.decompress(compressed), type=LineJob)
+def decompress_job(compressed: bytes | memoryview) -> LineJob:
+    (line,) = decompress_lines(compressed)
+    return msgspec.json.decode(line, type=LineJob)
 
 
 def compress_json(document: Mapping[str, Any]) -> bytes:
-    return zlib.compress(orjson.dumps(document), 1)
+    return compress_lines([orjson.dumps(document)])
 
 
-def decompress_json(packed: bytes) -> dict[str, Any]:
-    document: dict[str, Any] = orjson.loads(zlib.decompress(packed))
+def decompress_json(compressed: bytes | memoryview) -> dict[str, Any]:
+    (line,) = decompress_lines(compressed)
+    document: dict[str, Any] = orjson.loads(line)
     return document
 
 
 def make_job(batch: Batch, line: BatchLine) -> NewJob:
-    job = decompress_job(bytes(line.job))
+    job = decompress_job(line.job)
     context = job.context or job.view
     entry = model_files.load_catalog().get(batch.model)
     return NewJob(
@@ -157,11 +158,7 @@ def make_meta(job: EndedJob) -> dict[str, Any]:
 
 def read_result(batch: Batch, line: BatchLine) -> dict[str, Any]:
     """Return the result of a line of a batch that has ended, or of a line that has a result."""
-    return (
-        decompress_json(bytes(line.result))
-        if line.result
-        else make_unanswered_result(batch.outcome)
-    )
+    return decompress_json(line.result) if line.result else make_unanswered_result(batch.outcome)
 
 
 def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> bytes:

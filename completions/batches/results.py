@@ -80,7 +80,7 @@ def _make_receipt(
 ) -> dict[str, Any] | None:
     """Make the receipt of an answered line; None if the model's files have been removed."""
     entry = model_files.load_catalog().get(batch.model)
-    request = lines.decompress_job(bytes(line.job)).request
+    request = lines.decompress_job(line.job).request
     try:
         files = model_files.load(entry) if entry else None
     except ModelFilesError:

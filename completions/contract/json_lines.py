@@ -5,7 +5,8 @@ end a line at each of them: `str.splitlines`, and with it `iter_lines` of httpx 
 they are written as escapes, which every JSON parser reads as the same characters.
 """
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -26,3 +27,13 @@ def escape_line_breaks(text: bytes) -> bytes:
         for raw, escape in _REPLACEMENTS:
             text = text.replace(raw, escape)
     return text
+
+
+def compress_lines(documents: Iterable[bytes]) -> bytes:
+    """Compress JSON documents, one on a line: the form of all JSON that SQL keeps compressed."""
+    return zlib.compress(b"\n".join(documents), 1)
+
+
+def decompress_lines(compressed: bytes | memoryview) -> list[bytes]:
+    """Return the documents that :func:`compress_lines` compressed."""
+    return zlib.decompress(compressed).split(b"\n")

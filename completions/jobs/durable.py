@@ -10,10 +10,10 @@ import msgspec
 from django.db import IntegrityError
 
 from completions.contract.job_request import JobRequest
-from completions.jobs.ended import EndedJob, compress_events, decompress_events
-from completions.jobs.events import EndEvent
+from completions.contract.json_lines import compress_lines, decompress_lines
+from completions.jobs.ended import EndedJob
+from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
-from completions.jobs.reconcile import find_missing
 from completions.jobs.record import IdempotencyKey, JobRecord, NewJob
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
@@ -97,7 +97,7 @@ def store_results(ended: Sequence[EndedJob]) -> None:
         job.error_code = end.error.code if end.error else ""
         job.finished_at = datetime.fromtimestamp(end.finished, UTC)
         job.expires_at = job.finished_at + timedelta(seconds=job.ttl)
-        job.events = compress_events(end.stream)
+        job.events = compress_lines(end.stream)
         job.request = {}
     columns = ["status", "error_code", "finished_at", "expires_at", "events", "request"]
     Job.objects.bulk_update(jobs, columns)
@@ -145,8 +145,17 @@ def make_record(job: Job) -> JobRecord:
     queued = replace(JobRecord.from_new(new), created=created, request=new.request_json)
     if job.events is None:
         return queued
-    events = decompress_events(bytes(job.events))
+    events = [decode(event) for event in decompress_lines(job.events)]
     end = events[-1]
     assert isinstance(end, EndEvent)
     assert job.finished_at is not None
     return queued.with_end(end, job.finished_at.timestamp(), events)
+
+
+def find_missing(store: SyncStore, job_ids: Sequence[str]) -> list[str]:
+    """Find the jobs among these that Redis does not know."""
+    pipeline = store.client.pipeline(transaction=False)
+    for job_id in job_ids:
+        pipeline.exists(store.keys.job(job_id))
+    present = pipeline.execute()
+    return [job_id for job_id, there in zip(job_ids, present, strict=True) if not there]

@@ -1,7 +1,6 @@
 """Ended jobs on their way from Redis to SQL."""
 
 import logging
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -9,7 +8,6 @@ from typing import cast
 from redis.exceptions import ResponseError
 
 from completions.jobs.connection import Entries
-from completions.jobs.events import Event, decode
 from completions.jobs.record import JobRecord, hash_field, redis_name
 from completions.jobs.store import SyncStore
 
@@ -100,13 +98,3 @@ def delete_entries(store: SyncStore, jobs: Iterable[EndedJob], ttl: int) -> None
             pipeline.expire(keys.ev(job.id), ttl)
         pipeline.xdel(keys.usage, job.entry_id)
     pipeline.execute()
-
-
-def compress_events(stream: Iterable[bytes]) -> bytes:
-    """Compress events, joined by line breaks, which their JSON does not contain."""
-    return zlib.compress(b"\n".join(stream))
-
-
-def decompress_events(packed: bytes) -> list[Event]:
-    """Decompress the events that :func:`compress_events` compressed."""
-    return [decode(data) for data in zlib.decompress(packed).split(b"\n")]

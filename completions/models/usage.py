@@ -1,6 +1,5 @@
 """Usage: one record per ended job, and hourly sums, which outlive the records."""
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ import orjson
 from django.db import models
 from django.db.models import F, Q
 
+from completions.contract.json_lines import decompress_lines
 from completions.models.jobs import JobStatus
 from completions.models.organizations import ApiKey, Organization
 
@@ -100,8 +100,9 @@ class StoredPrompt(models.Model):
 
     def document(self) -> dict[str, Any]:
         """Return the request: prompts, sampling, grammar."""
-        unpacked: dict[str, Any] = orjson.loads(zlib.decompress(bytes(self.request)))
-        return unpacked
+        (line,) = decompress_lines(self.request)
+        request: dict[str, Any] = orjson.loads(line)
+        return request
 
 
 class UsageHour(models.Model):

@@ -1,6 +1,5 @@
 """The usage ledger: one record per ended job, and hourly sums, exact even after a crash."""
 
-import zlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.models import F
 
+from completions.contract.json_lines import compress_lines
 from completions.jobs.ended import EndedJob
 from completions.models import ApiKey, JobStatus, Organization, StoredPrompt, UsageHour, UsageRecord
 from completions.models.storable import replace_nul
@@ -89,7 +89,7 @@ def _prompt(job: EndedJob) -> StoredPrompt:
     return StoredPrompt(
         job_id=job.id,
         organization_id=job.organization_id,
-        request=zlib.compress(job.request),
+        request=compress_lines([job.request]),
         created_at=datetime.fromtimestamp(job.created, UTC),
     )
 

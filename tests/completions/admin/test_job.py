@@ -1,7 +1,6 @@
 """Jobs in the admin: live ones from Redis, ended ones from SQL, and what one may do with them."""
 
 import time
-import zlib
 
 import pytest
 import redis
@@ -10,6 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from completions.contract.job_request import JobRequest, encode_job_request
+from completions.contract.json_lines import compress_lines
 from completions.contract.sampling import SamplingParams
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.record import NewJob
@@ -87,7 +87,7 @@ def test_prompts_are_shown_where_they_are_stored(
     StoredPrompt.objects.create(
         job_id="cmpl-1",
         organization=owner.organization,
-        request=zlib.compress(encode_job_request(REQUEST)),
+        request=compress_lines([encode_job_request(REQUEST)]),
         created_at=timezone.now(),
     )
     assert "ABC" in admin.get("/admin/jobs/cmpl-1/").content.decode()

@@ -6,9 +6,9 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.files.uploadedfile import SimpleUploadedFile
 
-from completions import tasks
 from completions.jobs.connection import connect
 from completions.jobs.store import JobStore
+from completions.maintenance import tasks
 from project import celery_app
 from tests.completions.fake_worker import FakeWorker
 

@@ -3,8 +3,8 @@
 import pytest
 from django.test import Client
 
-from completions import tasks
 from completions.batches import feeding
+from completions.maintenance import tasks
 from completions.models import Batch, BatchLine, LineState, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
 

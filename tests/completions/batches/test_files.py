@@ -7,8 +7,8 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.core.files.storage import FileSystemStorage
 from django.test import Client
 
-from completions import tasks
 from completions.batches import files, writing
+from completions.maintenance import tasks
 from completions.models import BatchLine, File, LineState
 from tests.completions.batches.conftest import request
 

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from completions import tasks
 from completions.accounts import changes
 from completions.accounts.audit import SERVICE
 from completions.batches import input_lines, results, states, validation
+from completions.maintenance import tasks
 from completions.models import Batch, BatchLine, BatchResult, File, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
 

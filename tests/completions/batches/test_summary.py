@@ -7,7 +7,6 @@ import tracemalloc
 
 import pytest
 
-from completions import tasks
 from completions.batches.counted_fields import (
     MAX_FIELDS,
     find_counted_fields,
@@ -16,6 +15,7 @@ from completions.batches.counted_fields import (
 )
 from completions.batches.histogram import Histogram
 from completions.batches.summary import MAX_NAMES, OTHERS, Summary
+from completions.maintenance import tasks
 from tests.completions.batches.conftest import request
 
 SCHEMA = {

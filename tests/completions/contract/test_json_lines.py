@@ -4,8 +4,15 @@ import json
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from completions.contract.json_lines import encode_line, escape_line_breaks
+from completions.contract.json_lines import (
+    compress_lines,
+    decompress_lines,
+    encode_line,
+    escape_line_breaks,
+)
 
 CUTTING = [chr(code) for code in range(0x3000) if len(f"a{chr(code)}b".splitlines()) > 1]
 """Every character at which Python ends a line."""
@@ -29,3 +36,10 @@ def test_all_other_text_stays_as_orjson_writes_it():
 def test_an_escaped_character_is_not_escaped_twice():
     text = rb'{"a":"\\u2028 \u2028"}'
     assert escape_line_breaks(text) == text
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_compressing_loses_nothing(texts):
+    documents = [encode_line({"text": text}) for text in texts]
+    assert decompress_lines(compress_lines(documents)) == documents
+    assert decompress_lines(memoryview(compress_lines(documents))) == documents

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from completions.contract.usage import Usage
 from completions.jobs.execute import MAX_WORKER_FAILURES, Claim, Room, Verdict
-from completions.jobs.reconcile import FAILED_AFTER
 from completions.jobs.record import NewJob
+from completions.maintenance.reconcile import FAILED_AFTER
 
 PLACES = 2
 """Jobs with limits, lines of batches apart, that one API key may have at a time."""

@@ -14,9 +14,9 @@ from completions.contract.usage import Usage
 from completions.jobs import durable
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
-from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
+from completions.maintenance.reconcile import reconcile
 from completions.models import ApiKey, Job, Organization
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]

@@ -3,16 +3,12 @@
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from completions.contract.job_request import JobRequest
 from completions.contract.usage import Usage
 from completions.jobs import events
 from completions.jobs.ended import (
     FIRST,
-    compress_events,
-    decompress_events,
     delete_entries,
     read_ended,
 )
@@ -39,7 +35,7 @@ def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
     run(redis_client, "sync", kind="sync")
     (kept, sync), _ = read_ended(JobStore(redis_client, PREFIX), 10)
     assert (kept.id, kept.is_durable, kept.context) == ("kept", True, {"id": "kept"})
-    (choice,), end = decompress_events(compress_events(kept.stream))
+    (choice,), end = map(events.decode, kept.stream)
     assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
     assert end == EndEvent(2, "completed", None, Usage(1, 2, 1))
     assert (sync.id, sync.is_durable, sync.context, list(sync.stream)) == ("sync", False, {}, [])
@@ -70,11 +66,3 @@ def test_pages_go_on_where_the_last_one_ended_past_what_cannot_be_read(redis_cli
         pages.append([job.id for job in jobs])
     assert pages == [["first"], [], [], ["last"], []]
     assert "cannot read ended job foreign" in caplog.text
-
-
-@given(st.lists(st.text(), min_size=1))
-def test_packing_loses_nothing(texts):
-    stream = [
-        events.encode_choices(n, [(0, [n], text, None, None)]) for n, text in enumerate(texts)
-    ]
-    assert decompress_events(compress_events(stream)) == [events.decode(data) for data in stream]

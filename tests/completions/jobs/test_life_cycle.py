@@ -18,9 +18,9 @@ from completions.jobs.limits import (
     KeyQueueFullError,
     QueueFullError,
 )
-from completions.jobs.reconcile import correct_byte_sums, reconcile
 from completions.jobs.store import JobStore
 from completions.jobs.submit import ModelUnservedError
+from completions.maintenance.reconcile import correct_byte_sums, reconcile
 from tests.completions.jobs.job_making import PREFIX, REQUEST, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration

@@ -25,11 +25,11 @@ from completions.jobs.limits import (
     Limits,
     QueueFullError,
 )
-from completions.jobs.reconcile import correct_byte_sums, reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.rids import Rids, RidTakenError
 from completions.jobs.store import AsyncStore, JobStore
 from completions.jobs.submit import Submission, submit_durable
+from completions.maintenance.reconcile import correct_byte_sums, reconcile
 from tests.completions.jobs.job_making import PREFIX, limited_job, new_job
 from tests.completions.jobs.life_cycle_model import (
     BYTES_OF_KEY,

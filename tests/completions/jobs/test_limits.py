@@ -9,10 +9,10 @@ from completions.contract.usage import Usage
 from completions.jobs.connection import connect_async
 from completions.jobs.execute import Ending
 from completions.jobs.limits import Allowance, LimitReachedError, Limits
-from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission, submit_durable
+from completions.maintenance.reconcile import reconcile
 from tests.completions.jobs.job_making import PREFIX, limited_job
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from completions.jobs import operate
 from completions.jobs.connection import connect_async
 from completions.jobs.events import JobError
 from completions.jobs.execute import Ending, Execution, StepEvent, Verdict
-from completions.jobs.reconcile import reconcile
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
+from completions.maintenance.reconcile import reconcile
 from tests.completions.jobs.job_making import PREFIX
 
 pytestmark = pytest.mark.integration

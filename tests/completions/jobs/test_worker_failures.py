@@ -12,9 +12,9 @@ from completions.jobs.execute import (
     PublishedOutput,
     Verdict,
 )
-from completions.jobs.reconcile import RECHECKS, reconcile
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, submit_durable
+from completions.maintenance.reconcile import RECHECKS, reconcile
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
 
 pytestmark = pytest.mark.integration

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from completions import tasks
 from completions.batches import feeding
 from completions.batches.planning import cache
 from completions.batches.planning.cache import CacheSize
+from completions.maintenance import tasks
 from completions.models import ApiKey, Batch, BatchLine, BatchStatus, File
 from tests.completions.batches.conftest import request
 

@@ -1,6 +1,5 @@
 """The reconciler: ends jobs whose time is up, and finds those whose message or worker was lost."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -36,12 +35,3 @@ def reconcile(store: SyncStore, most: int = 1000) -> list[LostJob]:
 def correct_byte_sums(store: SyncStore) -> int:
     """Add up again the bytes of open jobs. Returns how many sums were wrong."""
     return cast("int", store.call("recount"))
-
-
-def find_missing(store: SyncStore, job_ids: Sequence[str]) -> list[str]:
-    """Find the jobs among these that Redis does not know."""
-    pipeline = store.client.pipeline(transaction=False)
-    for job_id in job_ids:
-        pipeline.exists(store.keys.job(job_id))
-    present = pipeline.execute()
-    return [job_id for job_id, there in zip(job_ids, present, strict=True) if not there]

@@ -7,13 +7,13 @@ import pytest
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from completions import tasks
 from completions.batches import states
 from completions.contract.job_request import JobRequest
 from completions.jobs.connection import connect
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
+from completions.maintenance import tasks
 from completions.models import Batch
 from tests.completions.conftest import new_tenant
 

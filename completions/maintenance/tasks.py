@@ -3,9 +3,10 @@ run."""
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from typing import Any
 
 from celery import shared_task
 from django.conf import settings
@@ -19,13 +20,13 @@ from completions.jobs import durable
 from completions.jobs.connection import connect
 from completions.jobs.ended import has_ended_jobs
 from completions.jobs.message import dispatch
-from completions.jobs.reconcile import correct_byte_sums
-from completions.jobs.reconcile import reconcile as find_lost
 from completions.jobs.rids import BatchRids
 from completions.jobs.store import JobStore, SyncStore
 from completions.jobs.workers import list_workers_sync
 from completions.maintenance import budget_warnings, load, pruning, settlement
 from completions.maintenance.locks import Lease, lease
+from completions.maintenance.reconcile import correct_byte_sums
+from completions.maintenance.reconcile import reconcile as find_lost
 from completions.models import UNFINISHED, Batch, BatchStatus
 from completions.webhooks import deliveries, events
 
@@ -40,6 +41,12 @@ HANDED_OVER_FOR = 5.0
 
 MAX_VALIDATIONS = 2
 """Batches validated at the same time, so that the background worker has threads for other tasks."""
+
+
+def _task(run: Callable[..., object]) -> Any:
+    """Register a task. Its name in messages is that of version 0.1.0, so that background workers of
+    both versions take each other's."""
+    return shared_task(name=f"completions.tasks.{run.__name__}")(run)
 
 
 @cache
@@ -63,7 +70,7 @@ def _acquire_place(name: str, places: int) -> Iterator[Lease | None]:
     yield None
 
 
-@shared_task
+@_task
 def settle() -> int:
     """Move usage and results of ended jobs to SQL. Returns the number of jobs."""
     if not has_ended_jobs(_store()):  # cheap, as in most runs
@@ -74,7 +81,7 @@ def settle() -> int:
         return settlement.settle(_store())
 
 
-@shared_task
+@_task
 def reconcile() -> None:
     """Publish jobs again that the broker, a worker or Redis has lost."""
     with _acquire_lock("reconcile") as mine:
@@ -97,7 +104,7 @@ def reconcile() -> None:
             logger.info("published %d jobs again, %d of them from SQL", len(lost), restored)
 
 
-@shared_task
+@_task
 def recount() -> None:
     """Correct what the limits of the queue count, should it ever differ from the open jobs."""
     with _acquire_lock("recount") as mine:
@@ -105,7 +112,7 @@ def recount() -> None:
             logger.warning("%d sums of the bytes of open jobs were wrong; corrected", wrong)
 
 
-@shared_task
+@_task
 def advance_batches() -> None:
     """Advance all batches: store results, send lines, and start what is due next."""
     if not Batch.objects.filter(status__in=UNFINISHED).exists():
@@ -145,7 +152,7 @@ def _write_closing() -> None:
         write_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
 
 
-@shared_task
+@_task
 def validate_batch(batch_id: str) -> None:
     """Validate a batch's file.
 
@@ -179,7 +186,7 @@ def _read_cache_size(model: str) -> CacheSize | None:
     return find_smallest_cache(list_workers_sync(_store()), model)
 
 
-@shared_task
+@_task
 def write_batch(batch_id: str) -> None:
     with _acquire_lock(f"write:{batch_id}") as mine:
         batch = Batch.objects.filter(id=batch_id, status__in=UNFINISHED).first()
@@ -187,21 +194,21 @@ def write_batch(batch_id: str) -> None:
             writing.write_files(batch, mine.alive)
 
 
-@shared_task
+@_task
 def note_last_use() -> None:
     with _acquire_lock("note_last_use") as mine:
         if mine:
             last_use.flush(_store())
 
 
-@shared_task
+@_task
 def warn_of_budgets() -> None:
     with _acquire_lock("warn_of_budgets") as mine:
         if mine:
             budget_warnings.warn(timezone.now())
 
 
-@shared_task
+@_task
 def deliver_webhooks() -> None:
     with _acquire_lock("deliver_webhooks") as mine:
         if mine:
@@ -210,7 +217,7 @@ def deliver_webhooks() -> None:
             deliveries.send_due(now)
 
 
-@shared_task
+@_task
 def prune() -> None:
     with _acquire_lock("prune") as mine:
         if mine:
@@ -219,7 +226,7 @@ def prune() -> None:
                 logger.info("pruned: %s", dict(+pruned))
 
 
-@shared_task
+@_task
 def sample_load() -> None:
     with _acquire_lock("sample_load") as mine:
         if mine:
