@@ -1,7 +1,7 @@
 """Requests to servers of others, each bounded in time as a whole.
 
-A timeout of a socket is for each read: a server that sends a byte now and then would hold a thread
-as long as it likes. The system's lookup of a host name has no timeout and cannot be interrupted.
+A socket's timeout applies to each read, so a server that trickles bytes could block a thread for
+ever. The system's lookup of a host name has no timeout and cannot be interrupted.
 """
 
 import socket

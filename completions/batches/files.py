@@ -136,8 +136,8 @@ def _write(file: File, content: Content[Any], keep: timedelta) -> File:
 
 
 def _delete_unowned(file: File) -> None:
-    """Delete the content of a file whose row is lost, unless it may be that of another writer: only
-    one of them has the plain path, and storage gives the others names of their own."""
+    """Delete the content of a file whose row is lost. Skip it if its path is the plain one and
+    another writer's row exists: that row may own it."""
     is_own = file.content.name != path_in_storage(file)
     if is_own or not File.objects.filter(id=file.id).exists():
         file.content.delete(save=False)

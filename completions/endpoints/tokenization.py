@@ -54,7 +54,7 @@ class TokenizeRequestObject(ConversationFields):
             message = "send prompt (a text) or messages."
             raise FieldError(message, "prompt", code="missing_required_parameter")
         if text is not None and messages is not None:
-            raise FieldError("cannot be combined with prompt; send one of them.", "messages")
+            raise FieldError("cannot be combined with prompt. Send only one.", "messages")
         if text is not None or not messages or type(messages[0]) is int:
             return self._tokenize_raw(values)
         if values["thinking"] is not None and values["thinking"].budget_tokens is not None:

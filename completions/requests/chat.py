@@ -191,7 +191,7 @@ def _find_source(values: Values) -> str:
     if not sources:
         raise FieldError("this field is required.", "messages", code="missing_required_parameter")
     if len(sources) > 1:
-        raise FieldError(f"cannot be combined with {sources[0]}; send one of them.", sources[1])
+        raise FieldError(f"cannot be combined with {sources[0]}. Send only one.", sources[1])
     if not _is_raw(sources[0], values):
         return sources[0]
     for name in TEMPLATE_FIELDS:

@@ -158,7 +158,7 @@ class ConversationFields(ModelRequestObject):
         value = mode == ENABLED
         if variables.get(files.entry.thinking_switch, value) is not value:
             message = (
-                f"contradicts chat_template_kwargs.{files.entry.thinking_switch}; send one of them."
+                f"contradicts chat_template_kwargs.{files.entry.thinking_switch}. Send only one."
             )
             raise FieldError(message, "thinking.type")
         return {**variables, files.entry.thinking_switch: value}

@@ -81,7 +81,7 @@ class GenerationFields(
         newer: int | None = values["max_completion_tokens"]
         if length is not None and newer is not None and length != newer:
             older = format_number(length)
-            message = f"is {format_number(newer)}, but max_tokens is {older}; send one of them."
+            message = f"{format_number(newer)} differs from max_tokens, {older}. Send only one."
             raise FieldError(message, "max_completion_tokens")
         return length if newer is None else newer
 

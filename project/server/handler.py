@@ -153,7 +153,7 @@ class _APIHandler(_Handler):
     async def _cancel_on_hang_up(self, answering: "asyncio.Task[Any]", receive: Any) -> None:
         with suppress(RequestAborted):
             await self.listen_for_disconnect(receive)
-        # The lost connection may also have resumed a send that waited for buffer space. Let the
-        # stream start first: only a stream that has started ends itself and its job.
+        # A hang-up may also have woken a send that waited for buffer space. Yield once so that the
+        # stream runs: only a stream that has started cancels its job.
         await asyncio.sleep(0)
         answering.cancel()

@@ -59,7 +59,7 @@ class Progress:
     def record(self, flight: Flight, sampled: SamplerOutput) -> None:
         """Record what a step computed, and append its tokens.
 
-        A sequence's rows after a rejected drafted token mean nothing.
+        Rows after a rejected draft token are ignored.
         """
         rows = rows_of(flight.batch.all_sampled)
         invalid = [rows[row] for row in sampled.invalid]

@@ -93,7 +93,8 @@ class JSONSchemaFormatObject(StrictObject):
     description = TextField("For readers; no effect.")
     schema = ObjectField("The JSON Schema.", required=True)
     strict = BooleanField(
-        "The output always matches exactly, false is not weaker; true refuses unknown formats too."
+        "The output always matches the schema, also with false. true refuses schemas with unknown "
+        "formats too."
     )
 
 
@@ -230,7 +231,7 @@ def _parse_whitespace(values: Values) -> str | None:
     if outputs is None or not outputs.compact:
         return chosen
     if chosen not in (None, COMPACT):
-        message = "contradicts structured_outputs.disable_any_whitespace; send one of them."
+        message = "contradicts structured_outputs.disable_any_whitespace. Send only one."
         raise FieldError(message, "json_whitespace")
     return COMPACT
 

@@ -128,7 +128,9 @@ def _parse_adapters(
     (first, chosen), *others = [*by_field.items()] or [("", [None] * prompts)]
     for field, adapters in others:
         if list(adapters) != list(chosen):
-            raise FieldError(f"names another adapter than {first}; send one of them.", field)
+            raise FieldError(
+                f"conflicts with {first}: they name different adapters. Send only one.", field
+            )
     return chosen
 
 

@@ -132,7 +132,8 @@ class SamplingFields(StrictObject):
     """Each route declares `max_tokens`. The worker checks the parameters of custom processors."""
 
     min_tokens = IntegerField(
-        "Before this many tokens, only the end of a grammar ends a choice.",
+        "End tokens and stop sequences have no effect until this many tokens are generated. A "
+        "finished grammar still ends the choice.",
         range=INTEGERS["min_tokens"],
     )
     temperature = NumberField("0 always takes the likeliest token.", range=FLOATS["temperature"])
@@ -147,7 +148,8 @@ class SamplingFields(StrictObject):
         range=FLOATS["min_p"],
     )
     seed = IntegerField(
-        "The same seed gives the same tokens, whatever else runs; drawn when absent.",
+        "Makes sampling repeatable where the forward pass is (docs/use.md, Repeat a result). "
+        "Random if omitted.",
         min_value=-(2**63),
         max_value=2**63 - 1,
     )

@@ -32,10 +32,10 @@ from workers.engine.sampling.logprobs import PendingScores, Scorer
 from workers.engine.sampling.single_buffer import SingleBuffer
 
 _MOST_RANKED = 1024
-"""How many tokens of a row a draw without waiting ranks by chunk maxima; if it needs more, it sorts
-the row."""
+"""How many tokens of a row are selected by chunk maxima. Without waiting for the device, the host
+cannot know how many survive the filters; a row that needs more is sorted."""
 _MOST_SORTED = 16
-"""From this many rows to sort, it is faster to wait and find out how few tokens can survive."""
+"""From this many rows, waiting to count the survivors is cheaper than sorting whole rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Positions at which sequences may start, for models whose layers keep states. No torch.
+"""Saved recurrent states, so that hybrid and state-space models can share prefixes. No torch.
 
 Blocks hold every token's keys and values, but a recurrent state is that of one position. So states
 are saved at some borders of blocks, and a prefix is shared up to the last of them: after a prompt,

@@ -119,11 +119,10 @@ class Scheduler:
         return output
 
     def look_ahead(self, flying: SchedulerOutput, rows: list[Sequence]) -> SchedulerOutput | None:
-        """Decide the step after the one ``flying``, which adds a token to each of ``rows``. In the
-        new step, every running sequence computes that token, whatever it turns out to be.
+        """Plan the step after ``flying``, before the tokens that it adds to ``rows`` are known.
 
-        Returns None if the step needs a real decision: a sequence could be admitted, must make way,
-        is at its last token, has more to compute, or needs a block that is not free.
+        Returns None unless nothing can change: no admission, no preemption, no last token, no more
+        of a prompt to compute, and no block needed that is not free.
         """
         may_start = self._queue and (
             self.free_slots or self._is_outranked or self._find_victims() is not None

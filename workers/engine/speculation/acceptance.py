@@ -5,7 +5,7 @@ from typing import Self
 from workers.engine.core.draft import Guess, Support
 
 _FIRST_SHARES = (0.0, 0.2, 0.35, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.88, 0.9, 0.92, 0.95)
-"""The shares of right guesses by matched tokens that are assumed before any is known."""
+"""The assumed acceptance by matched tokens, before any is measured."""
 
 _SUPPORT = {Support.ALONE: 1.0, Support.ALL: 1.0, Support.MOST: 0.8, Support.SOME: 0.4}
 """What they are multiplied by."""
@@ -50,8 +50,8 @@ class Acceptance:
 
 
 class Luck:
-    """The share of right guesses of some sequences, or of one: the share of a larger group, times
-    how much more often than expected their own guesses were right, whatever their kind.
+    """The acceptance of a group of sequences, or of one: the rate of the larger group, scaled by
+    how much better or worse than expected this one did, with decay.
 
     So a sequence whose guesses were wrong stops drafting, and tries again later.
     """

@@ -20,8 +20,8 @@ _LEAST_SHARE = 0.1
 """A leg whose estimated acceptance is lower is never drafted: the estimates are not that good."""
 
 _MARGIN = 1.4
-"""By what factor a leg's value must exceed its cost: the estimates err, and a sequence that ends
-sooner gains less than its share of the step, unless another sequence waits for its slot."""
+"""A draft must be worth this many times its cost. Estimates are noisy, and a sequence that ends
+sooner saves time only if another one can take its slot."""
 
 
 class Speculation:

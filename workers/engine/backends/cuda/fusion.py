@@ -1,9 +1,8 @@
 """Fuses what a model's modules compute one after the other, without changing their code.
 
-Three operations are postponed until the next one is known: an addition, which the norm that follows
-includes; an activation, which the product with its other half includes; and the rotation of
-queries and keys, which their storage in the cache includes. If something else comes next, the
-postponed operation runs as it would have.
+Three operations are deferred so that the next one can absorb them: residual addition into norm,
+activation into gated multiplication, rotary embedding into the write to the KV cache. If another
+operation comes next, the deferred one runs as it would have.
 
 Norms and rotations are those that ``fusable`` recognises. So nothing here knows an architecture.
 """
@@ -89,8 +88,8 @@ class _Active:
 
 @dataclass(slots=True, eq=False)
 class _Multiplied:
-    """An activation that a product included, so that nothing wrote it. Before the next operation
-    it is written after all if the model still holds it. Most models have dropped it by then."""
+    """A fused activation, whose own output was never written. It is written before the next
+    operation if the model still references it; most models have dropped it by then."""
 
     active: "ref[Tensor]"
     gate: Tensor

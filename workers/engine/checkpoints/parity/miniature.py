@@ -51,9 +51,9 @@ _ROPE = re.compile("rope")
 
 
 def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed: int = 0) -> Any:
-    """A twin of ``model`` on the CPU. Lengths that no sequence of ``max_len`` tokens exceeds stay
-    as they are. If the configuration cannot be made smaller, the exception of the model's code
-    passes through."""
+    """Make a miniature copy of ``model`` on the CPU, with the same types of layers. Limits of
+    positions are kept up to ``max_len``. If the configuration cannot be made smaller, the exception
+    of the model's code passes through."""
     config = copy.deepcopy(model.config)
     text = config.get_text_config()
     layers = _take_layer_settings(text)
