@@ -14,6 +14,8 @@ JSON_WHITESPACES = ("compact", "flexible")
 _TOOL_FORMATS = Path(__file__).parents[1] / "chat" / "tool_formats"
 TOOL_FORMAT_NAMES = tuple(sorted(module.name for module in iter_modules([str(_TOOL_FORMATS)])))
 """The names of the modules there, which workers do not load."""
+AUTO, NONE = "auto", "none"
+"""For `tool_format`: find the format in the model's files; the model calls no tools."""
 CPU_SLOTS = 64
 """The default of `max_num_seqs` on a CPU."""
 PRICED = ("prompt", "cached_prompt", "completion")
@@ -67,10 +69,11 @@ class ModelEntry:
     """Tokens per event of a stream."""
     json_whitespace: str = "compact"
     """Default whitespace of constrained JSON: `compact` or `flexible`."""
-    tool_format: str | None = None
-    """Format of the model's tool calls, one of TOOL_FORMAT_NAMES; None refuses tools."""
-    think_tags: tuple[str, str] | None = None
-    """The tags around the model's reasoning; None for a model that does not reason."""
+    tool_format: str = AUTO
+    """Format of the model's tool calls, one of TOOL_FORMAT_NAMES, AUTO or NONE."""
+    think_tags: tuple[str, str] | tuple[()] | None = None
+    """The tags around the model's reasoning; None to find them in its chat template, empty for a
+    model that does not reason."""
     thinking_switch: str | None = None
     """The variable of the chat template that turns reasoning on and off."""
     repetition_penalty_scope: str = "output"
@@ -191,7 +194,7 @@ _TYPES: dict[str, type] = {
 _CHOICES = {
     "dtype": DTYPES,
     "json_whitespace": JSON_WHITESPACES,
-    "tool_format": TOOL_FORMAT_NAMES,
+    "tool_format": (AUTO, NONE, *TOOL_FORMAT_NAMES),
     "repetition_penalty_scope": PENALTY_SCOPES,
 }
 
@@ -266,7 +269,9 @@ def _parse_speculation(value: Any, where: str) -> bool:
     return _SPECULATION[value]
 
 
-def _parse_think_tags(value: list[Any], where: str) -> tuple[str, str]:
+def _parse_think_tags(value: list[Any], where: str) -> tuple[str, str] | tuple[()]:
+    if not value:
+        return ()
     if len(value) != 2 or not all(isinstance(tag, str) and tag.strip() for tag in value):
         raise CatalogError(f"{where}: think_tags must be two strings, such as <think> and </think>")
     return value[0], value[1]

@@ -48,6 +48,8 @@ class ModelFiles:
     """The quantization format, such as `awq` or `gguf Q4_K`; None for weights as trained."""
     routes_experts: bool = False
     """Whether the model is a mixture of experts."""
+    model_type: str | None = None
+    """The type that config.json names."""
 
     @property
     def abilities(self) -> dict[str, bool]:
@@ -55,8 +57,6 @@ class ModelFiles:
         return {
             "text_prompts": self.entry.text_prompts,
             "chat": self.chat_template is not None,
-            "tools": self.entry.tool_format is not None,
-            "thinking": self.entry.think_tags is not None,
             "fim": self.fim_token_ids is not None,
             "routed_experts": self.routes_experts,
         }
@@ -197,6 +197,7 @@ def load(entry: ModelEntry) -> ModelFiles:
         config_eos_token_ids=_read_eos_token_ids(entry.folder, text),
         routes_experts=any((text.get(key) or 0) > 1 for key in _EXPERT_KEYS),
         created=int(path.stat().st_mtime),
+        model_type=config.get("model_type"),
     )
 
 

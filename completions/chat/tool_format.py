@@ -46,6 +46,10 @@ class ToolFormat:
     trigger: str = ""
     """The text that a section or call begins with, and that free text cannot contain; default: its
     first line."""
+    signature: tuple[str, ...] = ()
+    """Texts that are all in the chat templates of models that write this format."""
+    model_types: tuple[str, ...] = ()
+    """Types of models that write it, by `model_type` in config.json."""
     instructions: str = _INSTRUCTIONS
     """A system message for models whose template does not describe tools; {tools} lists them, and
     {example} is a call."""

@@ -6,6 +6,7 @@ from typing import Any
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles, ModelFilesError
+from completions.chat.chat_style import find_chat_style, list_abilities
 from completions.contract.sampling import INTEGERS
 from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
@@ -72,6 +73,7 @@ def _make_model(
         "eos_token_ids": files.eos_token_ids if files else None,
         "default_max_tokens": INTEGERS["max_tokens"].default,
         "prices_per_million_tokens": entry.prices or None,
+        "chat_style": find_chat_style(files).to_dict() if files else None,
         "capabilities": _make_capabilities(entry, files, live.get(entry.id)) if files else None,
     }
 
@@ -81,7 +83,7 @@ def _make_capabilities(entry: ModelEntry, files: ModelFiles, forward: str | None
     `c`, `torch` or `cuda`; `general` runs each sequence separately, which is slow. `quantization`
     is the format of quantized weights."""
     return {
-        **files.abilities,
+        **list_abilities(files),
         **dict.fromkeys(_EVERY_MODEL, True),
         "adapters": list(entry.adapters),
         "forward": forward,

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from completions.chat.chat_style import find_chat_style
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
-from completions.chat.reasoning import DISABLED, ENABLED, ThinkTags
+from completions.chat.reasoning import DISABLED, ENABLED
 from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
@@ -119,11 +120,11 @@ class ChatRequestObject(GenerationFields, ConversationFields):
 
     def _make_reasoning(self, thinking: Thinking, prompt: str, max_tokens: int) -> Reasoning | None:
         files, budget = self.requested.files, thinking.budget_tokens
-        if files.entry.think_tags is None:
+        tags = find_chat_style(files).think_tags
+        if tags is None:
             if budget is not None:
                 raise FieldError(NO_THOUGHTS, "thinking.budget_tokens", code="unsupported_value")
             return None
-        tags = ThinkTags(*files.entry.think_tags)
         if thinking.type == DISABLED or tags.is_closed_in(prompt):
             return None
         is_open = tags.is_open_in(prompt)

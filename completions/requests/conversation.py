@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from completions.chat import template
+from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
 from completions.chat.grammar import ToolCalls
 from completions.chat.reasoning import AUTO, DISABLED, ENABLED
 from completions.chat.template import ChatTemplateError
-from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import NONE, Tool
 from completions.exceptions import FieldError
 from completions.requests.fields.base import (
@@ -86,11 +86,11 @@ class ConversationFields(ModelRequestObject):
         allowed = choice.filter_tools(tuple(tools))
         if choice.mode == NONE or not allowed:
             return None
-        tool_format = self.requested.files.entry.tool_format
+        tool_format = find_chat_style(self.requested.files).tool_format
         if tool_format is None:
             message = 'this model calls no tools; send tool_choice "none" or use another model.'
             raise FieldError(message, "tools", code="unsupported_parameter")
-        return ToolCalls(TOOL_FORMATS[tool_format], allowed, choice)
+        return ToolCalls(tool_format, allowed, choice)
 
     def list_unread(self, values: Values) -> list[str]:
         """Return paths of variables that this model's template does not read, and of what is
@@ -129,7 +129,7 @@ class ConversationFields(ModelRequestObject):
         files = self.requested.files
         thinking: Thinking = values["thinking"] or Thinking()
         variables = self._add_switch(values["chat_template_kwargs"] or {}, thinking.type)
-        tool_format = calls.format if calls else TOOL_FORMATS.get(files.entry.tool_format or "")
+        tool_format = find_chat_style(files).tool_format
         try:
             return render_prompt(
                 files,
@@ -144,21 +144,19 @@ class ConversationFields(ModelRequestObject):
 
     def _add_switch(self, variables: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
         """Return the variables, with the template's thinking switch if it has one."""
-        files = self.requested.files
         if mode == AUTO:
             return variables
-        if files.entry.think_tags is None:
+        style = find_chat_style(self.requested.files)
+        if style.think_tags is None:
             if mode == ENABLED:
                 raise FieldError(NO_THOUGHTS, "thinking.type", code="unsupported_value")
-        elif files.entry.thinking_switch is None and mode == DISABLED:
+        elif style.thinking_switch is None and mode == DISABLED:
             message = "this model always thinks. Leave this out, or use another model."
             raise FieldError(message, "thinking.type", code="unsupported_value")
-        if files.entry.thinking_switch is None:
+        if style.thinking_switch is None:
             return variables
         value = mode == ENABLED
-        if variables.get(files.entry.thinking_switch, value) is not value:
-            message = (
-                f"contradicts chat_template_kwargs.{files.entry.thinking_switch}. Send only one."
-            )
+        if variables.get(style.thinking_switch, value) is not value:
+            message = f"contradicts chat_template_kwargs.{style.thinking_switch}. Send only one."
             raise FieldError(message, "thinking.type")
-        return {**variables, files.entry.thinking_switch: value}
+        return {**variables, style.thinking_switch: value}

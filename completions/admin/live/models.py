@@ -13,6 +13,7 @@ from completions.admin.live import state
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFilesError
+from completions.chat.chat_style import list_abilities
 
 
 @require_view("view_usagerecord")
@@ -48,7 +49,7 @@ def _make_row(entry: ModelEntry, live: state.Live, used: dict[str, Any] | None) 
         "vocabulary": format_exact(files.vocab_size) if files else NONE,
         "dtype": entry.dtype,
         "adapters": list(entry.adapters),
-        "abilities": [n.replace("_", " ") for n, has in files.abilities.items() if has]
+        "abilities": [n.replace("_", " ") for n, has in list_abilities(files).items() if has]
         if files
         else [],
         "prices": [(kind.replace("_", " "), f"{price:g}") for kind, price in entry.prices.items()],

@@ -10,6 +10,7 @@ from completions.accounts.keys import Principal
 from completions.batches.receipts.receipt import digest
 from completions.batches.receipts.source import Receipted
 from completions.catalog.model_files import ModelFiles
+from completions.chat.chat_style import find_chat_style
 from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.contract.token_bytes import TokenBytes
 from completions.exceptions import APIError
@@ -121,7 +122,8 @@ def _get_text(choice: Any, files: ModelFiles) -> str | None:
     if "text" in choice:
         return str(choice["text"])
     message = choice["message"]
-    if message.get("tool_calls") or message["content"] is None or files.entry.think_tags:
+    thinks = find_chat_style(files).think_tags is not None
+    if message.get("tool_calls") or message["content"] is None or thinks:
         return None
     return str(message["content"])
 

@@ -9,4 +9,6 @@ FORMAT = ToolFormat(
     call='{"{name}": {arguments}}',
     separator=", ",
     trigger="<|tools_prefix|>",
+    signature=("<|tools_prefix|>",),
+    model_types=("apertus",),
 )

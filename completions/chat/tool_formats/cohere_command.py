@@ -9,4 +9,5 @@ FORMAT = ToolFormat(
     call='{"tool_call_id": "{id}", "tool_name": "{name}", "parameters": {arguments}}',
     separator=",\n    ",
     trigger="<|START_ACTION|>",
+    signature=("<|START_ACTION|>",),
 )

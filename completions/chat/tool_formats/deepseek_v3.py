@@ -11,4 +11,5 @@ FORMAT = ToolFormat(
         "{arguments}\n```<\uff5ctool\u2581call\u2581end\uff5c>"
     ),
     separator="\n",
+    signature=("<\uff5ctool\u2581calls\u2581begin\uff5c>", "```json"),
 )

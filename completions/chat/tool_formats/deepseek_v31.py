@@ -10,4 +10,5 @@ FORMAT = ToolFormat(
         "<\uff5ctool\u2581call\u2581begin\uff5c>{name}<\uff5ctool\u2581sep\uff5c>"
         "{arguments}<\uff5ctool\u2581call\u2581end\uff5c>"
     ),
+    signature=("<\uff5ctool\u2581calls\u2581begin\uff5c>",),
 )

@@ -4,4 +4,10 @@ from dataclasses import replace
 
 from completions.chat.tool_formats.hermes import FORMAT as HERMES
 
-FORMAT = replace(HERMES, name="ernie45", families="ERNIE 4.5")
+FORMAT = replace(
+    HERMES,
+    name="ernie45",
+    families="ERNIE 4.5",
+    signature=("<tool_call>", "<response>"),
+    model_types=("ernie4_5", "ernie4_5_moe"),
+)

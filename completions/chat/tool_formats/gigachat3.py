@@ -7,4 +7,5 @@ FORMAT = ToolFormat(
     families="GigaChat 3",
     call='<|function_call|>{"name": "{name}", "arguments": {arguments}}',
     trigger="<|function_call|>",
+    signature=("<|function_call|>",),
 )

@@ -12,4 +12,6 @@ FORMAT = ToolFormat(
     call="<tool_call>{name}\n{arguments}\n</tool_call>",
     arguments=STYLES["glm_xml"],
     separator="\n",
+    signature=("<tool_call>", "<arg_key>", "<arg_value>"),
+    model_types=("glm4_moe", "glm_moe_dsa"),
 )

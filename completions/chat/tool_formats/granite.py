@@ -9,4 +9,5 @@ FORMAT = ToolFormat(
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=", ",
     trigger="<|tool_call|>",
+    signature=("<|tool_call|>",),
 )

@@ -8,4 +8,5 @@ FORMAT = ToolFormat(
     call='<function_call> {"name": "{name}", "arguments": {arguments}}',
     separator="\n",
     trigger="<function_call>",
+    signature=("<function_call>",),
 )

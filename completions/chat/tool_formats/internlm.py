@@ -9,4 +9,5 @@ FORMAT = ToolFormat(
         '<|action_start|><|plugin|>\n{"name": "{name}", "parameters": {arguments}}<|action_end|>'
     ),
     separator="\n",
+    signature=("<|action_start|>", "<|plugin|>"),
 )

@@ -9,4 +9,6 @@ FORMAT = ToolFormat(
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=",\n    ",
     trigger="<tool_calls>",
+    signature=("<tool_calls>",),
+    model_types=("jamba",),
 )

@@ -10,4 +10,6 @@ FORMAT = ToolFormat(
         "<|tool_call_begin|>functions.{name}:{id}<|tool_call_argument_begin|>"
         "{arguments}<|tool_call_end|>"
     ),
+    signature=("<|tool_calls_section_begin|>",),
+    model_types=("kimi_k2",),
 )

@@ -13,4 +13,5 @@ You have access to the following functions. To call one, answer with a JSON obje
 {"name": "<function name>", "parameters": <a JSON object of its arguments>} and nothing else.
 
 {tools}""",
+    signature=('"parameters": dictionary of argument name',),
 )

@@ -9,4 +9,6 @@ FORMAT = ToolFormat(
         '<longcat_tool_call>\n{"name": "{name}", "arguments": {arguments}}\n</longcat_tool_call>'
     ),
     separator="\n",
+    signature=("<longcat_tool_call>",),
+    model_types=("longcat_flash",),
 )

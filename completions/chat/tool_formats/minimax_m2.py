@@ -10,4 +10,6 @@ FORMAT = ToolFormat(
     call='<invoke name="{name}">\n{arguments}\n</invoke>',
     arguments=STYLES["minimax_xml"],
     separator="\n",
+    signature=("<minimax:tool_call>",),
+    model_types=("minimax_m2",),
 )

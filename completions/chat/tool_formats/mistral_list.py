@@ -9,4 +9,5 @@ FORMAT = ToolFormat(
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=", ",
     trigger="[TOOL_CALLS]",
+    signature=("[TOOL_CALLS]",),
 )

@@ -8,4 +8,5 @@ FORMAT = ToolFormat(
     section=("functools[", "]"),
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=", ",
+    signature=("<|tool|>", "<|/tool|>"),
 )

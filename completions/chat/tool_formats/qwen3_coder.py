@@ -12,4 +12,6 @@ FORMAT = ToolFormat(
     call="<tool_call>\n<function={name}>\n{arguments}\n</function>\n</tool_call>",
     arguments=Style("qwen3_coder", "<parameter=", ">\n", "\n</parameter>"),
     separator="\n",
+    signature=("<tool_call>", "<function=", "<parameter="),
+    model_types=("qwen3_5", "qwen3_5_moe", "qwen3_next"),
 )

@@ -9,4 +9,6 @@ FORMAT = ToolFormat(
     call="<seed:tool_call>\n<function={name}>\n{arguments}\n</function>\n</seed:tool_call>",
     arguments=STYLES["qwen_xml"],
     separator="\n",
+    signature=("<seed:tool_call>",),
+    model_types=("seed_oss",),
 )

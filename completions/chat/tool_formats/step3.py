@@ -13,4 +13,5 @@ FORMAT = ToolFormat(
     ),
     arguments=Style("step3", '<steptml:parameter name="', '">', "</steptml:parameter>"),
     separator="\n",
+    signature=("steptml:invoke",),
 )

@@ -227,6 +227,7 @@ MODEL = make_named(
         "eos_token_ids": make_or_null([2]),
         "default_max_tokens": 16,
         "prices_per_million_tokens": make_null_or(make_any_object()),
+        "chat_style": make_null_or(make_any_object()),
         "capabilities": make_or_null(make_any_object(token_prompts=True, adapters=[])),
     },
 )

@@ -162,7 +162,10 @@ def test_a_model_is_chosen_by_name_or_as_the_only_one(read):
         ('[models.a]\npath = "a"\nadapters."a:b" = "x"\n', "without a colon"),
         ('[models.a]\npath = "a"\nlogit_processors.x = "y"\n', "'x' must be 'module:attribute'"),
         ("[models]\na = 3\n", "must be a table"),
-        ('[models.a]\npath = "a"\ntool_format = "x"\n', "tool_format must be one of glm,"),
+        (
+            '[models.a]\npath = "a"\ntool_format = "x"\n',
+            "tool_format must be one of auto, none, apertus,",
+        ),
         ('[models.a]\npath = "a"\nthink_tags = "x"\n', "must be of type array"),
         ('[models.a]\npath = "a"\nthink_tags = ["x"]\n', "must be two strings"),
         ('[models.a]\npath = "a"\nstop_token_ids = [-1]\n', "integers of at least 0"),

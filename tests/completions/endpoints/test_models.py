@@ -32,6 +32,12 @@ def test_listed_models(api: Client) -> None:
         "eos_token_ids": [257],
         "default_max_tokens": 16,
         "prices_per_million_tokens": {"prompt": 0.5, "cached_prompt": 0.5, "completion": 2.0},
+        "chat_style": {
+            "tool_format": None,
+            "found_in": "nowhere: the chat template has no known format",
+            "think_tags": None,
+            "thinking_switch": None,
+        },
     }
 
 

@@ -1,0 +1,54 @@
+"""How models call tools and think is found in their files."""
+
+from pathlib import Path
+
+import pytest
+
+from completions.catalog.entries import ModelEntry
+from completions.catalog.model_files import ModelFiles
+from completions.chat.chat_style import ChatStyle, find_chat_style
+from completions.chat.reasoning import ThinkTags
+from completions.chat.tool_formats import TOOL_FORMATS
+
+THINK = ThinkTags("<think>", "</think>")
+
+
+def find(folder: Path, source: str | None, model_type: str | None = None, **entry) -> ChatStyle:
+    if source is not None:
+        (folder / "chat_template.jinja").write_text(source)
+    files = ModelFiles(ModelEntry("m", folder, **entry), 10, 64, (), 0, model_type=model_type)
+    return find_chat_style(files)
+
+
+@pytest.mark.parametrize("form", [n for n, each in TOOL_FORMATS.items() if each.signature])
+def test_a_format_is_found_by_its_signature(tmp_path: Path, form: str) -> None:
+    record = TOOL_FORMATS[form]
+    source = "{% raw %}" + " ".join(record.signature) + "{% endraw %}"
+    found = find(tmp_path, source, next(iter(record.model_types), None))
+    assert found.tool_format == record
+    assert found.found_in == f"the chat template, which has {' and '.join(record.signature)}"
+
+
+def test_a_format_is_found_by_the_type_of_a_model_without_a_template(tmp_path: Path) -> None:
+    found = find(tmp_path, None, "deepseek_v32")
+    assert (found.tool_format, found.think_tags) == (TOOL_FORMATS["deepseek_v32"], THINK)
+    assert found.found_in == "the model_type deepseek_v32"
+
+
+def test_a_template_without_marks_calls_no_tools(tmp_path: Path) -> None:
+    found = find(tmp_path, "{{ messages[0].content }}", "llama")
+    assert found == ChatStyle(None, None, None, "nowhere: the chat template has no known format")
+
+
+def test_thinking_and_its_switch_are_found(tmp_path: Path) -> None:
+    found = find(tmp_path, "{% if enable_thinking %}{% endif %}{{ '<think></think>' }}")
+    assert (found.think_tags, found.thinking_switch) == (THINK, "enable_thinking")
+
+
+def test_models_toml_overrules(tmp_path: Path) -> None:
+    source = "<tool_call><think></think>"
+    named = find(tmp_path, source, tool_format="glm", think_tags=("<a>", "</a>"))
+    assert (named.tool_format, named.found_in) == (TOOL_FORMATS["glm"], "models.toml")
+    assert named.think_tags == ThinkTags("<a>", "</a>")
+    off = find(tmp_path, source, tool_format="none", think_tags=())
+    assert (off.tool_format, off.think_tags) == (None, None)
