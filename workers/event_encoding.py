@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from completions.jobs.events import EncodedChoice, JobError
-from workers.engine.core.request import ChoiceDelta, TokenLogprobs
+from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import EngineError, GrammarError
 
 

@@ -10,7 +10,8 @@ from completions.jobs.events import EncodedChoice, JobError
 from completions.jobs.execute import Claim, Ending, StepEvent
 from completions.jobs.record import Kind
 from workers.attempt_spans import AttemptSpan
-from workers.engine.core.request import Audience, Request, RequestOutput
+from workers.engine.core.output import RequestOutput
+from workers.engine.core.request import Audience, Request
 from workers.event_encoding import convert_error, encode_choice, join_choices
 from workers.job_logs import describe_claim
 from workers.metrics import RequestTimes

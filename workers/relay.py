@@ -23,7 +23,8 @@ from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, PublishedOutput, StepEvent, Verdict
 from workers import attempt_spans
 from workers.build_digest import build
-from workers.engine.core.request import Request, RequestOutput
+from workers.engine.core.output import RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.exceptions import (
     EngineError,
     EngineFault,

@@ -82,7 +82,7 @@ class Forward:
     """The C forward of a model, and a cache with room for the largest of some steps."""
 
     def __init__(self, loaded: Any, steps: Sequence[Step], threads: int) -> None:
-        self._native = loaded.model.native
+        self._native = loaded.paged.native
         if self._native is None:
             raise SystemExit("the model is not computed in C")
         blocks = 1 + max(
@@ -96,7 +96,7 @@ class Forward:
             raise SystemExit(
                 "which weights a step reads depends on its experts: take another model"
             )
-        model = loaded.model.model
+        model = loaded.paged.model
         self.weights: int = count_weights(model)
         head = model.get_output_embeddings()
         self.head: int = head.in_features * head.out_features

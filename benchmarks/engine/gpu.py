@@ -28,9 +28,9 @@ from benchmarks.command_line import print_columns
 from benchmarks.engine.random_models import SHAPES, Shape, make_engine, make_model
 from benchmarks.engine.turns import ASCII_TEXT, Prompts, exactly, generate, random_prompts
 from completions.contract.sampling import SamplingParams
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.device import adapt
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CudaBackend
 from workers.engine.engine import Engine
 
 _COPY_BYTES = 2**30

@@ -10,10 +10,9 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from workers.engine.backends.device import adapt
+from workers.engine.backends.device import adapt, backend_for
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import backend_for
 from workers.engine.engine import Engine
 
 END = "<|end|>"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from completions.contract.sampling import SamplingParams
-from workers.engine.core.request import Completion, Request
+from workers.engine.core.output import Completion
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
 DEMO_MODEL = "var/models/smollm2-135m-instruct"

@@ -20,9 +20,11 @@ from django.conf import settings
 
 from completions.catalog import entries
 from completions.contract.usage import Usage
-from workers.engine.core.request import ChoiceDelta, FinishReason, Request, RequestOutput
+from workers.engine.core.output import ChoiceDelta, RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.exceptions import EngineOverloaded
 from workers.engine.stats import EngineStats
+from workers.engine.text.finish import FinishReason
 
 MAX_WAITING = 1024
 HANG = 666

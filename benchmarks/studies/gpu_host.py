@@ -24,11 +24,11 @@ from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.random_models import Shape, make_model, make_tokenizer
 from completions.contract.sampling import SamplingParams
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.graphs import DecodeGraphs
-from workers.engine.backends.cuda.runner import CudaModelRunner
+from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CudaBackend
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
@@ -85,7 +85,7 @@ def make_engine(rows: int) -> Engine:
     backend = CudaBackend(torch.device("cpu"))
     model = make_model(SHAPE, torch.bfloat16, torch.device("cpu"), backend.attention)
     engine = Engine(wrap_model(model, make_tokenizer(SHAPE.vocabulary), backend, config), config)
-    assert isinstance(engine.runner, CudaModelRunner)
+    assert isinstance(engine.runner, CudaRunner)
     engine.runner.graphs = StubGraphs(rows)
     return engine
 

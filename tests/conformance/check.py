@@ -14,8 +14,9 @@ from completions.contract.sampling import SamplingParams
 from completions.grammars import Constraint, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.corpus import Schema
-from workers.engine.core.request import FinishReason, Request
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
+from workers.engine.text.finish import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

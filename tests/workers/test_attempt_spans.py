@@ -16,8 +16,9 @@ from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.workers.engine.stats_making import engine_stats
 from workers import attempt_spans
-from workers.engine.core.request import ChoiceDelta, FinishReason, RequestOutput
+from workers.engine.core.output import ChoiceDelta, RequestOutput
 from workers.engine.exceptions import InvalidRequest
+from workers.engine.text.finish import FinishReason
 from workers.relay import Relay
 
 pytest.importorskip("opentelemetry.sdk", reason="requirements-otel.txt is not installed")

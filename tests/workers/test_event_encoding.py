@@ -13,8 +13,9 @@ from completions.jobs import events
 from completions.jobs.events import ChoiceEvent
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import NumberField
-from workers.engine.core.request import ChoiceDelta, FinishReason, TokenLogprobs
+from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
+from workers.engine.text.finish import FinishReason
 from workers.event_encoding import convert_error, encode_choice
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from workers.engine.core.request import ChoiceDelta, Request
+from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
 
 

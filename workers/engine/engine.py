@@ -15,15 +15,14 @@ import torch
 
 from completions.contract.usage import Usage
 from workers.engine.backends.base.gpu_memory import taking_turns
-from workers.engine.backends.cpu.runner import ModelRunner
+from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.device import adapt, make_current
-from workers.engine.backends.fallback.runner import GeneralRunner
 from workers.engine.backends.parallel.followers import Followers
 from workers.engine.backends.parallel.leader import LeadingRunner
-from workers.engine.backends.runners import Runner, make_runner
-from workers.engine.checkpoints.loader import LoadedModel, load_model
+from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import Completion, Request, RequestOutput
+from workers.engine.core.output import Completion, RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.deadlines import Deadlines
 from workers.engine.exceptions import (
     DeadlineExceeded,
@@ -40,10 +39,11 @@ from workers.engine.live_requests import LiveRequests
 from workers.engine.progress import Progress
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import load_processors
+from workers.engine.sampling.filters import draw_from_all
 from workers.engine.sampling.sampler import Sampler
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
-from workers.engine.scheduling.prefix_cache import PrefixCache
+from workers.engine.scheduling.prefix_cache import BlockPrefixCache
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
 from workers.engine.scheduling.step_times import measure_work
@@ -75,9 +75,8 @@ class Engine:
         self._device = loaded.device
         self.followers = followers
         self.forward = loaded.forward
-        self.runner: Runner | LeadingRunner = make_runner(loaded, config)
+        self.runner: Runner = loaded.make_runner(loaded, config, draw_from_all)
         if followers is not None:
-            assert not isinstance(self.runner, GeneralRunner)
             self.runner = LeadingRunner(self.runner, followers)
             followers.meet()
         self.pool = BlockPool(self.runner.cache.num_blocks)
@@ -178,21 +177,20 @@ class Engine:
                 loaded = loading.submit(load_model, path, config, ranks).result()
             return cls(loaded, config, clock, followers)
 
-    def _make_prefix_cache(self, config: EngineConfig) -> PrefixCache | None:
+    def _make_prefix_cache(self, config: EngineConfig) -> BlockPrefixCache | None:
         if not (config.enable_prefix_caching and self.runner.shares_blocks):
             return None
-        if isinstance(self.runner, ModelRunner) and self.runner.has_states:
-            return StatefulPrefixCache(self.pool, config.block_size, self.runner.saved_states)
-        return PrefixCache(self.pool, config.block_size)
+        if (rows := self.runner.saved_states) is not None:
+            return StatefulPrefixCache(self.pool, config.block_size, rows)
+        return BlockPrefixCache(self.pool, config.block_size)
 
     def _speculate(self, config: EngineConfig) -> Speculation | None:
         """Speculation, if drafts cannot change what is sampled."""
-        runner = self.runner
-        if isinstance(runner, ModelRunner) and runner.is_ever_exact:
+        if (drafting := self.runner.drafting) is not None:
             return Speculation(
                 self.scheduler,
-                runner.is_exact,
-                StepCosts(runner.try_forward),
+                drafting.is_exact,
+                StepCosts(drafting.try_forward),
                 config.max_num_batched_tokens,
             )
         logger.info("speculation is off: the bits of logits depend on the step's other tokens")

@@ -7,21 +7,20 @@ import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import cast
 
 import torch
 from transformers.utils import logging as transformers_logging
 
 from workers.engine.backends.base.gpu_memory import taking_turns
-from workers.engine.backends.cpu.runner import ModelRunner
-from workers.engine.backends.cuda.runner import CudaModelRunner
 from workers.engine.backends.device import make_current
-from workers.engine.backends.fallback.runner import GeneralRunner
 from workers.engine.backends.parallel.followers import Assignment
 from workers.engine.backends.parallel.group import Ranks
-from workers.engine.backends.runners import make_runner
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.core.plan import StepPlan
+from workers.engine.core.runner import PagedRunner
 from workers.engine.exceptions import EngineError
+from workers.engine.sampling.filters import draw_from_all
 
 logger = logging.getLogger(__name__)
 
@@ -85,15 +84,15 @@ def _serve(pipe: Connection) -> None:
     size, timeout = config.tensor_parallel_size, config.rank_timeout
     ranks = Ranks.join(given.rank, size, device, given.folder, timeout, meet)
     with taking_turns(device):
-        runner = make_runner(load_model(given.path, config, ranks), config)
-    assert not isinstance(runner, GeneralRunner)
+        loaded = load_model(given.path, config, ranks)
+        runner = cast(PagedRunner, loaded.make_runner(loaded, config, draw_from_all))
     meet()
     while True:
         plan = StepPlan.from_bytes(pipe.recv_bytes())
         compute(runner, plan, ranks)
 
 
-def compute(runner: ModelRunner | CudaModelRunner, plan: StepPlan, ranks: Ranks) -> None:
+def compute(runner: PagedRunner, plan: StepPlan, ranks: Ranks) -> None:
     """Compute this rank's part of a step."""
     runner.follow(plan.tainted, plan.admitted, plan.grown)
     last_tokens = None

@@ -9,8 +9,9 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.core.choice import Choice
 from workers.engine.core.logprob_record import LogprobRecord, PromptLogprobs
+from workers.engine.core.output import ConstraintEffect
 from workers.engine.core.record import Record
-from workers.engine.core.request import ConstraintEffect, Request
+from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
 from workers.engine.request_state import RequestState

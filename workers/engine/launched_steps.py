@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from workers.engine.backends.base.recorder import Recorder
-from workers.engine.backends.parallel.leader import LeadingRunner
-from workers.engine.backends.runners import Runner
 from workers.engine.core.model_input import ModelInput
+from workers.engine.core.runner import Runner
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.step import SchedulerOutput
 from workers.engine.grammar.jump_rate import JumpRate
@@ -92,7 +91,7 @@ class Launcher:
     """
 
     scheduler: Scheduler
-    runner: Runner | LeadingRunner
+    runner: Runner
     recorder: Recorder
     structured_output: StructuredOutput
     sampler: Sampler

@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from workers.engine.core.request import RequestOutput
+from workers.engine.core.output import RequestOutput
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import (
     EngineError,

@@ -1,6 +1,6 @@
 """Appends tokens to sequences: the ones that a step samples and the ones that grammars force."""
 
-from workers.engine.core.request import ConstraintEffect
+from workers.engine.core.output import ConstraintEffect
 from workers.engine.core.rows import Row, rows_of
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import InvalidLogits

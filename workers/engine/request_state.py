@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from completions.contract.usage import Usage
 from workers.engine.best_of import BestOf
-from workers.engine.core.request import ChoiceDelta, Request, RequestOutput
+from workers.engine.core.output import ChoiceDelta, RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError
 

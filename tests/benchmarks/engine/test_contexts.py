@@ -63,8 +63,8 @@ def test_packed_weights_are_counted_too(tmp_path: Path) -> None:
     if plain.config.tie_word_embeddings:
         expected += plain.get_output_embeddings().weight.numel()
     loaded = load_model(folder, EngineConfig(device="cpu", dtype="bfloat16"))
-    assert loaded.model.native is not None
-    assert contexts.count_weights(loaded.model.model) == expected
+    assert loaded.paged.native is not None
+    assert contexts.count_weights(loaded.paged.model) == expected
 
 
 @needs_kernels

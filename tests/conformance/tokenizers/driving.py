@@ -14,7 +14,8 @@ from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.tokenizers.families import Family
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import ChoiceDelta, Request
+from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
 _CONFIG = EngineConfig(

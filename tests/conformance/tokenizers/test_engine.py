@@ -13,7 +13,8 @@ import torch
 from tests.conformance.tokenizers import texts
 from tests.conformance.tokenizers.driving import LOGPROBS, Driven
 from tests.workers.engine.driving import advance
-from workers.engine.core.request import FinishReason, TokenLogprobs
+from workers.engine.core.output import TokenLogprobs
+from workers.engine.text.finish import FinishReason
 
 pytestmark = [
     pytest.mark.long,

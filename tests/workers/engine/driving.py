@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from completions.contract.sampling import SamplingParams
-from workers.engine.core.request import ChoiceDelta, Completion, Request, RequestOutput
+from workers.engine.core.output import ChoiceDelta, Completion, RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
 MakeEngine = Callable[..., Engine]

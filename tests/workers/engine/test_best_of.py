@@ -9,7 +9,8 @@ import pytest
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
-from workers.engine.core.request import ChoiceDelta, Completion, Request
+from workers.engine.core.output import ChoiceDelta, Completion
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
 PROMPTS = greedy.prompt(9), greedy.prompt(21, salt=1)

@@ -14,7 +14,7 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.cuda.test_runner import EagerGraphs, make_engine
 from workers.engine.backends.cuda import runner as model_runner
-from workers.engine.backends.cuda.runner import CudaModelRunner
+from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits
@@ -67,7 +67,7 @@ def test_the_same_is_said_as_step_by_step(
     engines = [make_engine(tiny_llama, async_scheduling=ahead) for ahead in (False, True)]
     for engine in engines:
         runner = engine.runner
-        assert isinstance(runner, CudaModelRunner)
+        assert isinstance(runner, CudaRunner)
         if graphs:
             runner.graphs = runner.capture()
     expected = said(engines[0], MIXED)

@@ -10,7 +10,7 @@ from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
 from completions.jobs.store import JobStore
 from tests.workers.engine.stats_making import engine_stats
-from workers.engine.core.request import ChoiceDelta, RequestOutput
+from workers.engine.core.output import ChoiceDelta, RequestOutput
 from workers.relay import Relay
 
 PREFIX = "r:"

@@ -6,7 +6,6 @@ import redis
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.store import JobStore
 from tests.workers.relay.bench import PREFIX, eventually
-from workers.engine.core.request import FinishReason
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineFault,
@@ -14,6 +13,7 @@ from workers.engine.exceptions import (
     EngineStopped,
     InvalidRequest,
 )
+from workers.engine.text.finish import FinishReason
 
 pytestmark = pytest.mark.integration
 

@@ -12,11 +12,12 @@ from completions.jobs.store import JobStore
 from completions.jobs.workers import list_workers, read_metrics_pages
 from tests.workers.relay.bench import PREFIX, SAMPLING, Bench, eventually
 from workers import relay
-from workers.engine.core.request import FinishReason, RequestOutput
+from workers.engine.core.output import RequestOutput
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineOverloaded,
 )
+from workers.engine.text.finish import FinishReason
 
 pytestmark = pytest.mark.integration
 

@@ -6,14 +6,22 @@ from pathlib import Path
 
 import torch
 
+from workers.engine.backends.cpu.backend import CpuBackend
 from workers.engine.backends.cuda.attention import KERNEL_BLOCK_SIZE, has_paged_kernel
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.kernel_check import why_no_split_kernel
 from workers.engine.config import EngineConfig
+from workers.engine.core.attention_backend import AttentionBackend
 
 logger = logging.getLogger(__name__)
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 """Exists if the system's kernel has an NVIDIA driver."""
+
+
+def backend_for(device: torch.device) -> AttentionBackend:
+    """Return the attention of a device."""
+    return CpuBackend() if device.type == "cpu" else CudaBackend(device)
 
 
 def adapt(config: EngineConfig) -> EngineConfig:

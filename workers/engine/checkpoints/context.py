@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from workers.engine.backends.base.budget import cache_bytes
-from workers.engine.backends.cpu.kv_cache import LayerShape
 from workers.engine.config import EngineConfig
+from workers.engine.core.layer_shape import LayerShape
 from workers.engine.exceptions import UnsupportedModel
 
 _SCALED = ("yarn", "linear", "dynamic")

@@ -7,22 +7,26 @@ does not pass runs as in transformers, one sequence at a time.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from workers.engine.backends.base.cache_probe import CacheProbe
+from workers.engine.backends.base.loaded_model import LoadedModel, MakeRunner
 from workers.engine.backends.base.lora import Adapters
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.recorder import Recorder, finding_routed_modules
 from workers.engine.backends.cpu.decoder import NativeDecoder
-from workers.engine.backends.cpu.kv_cache import CacheProbe, LayerShape, pack_keys
+from workers.engine.backends.cpu.kv_cache import pack_keys
 from workers.engine.backends.cpu.library import why_no_kernels
 from workers.engine.backends.cpu.packed_linear import pack_linears
 from workers.engine.backends.cuda.fusion import Fusion
-from workers.engine.backends.fallback.model import TRIED_TOKENS, GeneralModel, use_own_attention
+from workers.engine.backends.device import backend_for
+from workers.engine.backends.fallback.model import TRIED_TOKENS, FallbackModel, use_own_attention
+from workers.engine.backends.fallback.runner import FallbackRunner
 from workers.engine.backends.parallel.group import Ranks
 from workers.engine.backends.recurrent.mixers import Mixers
 from workers.engine.checkpoints.context import count_positions, resolve_context
@@ -33,58 +37,19 @@ from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.checkpoints.reading.model_folder import read_tokenizer
 from workers.engine.checkpoints.rotary import keep_frequencies
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import AttentionBackend, CpuBackend, backend_for
+from workers.engine.core.attention_backend import AttentionBackend
+from workers.engine.core.layer_shape import LayerShape
+from workers.engine.core.runner import Draw, Runner
 from workers.engine.exceptions import UnsupportedModel
 from workers.engine.text.detokenizer import Vocabulary
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model ready to run, with what the engine needs to know about it."""
-
-    model: PagedModel | GeneralModel
-    vocabulary: Vocabulary
-    vocab_size: int
-    eos_token_ids: frozenset[int]
-    max_model_len: int
-    max_positions: int
-    """For how many positions the forward pass has tables: fewer than ``max_model_len`` if the cache
-    has no room for such a sequence."""
-    layer_shapes: dict[nn.Module, LayerShape]
-    """What each attention layer stores in the paged cache; empty for the general way."""
-    dtype: torch.dtype
-    device: torch.device
-    backend: AttentionBackend
-    adapters: Adapters
-    recorder: Recorder
-    ranks: Ranks | None = None
-    """The processes that each have a part of the model; None if this one has all of it."""
-
-    def agreed(self, number: int) -> int:
-        """The smallest of the numbers that the ranks give: blocks that each has memory for, or 0
-        for what one of them cannot do."""
-        return number if self.ranks is None else self.ranks.smallest(number)
-
-    def block_bytes(self, block_size: int) -> int:
-        """The size of a block of ``block_size`` tokens in all layers."""
-        return block_size * sum(
-            shape.token_bytes(self.dtype) for shape in self.layer_shapes.values()
-        )
-
-    @property
-    def forward(self) -> str:
-        """What computes the model: ``c``, ``torch``, ``cuda`` or ``general``."""
-        if isinstance(self.model, GeneralModel):
-            return "general"
-        if not isinstance(self.backend, CpuBackend):
-            return "cuda"
-        return "torch" if self.model.native is None else "c"
-
-
 class _Forward(NamedTuple):
-    model: PagedModel | GeneralModel
+    make_runner: MakeRunner
+    name: str
+    paged: PagedModel | None
     vocab_size: int
     adapters: Adapters
     routed: list[nn.Module]
@@ -159,7 +124,9 @@ def wrap_model(
         model = read_again().to(device).eval() if packed and read_again is not None else model
         forward = _general(model, max_model_len, config)
     return LoadedModel(
-        model=forward.model,
+        make_runner=forward.make_runner,
+        forward=forward.name,
+        paged=forward.paged,
         vocabulary=Vocabulary(tokenizer.backend_tokenizer, max(forward.vocab_size, len(tokenizer))),
         vocab_size=forward.vocab_size,
         eos_token_ids=eos_token_ids,
@@ -173,7 +140,7 @@ def wrap_model(
         recorder=Recorder(
             model.get_output_embeddings(),
             forward.routed,
-            isinstance(forward.model, PagedModel) and forward.model.selects_rows,
+            forward.paged is not None and forward.paged.selects_rows,
         ),
         ranks=ranks,
     )
@@ -205,7 +172,7 @@ def _paged(
     paged.fusion = _fusion(model, backend, config, ranks)
     shapes = probed.shapes
     _compare(own, paged, shapes, backend, ranks)
-    c_may_run = isinstance(backend, CpuBackend) and config.tensor_parallel_size == 1
+    c_may_run = backend.has_native_forward and config.tensor_parallel_size == 1
     if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
         positions = count_positions(max_len, shapes.values(), model.dtype, config)
         paged.native = _native(paged, own, proof, probed, positions, config)
@@ -217,7 +184,9 @@ def _paged(
             f"{type(model).__name__}, or not with blocks of {config.block_size} tokens (it takes "
             'multiples of 16): set dtype = "bfloat16"'
         )
-    return _Forward(paged, own.vocab_size, adapters, routed, shapes, max_len)
+    name = backend.name if paged.native is None else "c"
+    make_runner = partial(backend.make_runner, paged)
+    return _Forward(make_runner, name, paged, own.vocab_size, adapters, routed, shapes, max_len)
 
 
 def _mixers(
@@ -314,11 +283,15 @@ def _general(model: Any, max_len: int, config: EngineConfig) -> _Forward:
     """The model as ``generate`` runs it. Raises UnsupportedModel."""
     use_own_attention(model)
     adapters = Adapters.load(model, config.adapters)
-    general = GeneralModel(model, adapters, max_len)
+    general = FallbackModel(model, adapters, max_len)
     with adapters.checking(TRIED_TOKENS), finding_routed_modules(model) as routed:
         vocab_size = general.try_out()
     general.measure()
-    return _Forward(general, vocab_size, adapters, routed, {}, max_len)
+
+    def make_runner(loaded: LoadedModel, config: EngineConfig, _draw: Draw) -> Runner:
+        return FallbackRunner(general, loaded, config)
+
+    return _Forward(make_runner, "general", None, vocab_size, adapters, routed, {}, max_len)
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:

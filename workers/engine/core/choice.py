@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol, Self
 
-from workers.engine.core.request import ChoiceDelta, ConstraintEffect, FinishReason
+from workers.engine.core.output import ChoiceDelta, ConstraintEffect
 from workers.engine.text.detokenizer import Detokenizer
-from workers.engine.text.stop_checker import Finish, StopChecker
+from workers.engine.text.finish import Finish, FinishReason
+from workers.engine.text.stop_checker import StopChecker
 
 
 class GrammarState(Protocol):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from completions.contract.job_request import LogprobParams
-from workers.engine.core.request import ChoiceDelta, TokenLogprobs
+from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 
 
 class PromptLogprobs:

@@ -1,16 +1,22 @@
 """The flat batch of a step: what the forward computes, and which sequences its logits belong to."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workers.engine.backends.base.lora import AdapterRows
-from workers.engine.backends.recurrent.batch import StateBatch
-from workers.engine.core.attention_backend import Metadata
 from workers.engine.core.plan import BatchPlan
 from workers.engine.core.sequence import Piece, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRows:
+    """The rows [n] of a flat batch that one adapter is added to."""
+
+    adapter: str
+    rows: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +33,15 @@ class ModelInput:
 
     input_ids: Tensor
     position_ids: Tensor
-    metadata: Metadata | None
+    metadata: Any
+    """Where tokens are stored and what they attend to, as the backend lays it out for itself."""
     logits_rows: Tensor
     layout: list[Piece]
     sampled: list[Sequence]
     scored: list[Piece]
     adapter_rows: list[AdapterRows]
-    states: StateBatch | None = None
+    states: Any = None
+    """The same for modules that keep states, or None."""
     apart: "ModelInput | None" = None
     plan: BatchPlan | None = None
     """What the tensors were made of, without the sequences."""

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
+NULL_BLOCK = 0
+"""Never allocated. It pads block tables, so its contents stay zero."""
+
 
 class Placed(Protocol):
     """Something with a slot, and the blocks that its slot's row in the block tables holds."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.engine.core.request import ChoiceDelta
+from workers.engine.core.output import ChoiceDelta
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from workers.engine.core.draft import NO_DRAFT, Draft
 from workers.engine.core.logprob_record import LogprobRecord
 from workers.engine.core.record import Record
 from workers.engine.core.request import Audience
-from workers.engine.text.stop_checker import Finish
+from workers.engine.text.finish import Finish
 
 UNPLACED = -1
 

@@ -1,10 +1,17 @@
 """What a step computes. No torch."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from workers.engine.core.sequence import Sequence
-from workers.engine.scheduling.chunk_sizes import StepRoom
-from workers.engine.scheduling.saved_states import StateSave
+
+
+class StateSave(NamedTuple):
+    """The state of a sequence after ``num_tokens``, to be copied to ``row``."""
+
+    sequence: Sequence
+    num_tokens: int
+    row: int
 
 
 @dataclass(slots=True)
@@ -23,12 +30,8 @@ class SchedulerOutput:
     saves: list[StateSave] = field(default_factory=list)
     """States to save while the step computes them."""
 
-    def place(self, sequence: Sequence, room: StepRoom) -> bool:
-        """Compute as many of a sequence's tokens as the step has room for. Return whether it has
-        room for any."""
-        if not (size := room.take(sequence)):
-            return False
+    def add(self, sequence: Sequence, size: int) -> None:
+        """Compute the next ``size`` tokens of a sequence."""
         self.chunks.append((sequence, size))
         begun = min(sequence.prompt_len, sequence.num_computed + size)
         sequence.num_begun = max(sequence.num_begun, begun)
-        return True

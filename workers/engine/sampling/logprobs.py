@@ -11,7 +11,7 @@ from torch import Tensor
 
 from completions.contract.job_request import LogprobParams
 from workers.engine.backends.base.transfers import to_device, wait_for
-from workers.engine.core.request import TokenLogprobs
+from workers.engine.core.output import TokenLogprobs
 from workers.engine.core.rows import Row
 from workers.engine.core.sequence import Piece
 from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks

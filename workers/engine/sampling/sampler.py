@@ -12,7 +12,7 @@ from torch import Tensor
 from workers.engine.backends.base.transfers import floats_to_device, to_device
 from workers.engine.backends.cpu import logits as native_logits
 from workers.engine.core.draft import NO_DRAFT
-from workers.engine.core.request import TokenLogprobs
+from workers.engine.core.output import TokenLogprobs
 from workers.engine.core.rows import Row, rows_of
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError

@@ -3,8 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-NULL_BLOCK = 0
-"""Never allocated. It pads block tables, so its contents stay zero."""
+from workers.engine.core.plan import NULL_BLOCK
 
 
 class BlockPool:

@@ -4,8 +4,8 @@ Sequences with a common prefix often arrive together: choices of one prompt, or 
 system prompt. The first one computes it, and the others wait until its blocks are cached.
 """
 
+from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.sequence import Sequence
-from workers.engine.scheduling.prefix_cache import PrefixCache
 
 
 class PendingPrefixes:

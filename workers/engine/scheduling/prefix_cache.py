@@ -8,6 +8,7 @@ import hashlib
 from array import array
 
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import StateSave
 from workers.engine.scheduling.block_pool import BlockPool
 
 
@@ -27,7 +28,7 @@ def chain_salt(
     return hashlib.sha256(salt.encode()).digest()
 
 
-class PrefixCache:
+class BlockPrefixCache:
     """Maps chain hashes to full blocks, all of which the pool holds or keeps."""
 
     def __init__(self, pool: BlockPool, block_size: int) -> None:
@@ -69,6 +70,10 @@ class PrefixCache:
 
     def begin(self, sequence: Sequence, num_matched: int) -> None:
         """Note that a sequence starts with ``num_matched`` of these blocks."""
+
+    def plan(self, chunks: list[tuple[Sequence, int]]) -> list[StateSave]:
+        """Return the states to save while a step computes these chunks: blocks are enough."""
+        return []
 
     def num_shareable(self, owner: Sequence, num_tokens: int) -> int:
         """Return how many of the first ``num_tokens`` tokens, which ``owner`` is computing,

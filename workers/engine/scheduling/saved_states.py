@@ -8,21 +8,13 @@ generates. The number of saved states is bounded; a new one replaces the least r
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from workers.engine.core.sequence import PendingState, Sequence
+from workers.engine.core.step import StateSave
 from workers.engine.scheduling.block_pool import BlockPool
-from workers.engine.scheduling.prefix_cache import PrefixCache
+from workers.engine.scheduling.prefix_cache import BlockPrefixCache
 
 INTERVAL = 32
-
-
-class StateSave(NamedTuple):
-    """The state of a sequence after ``num_tokens``, to be copied to ``row``."""
-
-    sequence: Sequence
-    num_tokens: int
-    row: int
 
 
 class SavedStates:
@@ -64,7 +56,7 @@ class SavedStates:
             self._free.append(row)
 
 
-class StatefulPrefixCache(PrefixCache):
+class StatefulPrefixCache(BlockPrefixCache):
     """A prefix cache for a model with states: a match ends where a state is saved."""
 
     def __init__(self, pool: BlockPool, block_size: int, rows: Iterable[int]) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Collection
 from itertools import count
 
 from workers.engine.core.draft import NO_DRAFT, Draft
+from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.sequence import UNPLACED, Sequence
 from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes, StepRoom
 from workers.engine.scheduling.pending_prefixes import PendingPrefixes
-from workers.engine.scheduling.prefix_cache import PrefixCache
-from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.sequence_blocks import SequenceBlocks
 from workers.engine.scheduling.turns import find_victims, is_before, is_overdue, take_turns
 from workers.engine.scheduling.waiting_queue import WaitingQueue
@@ -110,11 +109,11 @@ class Scheduler:
         for sequence in unfinished:
             if not crowded and not is_overdue(sequence):
                 self._admit(output, room, before=sequence)
-            if output.place(sequence, room):
+            if _place(output, sequence, room):
                 sequence.passed_over = 0
         if not crowded:
             self._admit(output, room)
-        if isinstance(self._cache, StatefulPrefixCache):
+        if self._cache is not None:
             output.saves = self._cache.plan(chunks)
         return output
 
@@ -340,7 +339,7 @@ class Scheduler:
     def _begin(self, sequence: Sequence, output: SchedulerOutput, room: StepRoom) -> None:
         output.admitted.append(sequence)
         output.tainted += self._pool.take_tainted(sequence.block_ids)
-        output.place(sequence, room)
+        _place(output, sequence, room)
 
     def _next(self, before: Sequence | None) -> Sequence | None:
         """Start the sequence whose turn it is, if there is room and no running sequence computes a
@@ -390,6 +389,14 @@ class Scheduler:
         """Put back the sequences that wait for a sequence's blocks."""
         for sequence in reversed(self._pending.end(owner)):
             self._queue.put_back(sequence)
+
+
+def _place(output: SchedulerOutput, sequence: Sequence, room: StepRoom) -> bool:
+    """Compute as many of a sequence's tokens as the step has room for. Return whether it has room
+    for any."""
+    if size := room.take(sequence):
+        output.add(sequence, size)
+    return size > 0
 
 
 def _seniority(sequence: Sequence) -> tuple[float, int]:

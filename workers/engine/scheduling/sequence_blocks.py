@@ -1,8 +1,8 @@
 """The blocks that sequences hold, get and share. No torch."""
 
+from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.block_pool import BlockPool
-from workers.engine.scheduling.prefix_cache import PrefixCache
 
 
 class SequenceBlocks:

@@ -3,23 +3,11 @@
 The decision is a pure function of the choice's tokens.
 """
 
-from typing import NamedTuple
-
 from completions.contract.sampling import SamplingParams
 from completions.contract.stop_regex.automaton import RegexSearch, compile_all
-from workers.engine.core.request import FinishReason
 from workers.engine.text.content_stops import ContentSplitter, ContentStops
+from workers.engine.text.finish import Finish, FinishReason
 from workers.engine.text.stop_text import StopText, StringSearch, compile_string
-
-
-class Finish(NamedTuple):
-    """Why a choice ended."""
-
-    reason: FinishReason
-    matched_stop: int | str | None = None
-    """The stop string, pattern or token id; None for a length limit or a complete grammar."""
-    matched_text: str | None = None
-    """What the pattern matched."""
 
 
 class StopChecker:

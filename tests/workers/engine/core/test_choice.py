@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from workers.engine.core.choice import Choice
-from workers.engine.core.request import ChoiceDelta, FinishReason
+from workers.engine.core.output import ChoiceDelta
 from workers.engine.exceptions import GrammarError
 from workers.engine.text.detokenizer import Vocabulary
-from workers.engine.text.stop_checker import Finish, StopChecker
+from workers.engine.text.finish import Finish, FinishReason
+from workers.engine.text.stop_checker import StopChecker
 
 TOKENIZER = tiny_models.byte_level_tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER, TOKENIZER.get_vocab_size())

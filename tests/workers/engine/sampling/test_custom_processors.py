@@ -14,7 +14,8 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, TOOL
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import Completion, Request
+from workers.engine.core.output import Completion
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidLogits, InvalidRequest, ProcessorError
 from workers.engine.sampling.custom_processors import ChoiceContext, load_processors

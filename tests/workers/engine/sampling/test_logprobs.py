@@ -18,17 +18,12 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
-from workers.engine.core.request import (
-    ChoiceDelta,
-    Completion,
-    FinishReason,
-    Request,
-    RequestOutput,
-    TokenLogprobs,
-)
+from workers.engine.core.output import ChoiceDelta, Completion, RequestOutput, TokenLogprobs
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.sampling.logprobs import Scorer, likeliest
+from workers.engine.text.finish import FinishReason
 
 MakeEngine = Callable[..., Engine]
 

@@ -12,7 +12,7 @@ from workers.engine.core.sequence import Sequence
 from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
-from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
+from workers.engine.scheduling.prefix_cache import BlockPrefixCache, chain_salt
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
 from workers.engine.scheduling.step_times import StepWork, measure_work
@@ -64,7 +64,7 @@ class Bench:
     cost: Callable[[StepWork], float] = lambda work: 0.0
     """The seconds of a step."""
     pool: BlockPool = field(init=False)
-    cache: PrefixCache | None = field(init=False)
+    cache: BlockPrefixCache | None = field(init=False)
     scheduler: Scheduler = field(init=False)
     seconds: float = 0.0
     """What the last step took."""
@@ -73,7 +73,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.pool = BlockPool(self.num_blocks + 1)
-        self.cache = PrefixCache(self.pool, BLOCK_SIZE) if self.caching else None
+        self.cache = BlockPrefixCache(self.pool, BLOCK_SIZE) if self.caching else None
         if self.saved_states:
             rows = range(self.slots, self.slots + self.saved_states)
             self.cache = StatefulPrefixCache(self.pool, BLOCK_SIZE, rows)

@@ -3,7 +3,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from workers.engine.scheduling.block_pool import NULL_BLOCK, BlockPool
+from workers.engine.core.plan import NULL_BLOCK
+from workers.engine.scheduling.block_pool import BlockPool
 
 SIZE = 12
 

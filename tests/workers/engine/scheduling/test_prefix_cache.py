@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from completions.contract.sampling import SamplingParams
 from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.block_pool import BlockPool
-from workers.engine.scheduling.prefix_cache import PrefixCache, chain_salt
+from workers.engine.scheduling.prefix_cache import BlockPrefixCache, chain_salt
 
 SIZE = 4
 
@@ -24,7 +24,9 @@ def sequence(tokens: list[int], salt: bytes = b"") -> Sequence:
     )
 
 
-def computed(pool: BlockPool, cache: PrefixCache, tokens: list[int], salt: bytes = b"") -> Sequence:
+def computed(
+    pool: BlockPool, cache: BlockPrefixCache, tokens: list[int], salt: bytes = b""
+) -> Sequence:
     """A sequence with all its tokens in blocks of its own, and stored."""
     seq = sequence(tokens, salt)
     blocks = pool.allocate(-(-len(tokens) // SIZE))
@@ -34,9 +36,9 @@ def computed(pool: BlockPool, cache: PrefixCache, tokens: list[int], salt: bytes
     return seq
 
 
-def make(num_blocks: int = 10) -> tuple[BlockPool, PrefixCache]:
+def make(num_blocks: int = 10) -> tuple[BlockPool, BlockPrefixCache]:
     pool = BlockPool(num_blocks + 1)
-    return pool, PrefixCache(pool, SIZE)
+    return pool, BlockPrefixCache(pool, SIZE)
 
 
 @given(

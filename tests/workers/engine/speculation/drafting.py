@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from workers.engine.core.draft import OWN, Guess
-from workers.engine.core.request import ChoiceDelta
+from workers.engine.core.output import ChoiceDelta
 from workers.engine.engine import Engine
 from workers.engine.speculation.drafter import Drafter, Walk
 from workers.engine.speculation.places import Place

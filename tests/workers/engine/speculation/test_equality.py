@@ -21,7 +21,8 @@ from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.library import load_library
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import ChoiceDelta, Completion, Request
+from workers.engine.core.output import ChoiceDelta, Completion
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
 BLOCK = 16

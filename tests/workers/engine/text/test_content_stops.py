@@ -13,8 +13,8 @@ from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
 from completions.contract.sampling import SamplingParams
-from workers.engine.core.request import FinishReason
-from workers.engine.text.stop_checker import Finish, StopChecker
+from workers.engine.text.finish import Finish, FinishReason
+from workers.engine.text.stop_checker import StopChecker
 
 MARKS = ThinkTags("<think>", "</think>")
 ARGUMENTS = {"q": 'a </tool_call> \n "b" } {', "n": [1, {}]}

@@ -4,8 +4,8 @@ import pytest
 
 from completions.contract.sampling import SamplingParams
 from completions.contract.stop_regex.syntax import RegexError
-from workers.engine.core.request import FinishReason
-from workers.engine.text.stop_checker import Finish, StopChecker
+from workers.engine.text.finish import Finish, FinishReason
+from workers.engine.text.stop_checker import StopChecker
 
 EOS = frozenset({2, 3})
 

@@ -15,7 +15,8 @@ from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import tokens
 from tests.workers.engine.tiny_models import BLOCK_BYTES, LLAMA, save_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import Completion, Request
+from workers.engine.core.output import Completion
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import EngineOverloaded, InvalidLogits, InvalidRequest
 

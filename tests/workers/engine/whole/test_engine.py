@@ -18,11 +18,13 @@ from tests.workers.engine.driving import (
     run,
     steps,
 )
-from workers.engine.core.request import ChoiceDelta, FinishReason, Request
+from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import (
     GrammarError,
 )
+from workers.engine.text.finish import FinishReason
 
 
 class TestGreedy:

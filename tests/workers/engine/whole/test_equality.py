@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import tokens
-from workers.engine.checkpoints.loader import LoadedModel, load_model
+from workers.engine.backends.base.loaded_model import LoadedModel
+from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine

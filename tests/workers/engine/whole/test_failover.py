@@ -8,11 +8,13 @@ from tokenizers import Tokenizer
 
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine.driving import GLM_EXAMPLE, advance, choice, request, run, steps
-from workers.engine.core.request import ChoiceDelta, FinishReason, Request
+from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import (
     GrammarError,
 )
+from workers.engine.text.finish import FinishReason
 
 
 class TestFailover:

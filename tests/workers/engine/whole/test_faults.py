@@ -20,10 +20,8 @@ from tests.workers.engine.driving import (
     run,
     steps,
 )
-from workers.engine.core.request import (
-    Request,
-    RequestOutput,
-)
+from workers.engine.core.output import RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineFault,

@@ -20,9 +20,11 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from workers.engine.backends.cpu import runner
-from workers.engine.core.request import ChoiceDelta, Completion, FinishReason, Request
+from workers.engine.core.output import ChoiceDelta, Completion
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import GrammarError
+from workers.engine.text.finish import FinishReason
 
 MakeEngine = Callable[..., Engine]
 

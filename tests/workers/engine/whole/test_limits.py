@@ -11,9 +11,11 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
-from workers.engine.core.request import FinishReason, Request, RequestOutput
+from workers.engine.core.output import RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import ContextLengthExceeded, RequestFault
+from workers.engine.text.finish import FinishReason
 
 MakeEngine = Callable[..., Engine]
 

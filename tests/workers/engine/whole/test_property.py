@@ -22,10 +22,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
-from workers.engine.checkpoints.loader import LoadedModel, load_model, wrap_model
+from workers.engine.backends.base.loaded_model import LoadedModel
+from workers.engine.backends.cuda.backend import CudaBackend
+from workers.engine.checkpoints.loader import load_model, wrap_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CudaBackend
-from workers.engine.core.request import ChoiceDelta, Completion, Request, RequestOutput
+from workers.engine.core.output import ChoiceDelta, Completion, RequestOutput
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLogits
 from workers.engine.grammar.structured_output import GrammarMatcher

@@ -1,9 +1,14 @@
-"""How much memory this process may still take on its host."""
+"""Memory of the host: how much this process may still take, and zeros that take it lazily."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 
 class _Version(NamedTuple):
@@ -78,3 +83,9 @@ def _cached(group: Path, version: _Version) -> int:
         return 0
     stat = dict(line.split() for line in lines)
     return sum(int(stat.get(name, 0)) for name in version.cached)
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros whose memory the system provides page by page, as they are first written."""
+    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(shape)

@@ -22,9 +22,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from workers.engine.backends.base.linear import LinearLayer
 from workers.engine.backends.base.transfers import to_device
-from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.packed_linear import PackedLinear
+from workers.engine.core.model_input import AdapterRows
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import UnsupportedAdapter
 
@@ -59,14 +59,6 @@ class LowRank(NamedTuple):
     """A [rank, in_features]."""
     up: Tensor
     """scaling * B [out_features, rank]."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterRows:
-    """The rows [n] of a flat batch that one adapter is added to."""
-
-    adapter: str
-    rows: Tensor
 
 
 class _Target:
@@ -185,14 +177,14 @@ class Adapters:
             self._targets[module].deltas[name] = delta
 
 
-def _find_linear(model: Any, path: str) -> nn.Linear | PackedLinear | TiledLinear:
+def _find_linear(model: Any, path: str) -> nn.Linear | LinearLayer:
     try:
         module = model.get_submodule(path)
     except AttributeError as error:
         raise UnsupportedAdapter(f"the model has no layer {path}") from error
     if module is model.get_output_embeddings():  # it sees the sampled rows only
         raise UnsupportedAdapter(f"{path} is the output layer, which is not adapted")
-    if not isinstance(module, (nn.Linear, PackedLinear, TiledLinear)):
+    if not isinstance(module, (nn.Linear, LinearLayer)):
         raise UnsupportedAdapter(f"{path} is a {type(module).__name__}, not a linear layer")
     return module
 

@@ -1,17 +1,49 @@
 """A model over the paged cache."""
 
 import inspect
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.attention import AttentionMetadata, attending
-from workers.engine.backends.cpu.decoder import NativeDecoder
-from workers.engine.backends.cuda.fusion import Fusion
-from workers.engine.backends.recurrent.batch import StateBatch
-from workers.engine.backends.recurrent.mixers import Mixers
-from workers.engine.core.attention_backend import Metadata
+from workers.engine.backends.base.attention import attending
+
+
+class NativeForward(Protocol):
+    """A forward pass that does not run the model's modules."""
+
+    @property
+    def has_experts(self) -> bool: ...
+
+    def takes(self, metadata: Any) -> bool:
+        """Whether it computes a batch."""
+
+    def __call__(
+        self, ids: Tensor, positions: Tensor, metadata: Any, logits_rows: Tensor
+    ) -> Tensor:
+        """Return the logits [len(logits_rows), vocabulary], valid until the next call."""
+
+
+class StatefulModules(Protocol):
+    """The modules that keep states beside the pages."""
+
+    continues: bool
+    """Whether they can continue a sequence with several tokens at once."""
+
+    @property
+    def shapes(self) -> Mapping[nn.Module, Mapping[Any, Any]]:
+        """The shapes of their states."""
+
+    def active(self, batch: Any) -> AbstractContextManager[None]:
+        """Compute the states of ``batch`` in the forward inside the context."""
+
+
+class FusedOperations(AbstractContextManager[Any], Protocol):
+    """Kernels that stand for several operations of the modules, inside the context."""
+
+    def remove(self) -> None:
+        """Take them out of the model again."""
 
 
 class PagedModel:
@@ -24,9 +56,9 @@ class PagedModel:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.native: NativeDecoder | None = None
-        self.mixers: Mixers | None = None
-        self.fusion: Fusion | None = None
+        self.native: NativeForward | None = None
+        self.mixers: StatefulModules | None = None
+        self.fusion: FusedOperations | None = None
         # Most models can leave rows out of their output layer, the largest product of a step.
         self.selects_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -34,16 +66,14 @@ class PagedModel:
         self,
         input_ids: Tensor,
         position_ids: Tensor,
-        metadata: Metadata,
+        metadata: Any,
         logits_rows: Tensor,
-        states: StateBatch | None = None,
+        states: Any = None,
     ) -> Tensor:
         """One forward over a flat batch [tokens]; logits [len(logits_rows), vocabulary], valid
         until the next. A model with ``mixers`` needs its ``states``."""
-        if self.native is not None:
-            assert isinstance(metadata, AttentionMetadata)
-            if self.native.takes(metadata):
-                return self.native(input_ids, position_ids, metadata, logits_rows)
+        if self.native is not None and self.native.takes(metadata):
+            return self.native(input_ids, position_ids, metadata, logits_rows)
         with nullcontext() if self.mixers is None else self.mixers.active(states):
             return self.through_modules(input_ids, position_ids, metadata, logits_rows)
 
@@ -51,7 +81,7 @@ class PagedModel:
         self,
         input_ids: Tensor,
         position_ids: Tensor,
-        metadata: Metadata,
+        metadata: Any,
         logits_rows: Tensor,
         **options: Any,
     ) -> Tensor:

@@ -7,43 +7,18 @@ no argument of the layer states it.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+from workers.engine.core.layer_shape import EVERYTHING, Visible
+
 MaskFunction = Callable[[int, int, Any, Any], Any]
 """Takes batch, head, and the positions of a query and a key; returns whether the query sees it."""
 
 _LONGEST = 2**17
-
-
-@dataclass(frozen=True, slots=True)
-class Visible:
-    """A token sees itself and the ``window`` - 1 nearest earlier tokens, or all earlier ones. With
-    a ``chunk``, positions are cut into chunks of that size, and a token sees only its own chunk."""
-
-    window: int | None = None
-    chunk: int | None = None
-
-    def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Whether the key at one position is hidden from the query at another."""
-        hidden = keys > queries
-        if self.window is not None:
-            hidden |= keys <= queries - self.window
-        if self.chunk is not None:
-            hidden |= keys // self.chunk < queries // self.chunk
-        return hidden
-
-    def sees_all(self, length: int) -> bool:
-        """Whether nothing earlier is hidden within the first ``length`` tokens."""
-        sizes = (self.window, self.chunk)
-        return all(size is None or size >= length for size in sizes)
-
-
-EVERYTHING = Visible()
 
 
 class _Tag(Tensor):

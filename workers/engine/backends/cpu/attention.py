@@ -5,9 +5,6 @@ that its mask interface does not know, which suits a flat batch: the tokens of a
 many sequences, and the metadata determines which token attends to which.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,16 +13,17 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from workers.engine.backends.base.visibility import Visible, visible_of
-from workers.engine.backends.cpu.kv_cache import AttentionRule, CacheProbe, KVCache, LayerCache
-from workers.engine.exceptions import UnsupportedModel
+from workers.engine.backends.base.attention import (
+    current_metadata,
+    softmax_with_sinks,
+    take_up,
+    visibility_bias,
+)
+from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
+from workers.engine.backends.cpu.kv_cache import KVCache, LayerCache
+from workers.engine.core.layer_shape import Visible
 
 ATTENTION = "quire_paged"
-
-_HARMLESS = frozenset(
-    {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "logits_to_keep"}
-)
-"""Arguments of a model's attention layer that this function may ignore."""
 
 
 @dataclass(slots=True)
@@ -101,25 +99,6 @@ class AttentionMetadata:
     through_modules: bool = False
 
 
-_current: ContextVar[Any] = ContextVar("metadata of the forward that runs")
-"""Not an argument: some models do not pass theirs on to their attention layers."""
-
-
-@contextmanager
-def attending(metadata: Any) -> Iterator[None]:
-    """Make the metadata available to attention layers for the forward inside the context."""
-    token = _current.set(metadata)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def current_metadata() -> Any:
-    """The metadata of the current forward: :class:`AttentionMetadata` or its GPU counterpart."""
-    return _current.get()
-
-
 def paged_attention(
     module: nn.Module,
     query: Tensor,
@@ -135,10 +114,8 @@ def paged_attention(
     """
     metadata: AttentionMetadata = current_metadata()
     rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
-    if isinstance(metadata.cache, CacheProbe):
-        layer = None
-    else:
-        layer = metadata.cache.layers[module]
+    layer = metadata.cache.layers.get(module)  # none while the model is probed
+    if layer is not None:
         layer.write(metadata.slots, key, value)
     output = query.new_empty(query.shape[0], query.shape[1], value.shape[2])
     for group in metadata.groups:
@@ -156,34 +133,6 @@ def paged_attention(
 
 
 AttentionInterface.register(ATTENTION, paged_attention)
-
-
-def take_up(
-    module: nn.Module,
-    tensors: tuple[Tensor, Tensor, Tensor],
-    attention_mask: Tensor | None,
-    options: dict[str, Any],
-) -> tuple[AttentionRule, Tensor, Tensor, Tensor]:
-    """Return an attention function's inputs beside its metadata: the attention rule, and query, key
-    and value, each [tokens, its heads, dim]. A probe of the model records the rule, and refuses
-    what paged attention cannot do."""
-    query, key, value = (x.squeeze(0).transpose(0, 1) for x in tensors)
-    metadata = current_metadata()
-    if isinstance(metadata.cache, CacheProbe):
-        visible = None if attention_mask is None else _known(module, attention_mask)
-        rule = AttentionRule.pop(options, query.shape[-1], visible)
-        refuse_unknown(module, options)
-        metadata.cache.note(module, key, value, rule)
-    else:
-        visible = metadata.cache.layers[module].shape.visible
-        rule = AttentionRule.pop(options, query.shape[-1], visible)
-    return rule, query, key, value
-
-
-def _known(module: nn.Module, attention_mask: Tensor) -> Visible:
-    if (visible := visible_of(attention_mask)) is None:
-        raise UnsupportedModel(f"{type(module).__name__} builds an attention mask of its own")
-    return visible
 
 
 def _decode(
@@ -261,31 +210,3 @@ def _prefill_plainly(
 
 def _cap(scores: Tensor, softcap: float) -> Tensor:
     return torch.tanh(scores / softcap) * softcap
-
-
-def softmax_with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
-    """Weights [..., tokens] that sum to less than one: each row has a further score, its sink
-    [..., 1], whose weight is dropped."""
-    sinks = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
-    return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
-
-
-def visibility_bias(positions: Tensor, length: int, visible: Visible, dtype: torch.dtype) -> Tensor:
-    """The mask of a token at each of ``positions`` [...] over ``length`` places: 0 where it
-    attends and -inf elsewhere, [..., length]."""
-    places = torch.arange(length, device=positions.device)
-    hidden = visible.hides(positions[..., None], places)
-    bias = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
-    return bias.masked_fill_(hidden, -torch.inf)
-
-
-def refuse_unknown(module: nn.Module, options: dict[str, Any]) -> None:
-    """Refuse, while the model is loaded, any argument that this function would silently ignore."""
-    name = type(module).__name__
-    if not getattr(module, "is_causal", True) or options.pop("is_causal", True) is False:
-        raise UnsupportedModel(f"{name} does not attend causally")
-    if options.pop("dropout", 0.0):
-        raise UnsupportedModel(f"{name} applies dropout at inference")
-    for option, setting in options.items():
-        if option not in _HARMLESS and setting is not None and setting is not False:
-            raise UnsupportedModel(f"{name} needs {option}, which paged attention lacks")

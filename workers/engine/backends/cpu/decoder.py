@@ -8,9 +8,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.cpu.attention import AttentionMetadata
 from workers.engine.backends.cpu.heads import LatentParts
-from workers.engine.backends.cpu.kv_cache import CacheProbe, KVCache
+from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.library import load_library
 from workers.engine.backends.cpu.linear import LinearStruct, PreparedRows, PreparedStruct
 from workers.engine.backends.cpu.mlps import Columns, ExpertsParts, MlpParts

@@ -1,95 +1,21 @@
 """The paged K and V tensors of every attention layer."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from workers.engine.backends.base.visibility import EVERYTHING, Visible
-from workers.engine.exceptions import UnsupportedModel
+from workers.engine.backends.base.host_memory import lazy_zeros
+from workers.engine.core.layer_shape import LayerShape
 
 KEYS_TOGETHER = 16
 """So many successive tokens of a block have their packed keys side by side."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """Heads and sizes of one attention layer's keys and values, and its attention rule."""
-
-    num_kv_heads: int
-    key_dim: int
-    value_dim: int
-    visible: Visible = EVERYTHING
-    has_sinks: bool = False
-    """Each head's weights include one for a sink, which is not a token."""
-    is_capped: bool = False
-    """Scores are capped before they become weights."""
-    packs_keys: bool = False
-    """Keys are stored as the C forward multiplies them."""
-
-    def token_bytes(self, dtype: torch.dtype) -> int:
-        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
-
-
 def pack_keys(shapes: Mapping[nn.Module, LayerShape]) -> dict[nn.Module, LayerShape]:
     """Shapes whose keys are stored as the C forward multiplies them."""
     return {module: replace(shape, packs_keys=True) for module, shape in shapes.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionRule:
-    """How one layer turns scores into weights."""
-
-    scale: float
-    visible: Visible
-    softcap: float | None
-    sinks: Tensor | None = None
-    """A score per head [heads] that counts in the sum of weights and has no value (Xiao et al.,
-    "Efficient streaming language models with attention sinks", 2023)."""
-
-    @classmethod
-    def pop(cls, options: dict[str, Any], head_dim: int, visible: Visible | None) -> Self:
-        """Read the rule from an attention layer's arguments. ``visible`` is the model's mask;
-        without a mask, the arguments alone define the rule."""
-        scaling = options.pop("scaling", None)
-        window = options.pop("sliding_window", None)
-        return cls(
-            scale=head_dim**-0.5 if scaling is None else scaling,
-            visible=Visible(window) if visible is None else visible,
-            softcap=options.pop("softcap", None),
-            sinks=options.pop("s_aux", None),
-        )
-
-
-class CacheProbe:
-    """Stands in for the cache in a first forward of a few tokens, and records which modules attend,
-    by which rules, which shapes they store, and their keys [tokens, heads, dim]."""
-
-    def __init__(self) -> None:
-        self.shapes: dict[nn.Module, LayerShape] = {}
-        self.rules: dict[nn.Module, AttentionRule] = {}
-        self.keys: dict[nn.Module, Tensor] = {}
-        self.positionless: set[nn.Module] = set()
-        """Modules that attend and whose keys do not depend on positions."""
-
-    def note(self, module: nn.Module, key: Tensor, value: Tensor, rule: AttentionRule) -> None:
-        """Record ``key`` and ``value`` [tokens, heads, dim], which a cache would store."""
-        if module in self.shapes:
-            raise UnsupportedModel(f"{type(module).__name__} attends more than once per forward")
-        self.shapes[module] = LayerShape(
-            key.shape[1],
-            key.shape[2],
-            value.shape[2],
-            rule.visible,
-            rule.sinks is not None,
-            rule.softcap is not None,
-        )
-        self.rules[module] = rule
-        self.keys[module] = key
 
 
 class LayerCache:
@@ -165,9 +91,3 @@ class KVCache:
         a later owner's masked positions are multiplied by zero, and zero times NaN is NaN."""
         for layer in self.layers.values():
             layer.scrub(blocks)
-
-
-def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros whose memory the system provides page by page, as they are first written."""
-    raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(shape)

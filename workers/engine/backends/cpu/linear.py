@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from workers.engine.backends.base.linear import LinearLayer
 from workers.engine.backends.cpu.library import load_library
 
 _LANES = 16
@@ -98,7 +99,7 @@ class PreparedRows:
         return PreparedStruct(*(x.data_ptr() for x in (self.values, self.steps, self.starts)))
 
 
-class TiledLinear(nn.Module):
+class TiledLinear(LinearLayer):
     """``nn.Linear`` in bfloat16, its weight packed as matmul.h describes."""
 
     bits = 16

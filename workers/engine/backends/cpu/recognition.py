@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.heads import AttentionParts, read_attention
-from workers.engine.backends.cpu.kv_cache import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.linear import TiledLinear
 from workers.engine.backends.cpu.mlps import ExpertsParts, MlpParts, read_mlp_of
 from workers.engine.backends.cpu.parts import NormParts, Unrecognised, children_of, expect, take_one

@@ -11,20 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workers.engine.backends.base.budget import CacheBudget
+from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cpu.attention import AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.thread_tuner import ThreadTuner
 from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece, lay_out_states
 from workers.engine.backends.recurrent.states import StateTable, bytes_per_row
-from workers.engine.checkpoints.loader import LoadedModel
 from workers.engine.config import EngineConfig
 from workers.engine.core.model_input import ModelInput, scored_pieces
-from workers.engine.core.plan import BatchPlan, Placed
+from workers.engine.core.plan import NULL_BLOCK, BatchPlan, Placed
+from workers.engine.core.runner import Drafting
 from workers.engine.core.sequence import Piece, Sequence
-from workers.engine.core.step import SchedulerOutput
-from workers.engine.scheduling.block_pool import NULL_BLOCK
-from workers.engine.scheduling.saved_states import StateSave
+from workers.engine.core.step import SchedulerOutput, StateSave
 
 _MAX_PADDING = 1024
 """Padding slots that a decode group may read before another group is cheaper."""
@@ -34,7 +33,7 @@ _SHORT_CHUNK = 8
 as a chunk with its own product. The C forward shares the keys that a chunk reads."""
 
 
-class ModelRunner:
+class CpuRunner:
     """Owns the KV cache and mirrors the block tables of running sequences, one row per slot."""
 
     looks_ahead = False
@@ -46,20 +45,19 @@ class ModelRunner:
     cuts_prompts = True
     """The chunks of a prompt cost what their tokens cost."""
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        assert isinstance(loaded.model, PagedModel)
-        self._model = loaded.model
+    def __init__(self, model: PagedModel, loaded: LoadedModel, config: EngineConfig) -> None:
+        self._model = model
         self._adapters = loaded.adapters
         fixed = config.num_threads is not None
         self._tuner = None if fixed else ThreadTuner(torch.get_num_threads())
         self._block_size = config.block_size
         self._dtype = loaded.dtype
-        self._mixers = loaded.model.mixers
+        self._mixers = model.mixers
         shapes = {} if self._mixers is None else self._mixers.shapes
         budget = CacheBudget.divide(loaded, bytes_per_row(shapes), config)
         num_states = config.max_num_seqs + budget.num_saved_states
         self._states = StateTable(shapes, num_states)
-        self.saved_states = range(config.max_num_seqs, num_states)
+        self.saved_states = range(config.max_num_seqs, num_states) if self._mixers else None
         """The rows of saved states, after those of the slots."""
         num_blocks = loaded.agreed(1 + budget.num_blocks)
         self.cache = KVCache(loaded.layer_shapes, num_blocks, config.block_size, loaded.dtype)
@@ -67,19 +65,16 @@ class ModelRunner:
         self._block_tables = np.full((config.max_num_seqs, table_width), NULL_BLOCK, dtype=np.int64)
 
     @property
-    def has_states(self) -> bool:
-        """Whether modules keep states beside the blocks."""
-        return self._mixers is not None
-
-    @property
     def _may_be_exact(self) -> bool:
         """Whether the modules may compute tokens that are dropped, and round finely."""
         return self._dtype == torch.float32 and self._mixers is None
 
     @property
-    def is_ever_exact(self) -> bool:
-        """Whether :meth:`is_exact` holds for any sequence."""
-        return self._model.native is not None or self._may_be_exact
+    def drafting(self) -> Drafting | None:
+        """None unless :meth:`is_exact` holds for any sequence."""
+        if self._model.native is None and not self._may_be_exact:
+            return None
+        return Drafting(self.is_exact, self.try_forward)
 
     def is_exact(self, seq: Sequence) -> bool:
         """Whether the tokens of ``seq`` do not depend on how many tokens a step computes.

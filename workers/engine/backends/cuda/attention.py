@@ -20,15 +20,16 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from workers.engine.backends.cpu.attention import (
+from workers.engine.backends.base.attention import (
     current_metadata,
     softmax_with_sinks,
     take_up,
     visibility_bias,
 )
-from workers.engine.backends.cpu.kv_cache import AttentionRule, CacheProbe, LayerShape
+from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cuda.fusion import active_fusion
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
+from workers.engine.core.layer_shape import LayerShape
 
 ATTENTION = "quire_paged_cuda"
 
@@ -182,13 +183,13 @@ def paged_attention_cuda(
     """
     metadata: PagedMetadata = current_metadata()
     heads, cache, fusion = (query, key, value), metadata.cache, active_fusion()
-    if fusion is not None and not isinstance(cache, CacheProbe):
+    layer = cache.layers.get(module)  # none while the model is probed
+    if fusion is not None and layer is not None:
         keeps = bool(metadata.pieces)  # whose rows may attend without the cache
-        fusion.store(heads, cache.layers[module], metadata.slots, keeps=keeps)
+        fusion.store(heads, layer, metadata.slots, keeps=keeps)
     rule, query, key, value = take_up(module, heads, attention_mask, options)
-    if isinstance(cache, CacheProbe):
+    if layer is None:
         return query.new_zeros(1, *query.shape[:2], value.shape[2]), None
-    layer = cache.layers[module]
     if fusion is None:
         layer.write(metadata.slots, key, value)
     if layer.way is Way.FLASH:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.backends.base.transfers import Ints, to_device
-from workers.engine.core.plan import Placed
-from workers.engine.scheduling.block_pool import NULL_BLOCK
+from workers.engine.core.plan import NULL_BLOCK, Placed
 
 
 class BlockTables:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.transfers import Ints
-from workers.engine.backends.cpu.kv_cache import CacheProbe
 from workers.engine.backends.cuda.attention import PagedMetadata, SequencePiece
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache
 

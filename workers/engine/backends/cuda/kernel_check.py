@@ -7,11 +7,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from workers.engine.backends.base.visibility import Visible
-from workers.engine.backends.cpu.kv_cache import AttentionRule, CacheProbe, LayerShape
+from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cuda.attention import PagedMetadata, attend_gathered
 from workers.engine.backends.cuda.fusable import Activation, NormRule, RotationRule, Table
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer, Way
+from workers.engine.core.layer_shape import LayerShape, Visible
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.kv_cache import LayerShape
+from workers.engine.core.layer_shape import LayerShape
 
 
 class Way(StrEnum):

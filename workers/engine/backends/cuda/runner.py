@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Sequence as Rows
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from workers.engine.backends.base.budget import cache_bytes, count_blocks
+from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.transfers import Ints, to_device
 from workers.engine.backends.cuda.block_tables import BlockTables
@@ -24,14 +26,13 @@ from workers.engine.backends.cuda.inputs import (
     mixed_metadata,
 )
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache
-from workers.engine.checkpoints.loader import LoadedModel
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import Metadata, Part
+from workers.engine.core.attention_backend import Part
 from workers.engine.core.model_input import ModelInput, scored_pieces
 from workers.engine.core.plan import BatchPlan, Placed
+from workers.engine.core.runner import Draw
 from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import SchedulerOutput
-from workers.engine.sampling.filters import draw_from_all
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,8 @@ _MAX_DECODE_TOKENS = 8
 of a decode table; a longer chunk is prefilled."""
 
 
-class CudaModelRunner:
-    """The GPU's counterpart of ``ModelRunner``: launches a step and returns before it has run.
+class CudaRunner:
+    """The GPU's counterpart of ``CpuRunner``: launches a step and returns before it has run.
 
     A step of few tokens per sequence is laid out as a decode table and replayed as a graph, if the
     kernel supports every layer and no row has an adapter. Any other step runs eagerly, as a flat
@@ -54,9 +55,15 @@ class CudaModelRunner:
     repeats_steps = True
     """A step that failed for lack of memory can run again: it only writes the same into blocks."""
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        assert isinstance(loaded.model, PagedModel)
-        self._model = loaded.model
+    saved_states = None
+    drafting = None
+    """The kernels round differently for other numbers of tokens."""
+
+    def __init__(
+        self, model: PagedModel, loaded: LoadedModel, config: EngineConfig, draw: Draw
+    ) -> None:
+        self._model = model
+        self._draw = draw
         self._loaded = loaded
         self._adapters = loaded.adapters
         self._device = loaded.device
@@ -236,7 +243,7 @@ class CudaModelRunner:
         ids = torch.zeros(max_tokens, dtype=torch.int64, device=self._device)
         places = torch.arange(max_tokens, device=self._device)
         logits: Tensor = self._model(ids, places % self._max_k, metadata, places)
-        draw_from_all(logits.shape[1], max_rows, self._device)
+        self._draw(logits.shape[1], max_rows, self._device)
 
     def capture(self) -> DecodeGraphs | None:
         """Capture the decode step. Return None for a model that cannot be captured."""
@@ -274,7 +281,7 @@ def _token_ids(layout: list[Piece], last_tokens: Tensor | None) -> Ints:
 
 
 def _input(
-    plan: BatchPlan, ids: Tensor, places: Tensor, metadata: Metadata, logits_rows: Tensor
+    plan: BatchPlan, ids: Tensor, places: Tensor, metadata: Any, logits_rows: Tensor
 ) -> ModelInput:
     return ModelInput(
         input_ids=ids,

@@ -15,8 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from workers.engine.backends.cpu.kv_cache import AttentionRule, LayerShape
+from workers.engine.backends.base.cache_probe import AttentionRule
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer
+from workers.engine.core.layer_shape import LayerShape
 
 MAX_HEAD_DIM = 256
 MAX_SPLITS = 64

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
-from workers.engine.backends.base.lora import AdapterRows, Adapters
+from workers.engine.backends.base.lora import Adapters
+from workers.engine.core.model_input import AdapterRows
 from workers.engine.exceptions import UnsupportedModel
 
 TRIED_TOKENS = 5
@@ -30,7 +31,7 @@ class Footprint(NamedTuple):
     fixed: int
 
 
-class GeneralModel:
+class FallbackModel:
     """A causal language model without pages: :meth:`begin` makes the state of one sequence."""
 
     def __init__(self, model: Any, adapters: Adapters, max_len: int) -> None:
@@ -144,7 +145,7 @@ class GeneralModel:
 class GeneratedSequence:
     """One running sequence: its tokens, and the state that ``generate`` keeps between tokens."""
 
-    def __init__(self, general: GeneralModel, adapter: str | None) -> None:
+    def __init__(self, general: FallbackModel, adapter: str | None) -> None:
         self._general = general
         self._adapter = adapter
         self._ids = torch.empty(1, 0, dtype=torch.int64, device=general.model.device)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from workers.engine.backends.base.budget import cache_bytes, count_blocks
-from workers.engine.backends.fallback.model import GeneralModel, GeneratedSequence
-from workers.engine.checkpoints.loader import LoadedModel
+from workers.engine.backends.base.loaded_model import LoadedModel
+from workers.engine.backends.fallback.model import FallbackModel, GeneratedSequence
 from workers.engine.config import EngineConfig
 from workers.engine.core.model_input import ModelInput, scored_pieces
 from workers.engine.core.sequence import Piece, Sequence
@@ -26,8 +26,8 @@ class BlockCount:
     num_blocks: int
 
 
-class GeneralRunner:
-    """The general way's counterpart of ``ModelRunner``.
+class FallbackRunner:
+    """The general way's counterpart of ``CpuRunner``.
 
     A prompt is computed at once, with its last chunk: most recurrent layers cannot begin again in
     the middle of one. The chunks before it only count. A preempted sequence loses its cache and is
@@ -41,9 +41,11 @@ class GeneralRunner:
     cuts_prompts = False
     """The last chunk of a prompt costs what the whole prompt costs."""
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
-        assert isinstance(loaded.model, GeneralModel)
-        self._model = loaded.model
+    saved_states = None
+    drafting = None
+
+    def __init__(self, model: FallbackModel, loaded: LoadedModel, config: EngineConfig) -> None:
+        self._model = model
         self._device = loaded.device
         self._owned: dict[int, tuple[Sequence, GeneratedSequence]] = {}
         """By slot: the sequence that runs there, and its state."""
@@ -114,7 +116,7 @@ class GeneralRunner:
         return torch.cat([prompt, output]) if every_row else output
 
 
-def _num_blocks(model: GeneralModel, device: torch.device, config: EngineConfig) -> int:
+def _num_blocks(model: FallbackModel, device: torch.device, config: EngineConfig) -> int:
     block_bytes = config.block_size * model.footprint.per_token
     longest = min(model.max_len, _PROFILED_TOKENS)
     fixed = model.footprint.fixed

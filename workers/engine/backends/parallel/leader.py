@@ -2,11 +2,10 @@
 
 from torch import Tensor
 
-from workers.engine.backends.cpu.runner import ModelRunner
-from workers.engine.backends.cuda.runner import CudaModelRunner
 from workers.engine.backends.parallel.followers import Followers
 from workers.engine.core.model_input import ModelInput
 from workers.engine.core.plan import StepPlan
+from workers.engine.core.runner import Runner
 from workers.engine.core.step import SchedulerOutput
 
 
@@ -18,8 +17,10 @@ class LeadingRunner:
     cuts_prompts = True
     repeats_steps = False
     """If a step fails here, the followers still wait for the rest of it."""
+    saved_states = None
+    drafting = None
 
-    def __init__(self, own: ModelRunner | CudaModelRunner, followers: Followers) -> None:
+    def __init__(self, own: Runner, followers: Followers) -> None:
         self._own = own
         self._followers = followers
         self.cache = own.cache

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from workers.engine.backends.cpu.kv_cache import lazy_zeros
+from workers.engine.backends.base.host_memory import lazy_zeros
 
 Rows = slice | Tensor
 

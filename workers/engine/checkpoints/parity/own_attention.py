@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.recorder import finding_routed_modules
-from workers.engine.backends.cpu.kv_cache import LayerShape
 from workers.engine.backends.parallel.group import Ranks
 from workers.engine.checkpoints.parity.trial import NOISES, TOLERANCE, Batches, distance, loss
 from workers.engine.config import EngineConfig
 from workers.engine.core.attention_backend import AttentionBackend
+from workers.engine.core.layer_shape import LayerShape
 from workers.engine.exceptions import UnsupportedModel
 
 _CHECKED_PIECES = (11, 12, 1)

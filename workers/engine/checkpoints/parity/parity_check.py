@@ -18,12 +18,12 @@ from workers.engine.backends.cpu.decoder import NativeDecoder
 from workers.engine.backends.cpu.direct_weights import finding_direct_weights
 from workers.engine.backends.cpu.kv_cache import pack_keys
 from workers.engine.backends.cpu.packed_linear import pack_linears
-from workers.engine.backends.fallback.model import GeneralModel, use_own_attention
+from workers.engine.backends.fallback.model import FallbackModel, use_own_attention
 from workers.engine.backends.recurrent.mixers import Mixers
 from workers.engine.checkpoints.parity.miniature import choose_every_expert, make_twin
 from workers.engine.checkpoints.parity.probe import find_states, probe
 from workers.engine.checkpoints.parity.trial import NOISES, TOLERANCE, Batches, distance
-from workers.engine.core.attention_backend import AttentionBackend, CpuBackend
+from workers.engine.core.attention_backend import AttentionBackend
 from workers.engine.exceptions import UnsupportedModel
 
 P = ParamSpec("P")
@@ -94,7 +94,7 @@ class Proof:
         with finding_direct_weights(twin) as direct:
             paged.mixers = find_states(paged, self._backend, block_size, twin.device)
         self.direct_weights = frozenset(direct)
-        if paged.mixers is not None and not isinstance(backend, CpuBackend):
+        if paged.mixers is not None and not backend.keeps_states:
             raise UnsupportedModel(f"{self._name} keeps states, which are batched on CPUs only")
         self._expected = self._generated(twin, paged.mixers is not None)
         self.continues = None if paged.mixers is None else self._check_mixers(paged, paged.mixers)
@@ -174,7 +174,7 @@ class Proof:
         """The logits [tokens, vocabulary] after each token of each text, as ``generate`` computes
         them: a prompt at once, then token by token."""
         use_own_attention(twin)
-        general = GeneralModel(twin, Adapters(), max(map(len, self._texts)))
+        general = FallbackModel(twin, Adapters(), max(map(len, self._texts)))
         logits = []
         general.try_out()
         try:

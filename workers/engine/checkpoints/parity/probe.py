@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.visibility import tagging_masks
-from workers.engine.backends.cpu.kv_cache import CacheProbe
 from workers.engine.backends.recurrent.mixers import Mixers, find_mixers
-from workers.engine.core.attention_backend import AttentionBackend, CpuBackend, Part
+from workers.engine.core.attention_backend import AttentionBackend, Part
 from workers.engine.exceptions import UnsupportedModel
 
 _LENGTH, _REPEATS = 2, 5
@@ -38,7 +38,7 @@ def probe(
         raise UnsupportedModel(f"{name} does not run over pages: {error!r}") from error
     if not found.shapes and paged.mixers is None:
         raise UnsupportedModel(f"{name} stores no keys and values")
-    if isinstance(backend, CpuBackend):  # only its forward in C asks
+    if backend.has_native_forward:  # which alone asks
         found.positionless = {m for m, keys in found.keys.items() if not _are_positions_in(keys)}
     found.keys.clear()
     return found

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from workers.engine.backends.base.paged import PagedModel
-from workers.engine.backends.cpu.kv_cache import LayerShape
 from workers.engine.backends.recurrent.batch import StateBatch, StatePiece, lay_out_states
 from workers.engine.backends.recurrent.states import StateTable
 from workers.engine.core.attention_backend import AttentionBackend, Part
+from workers.engine.core.layer_shape import LayerShape
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Relative error of logits that rounding alone explains; a wrong mask is off by far more."""

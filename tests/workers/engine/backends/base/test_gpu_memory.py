@@ -13,8 +13,8 @@ import torch
 from transformers import LlamaConfig, Qwen3Config
 
 from workers.engine.backends.base.gpu_memory import refuse_too_large, taking_turns, what_remains
-from workers.engine.backends.cpu.kv_cache import LayerShape
 from workers.engine.checkpoints.reading.checkpoint import weight_bytes
+from workers.engine.core.layer_shape import LayerShape
 from workers.engine.exceptions import UnsupportedModel
 
 GPU = torch.device("cuda", 0)

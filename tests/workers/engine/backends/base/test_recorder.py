@@ -16,7 +16,8 @@ from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.recorder import finding_routed_modules
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import ChoiceDelta, Request
+from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import InvalidRequest
 

@@ -9,7 +9,8 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from workers.engine.backends.base.visibility import EVERYTHING, Visible, read_mask, visible_of
+from workers.engine.backends.base.visibility import read_mask, visible_of
+from workers.engine.core.layer_shape import EVERYTHING, Visible
 
 CONFIG = AutoConfig.for_model("llama", max_position_embeddings=1000)
 CONFIG.attention_chunk_size = 64

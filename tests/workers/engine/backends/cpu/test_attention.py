@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.engine.backends.base.visibility import EVERYTHING, Visible
+from workers.engine.backends.base.attention import attending
+from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.attention import (
     AttentionMetadata,
     DecodeGroup,
     PrefillChunk,
-    attending,
     paged_attention,
 )
-from workers.engine.backends.cpu.kv_cache import AttentionRule, CacheProbe, KVCache, LayerShape
+from workers.engine.backends.cpu.kv_cache import KVCache
+from workers.engine.core.layer_shape import EVERYTHING, LayerShape, Visible
 from workers.engine.exceptions import UnsupportedModel
 
 HEADS, KV_HEADS, KEY_DIM, VALUE_DIM = 4, 2, 8, 6

@@ -9,10 +9,12 @@ from torch import Tensor
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.cpu.test_decoder import SHAPES, engine_of, native_of, save
+from workers.engine.backends.base.loaded_model import LoadedModel
+from workers.engine.backends.cpu.backend import CpuBackend
 from workers.engine.backends.cpu.library import load_library
-from workers.engine.checkpoints.loader import LoadedModel, load_model
+from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CpuBackend, Part
+from workers.engine.core.attention_backend import Part
 from workers.engine.core.request import Request
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
@@ -29,7 +31,7 @@ def _pages(loaded: LoadedModel, through_modules: bool) -> list[Tensor]:
     metadata = CpuBackend().batch(cache, [Part(0, LENGTH, [2, 1])], BLOCK)
     metadata.through_modules = through_modules
     ids = torch.tensor(greedy.prompt(LENGTH))
-    loaded.model(ids, torch.arange(LENGTH), metadata, torch.arange(LENGTH))
+    loaded.paged(ids, torch.arange(LENGTH), metadata, torch.arange(LENGTH))
     layer = next(iter(cache.layers.values()))
     pages = layer.gather(layer.head_major(torch.tensor([2, 1])), 1)
     return [stored[:, :LENGTH] for stored in pages]
@@ -45,7 +47,7 @@ def _pages(loaded: LoadedModel, through_modules: bool) -> list[Tensor]:
 def test_keys_and_values_lie_where_the_modules_store_them(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, name, SHAPES[name])
     loaded = load_model(path, EngineConfig(device="cpu", dtype="bfloat16"))
-    assert loaded.model.native is not None
+    assert loaded.paged.native is not None
     for ours, theirs in zip(_pages(loaded, False), _pages(loaded, True), strict=True):
         assert ours.shape == theirs.shape
         assert (ours.float() - theirs.float()).norm() < 0.02 * theirs.float().norm()

@@ -1,7 +1,8 @@
 import torch
 from torch import nn
 
-from workers.engine.backends.cpu.kv_cache import KVCache, LayerShape, pack_keys
+from workers.engine.backends.cpu.kv_cache import KVCache, pack_keys
+from workers.engine.core.layer_shape import LayerShape
 
 SHAPE = LayerShape(num_kv_heads=2, key_dim=3, value_dim=2)
 

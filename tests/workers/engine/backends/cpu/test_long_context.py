@@ -47,7 +47,7 @@ class Sequences:
 
     def __init__(self, path: Path) -> None:
         loaded: Any = load_model(path, EngineConfig(device="cpu", dtype="bfloat16"))
-        self.model = loaded.model
+        self.model = loaded.paged
         blocks = LENGTH // BLOCK
         self.cache = loaded.backend.make_cache(
             loaded.layer_shapes, 1 + 2 * TEXTS * blocks, BLOCK, loaded.dtype

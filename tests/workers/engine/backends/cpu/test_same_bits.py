@@ -70,8 +70,8 @@ class Reference:
 
     def __init__(self, path: Path, dtype: str) -> None:
         loaded = load_model(path, EngineConfig(device="cpu", dtype=dtype))
-        assert loaded.model.native is not None
-        self._native = loaded.model.native
+        assert loaded.paged.native is not None
+        self._native = loaded.paged.native
         lines = TEXTS + 1
         self._cache = loaded.backend.make_cache(
             loaded.layer_shapes, 1 + lines * BLOCKS, BLOCK, loaded.dtype

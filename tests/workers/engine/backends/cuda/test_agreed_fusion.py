@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.workers.engine.backends.cuda.without_gpu.plain_kernels import PlainKernels
 from workers.engine.backends.cuda import fusion
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CudaBackend
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -41,6 +41,6 @@ def test_ranks_agree_on_fusion(
     ranks: Any = Two()
     tokenizer = AutoTokenizer.from_pretrained(tiny_llama)
     loaded = wrap_model(model, tokenizer, backend, config, ranks=ranks)
-    assert loaded.model.fusion is None  # type: ignore[union-attr]
+    assert loaded.paged.fusion is None  # type: ignore[union-attr]
     assert seen == [here]
     assert ("since another rank does not fuse them" in caplog.text) == here

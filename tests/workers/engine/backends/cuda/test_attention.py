@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.workers.engine.backends.cpu.test_attention import naive
-from workers.engine.backends.base.visibility import Visible
-from workers.engine.backends.cpu.attention import attending
-from workers.engine.backends.cpu.kv_cache import CacheProbe, LayerShape
+from workers.engine.backends.base.attention import attending
+from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.cuda import attention
 from workers.engine.backends.cuda.attention import (
     PagedMetadata,
@@ -20,9 +19,11 @@ from workers.engine.backends.cuda.attention import (
     kernel_takes,
     paged_attention_cuda,
 )
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.inputs import mixed_metadata
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
-from workers.engine.core.attention_backend import CudaBackend, Part
+from workers.engine.core.attention_backend import Part
+from workers.engine.core.layer_shape import LayerShape, Visible
 from workers.engine.exceptions import UnsupportedModel
 
 HEADS, KV_HEADS, DIM = 4, 2, 8

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.engine.backends.cuda.block_tables import BlockTables
-from workers.engine.scheduling.block_pool import NULL_BLOCK
+from workers.engine.core.plan import NULL_BLOCK
 
 SLOTS, WIDTH = 3, 5
 blocks = st.lists(st.integers(1, 99), max_size=WIDTH)

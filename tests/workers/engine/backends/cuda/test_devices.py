@@ -24,11 +24,12 @@ from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
     pretended,
 )
 from workers.engine.backends.cuda import runner as model_runner
-from workers.engine.backends.cuda.runner import CudaModelRunner
+from workers.engine.backends.cuda.backend import CudaBackend
+from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CudaBackend
-from workers.engine.core.request import ChoiceDelta, Completion, Request
+from workers.engine.core.output import ChoiceDelta, Completion
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.launched_steps import PendingTokens
 
@@ -247,7 +248,7 @@ def test_a_graph_reads_its_tables_on_the_device(
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     pair = make_pair("float32")
     runner = pair.there.runner
-    assert isinstance(runner, CudaModelRunner)
+    assert isinstance(runner, CudaRunner)
     kinds = [kind for kind in KINDS if kind not in ("scored", "repeating")]
     requests = [ask(kind, 5 + 7 * i) for i, kind in enumerate(kinds)]
     with pretended(), torch.inference_mode():

@@ -16,13 +16,13 @@ from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.backends.cuda.without_gpu.plain_kernels import PlainKernels
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cuda import fusion
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.fusable import norm_rule_of, rotation_of
 from workers.engine.backends.cuda.fusion import Fusion
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.checkpoints.parity.probe import probe
 from workers.engine.checkpoints.parity.trial import Batches
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CudaBackend
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 

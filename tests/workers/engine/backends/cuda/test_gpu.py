@@ -14,15 +14,14 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import tokens
 from workers.engine.backends.base.transfers import to_device
-from workers.engine.backends.base.visibility import Visible
 from workers.engine.backends.cpu.attention import AttentionRule
-from workers.engine.backends.cpu.kv_cache import LayerShape
 from workers.engine.backends.cuda.attention import attend_gathered, attend_paged, has_paged_kernel
 from workers.engine.backends.cuda.inputs import mixed_metadata
 from workers.engine.backends.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
-from workers.engine.backends.cuda.runner import CudaModelRunner
+from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.config import EngineConfig
+from workers.engine.core.layer_shape import LayerShape, Visible
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.grammar.device_masks import forbidden_tokens
@@ -81,7 +80,7 @@ def test_float32_says_what_the_cpu_says(tiny_llama: Path) -> None:
 def test_graphs_compute_what_the_eager_model_computes(tiny_llama: Path) -> None:
     captured = make_engine(tiny_llama, dtype="bfloat16")
     runner = captured.runner
-    assert isinstance(runner, CudaModelRunner)
+    assert isinstance(runner, CudaRunner)
     assert runner.graphs is not None
     assert_same_scores(captured, make_engine(tiny_llama, dtype="bfloat16", enforce_eager=True))
 

@@ -13,15 +13,17 @@ from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.checkpoints.test_loader import SUPPORTED, save
 from tests.workers.engine.tiny_models import LLAMA, save_model
+from workers.engine.backends.base.loaded_model import LoadedModel
+from workers.engine.backends.cpu.backend import CpuBackend
 from workers.engine.backends.cuda import attention
 from workers.engine.backends.cuda import runner as model_runner
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.graphs import DecodeGraphs, buckets
 from workers.engine.backends.cuda.inputs import LENGTH, ROW, SLOT
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
-from workers.engine.backends.cuda.runner import CudaModelRunner
-from workers.engine.checkpoints.loader import LoadedModel, PagedModel, wrap_model
+from workers.engine.backends.cuda.runner import CudaRunner
+from workers.engine.checkpoints.loader import PagedModel, wrap_model
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CpuBackend, CudaBackend
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
@@ -64,7 +66,7 @@ def assert_greedy(engine: Engine, path: Path, requests: list[Request]) -> None:
 
 def test_greedy_equals_transformers_over_chunk_and_block_borders(tiny_llama: Path) -> None:
     engine = make_engine(tiny_llama)
-    assert isinstance(engine.runner, CudaModelRunner)
+    assert isinstance(engine.runner, CudaRunner)
     assert_greedy(engine, tiny_llama, mixed_requests(10))
 
 
@@ -89,7 +91,7 @@ def test_padded_tables_change_nothing(tiny_llama: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     engine = make_engine(tiny_llama)
     runner = engine.runner
-    assert isinstance(runner, CudaModelRunner)
+    assert isinstance(runner, CudaRunner)
     runner.graphs = runner.capture()
     assert_greedy(engine, tiny_llama, mixed_requests(10))
     assert isinstance(runner.graphs, EagerGraphs)
@@ -110,7 +112,7 @@ def test_forced_tokens_are_rows_of_a_graph(
     expected = [completion.choices[0].token_ids for completion in plain.generate(requests)]
     engine = make_engine(tiny_llama, max_num_seqs=16)
     runner = engine.runner
-    assert isinstance(runner, CudaModelRunner)
+    assert isinstance(runner, CudaRunner)
     runner.graphs = runner.capture()
     actual = [completion.choices[0].token_ids for completion in engine.generate(requests)]
     assert actual == expected
@@ -128,7 +130,7 @@ def test_a_graph_is_not_replayed_for_adapters(
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     engine = make_engine(tiny_llama, adapters={"a": folder})
     runner = engine.runner
-    assert isinstance(runner, CudaModelRunner)
+    assert isinstance(runner, CudaRunner)
     runner.graphs = runner.capture()
     params = SamplingParams(max_tokens=10, temperature=0)
     prompts = [greedy.prompt(9), greedy.prompt(20)]
@@ -151,7 +153,7 @@ def test_a_model_that_cannot_be_captured_decodes_eagerly(
 
     monkeypatch.setattr(model_runner, "DecodeGraphs", Uncapturable)
     engine = make_engine(tiny_llama)
-    assert isinstance(engine.runner, CudaModelRunner)
+    assert isinstance(engine.runner, CudaRunner)
     assert engine.runner.capture() is None
     assert "without CUDA graphs" in caplog.text
 
@@ -162,7 +164,7 @@ def test_no_rank_captures_what_another_rank_does_not(
     """Captures begin with steps, in which ranks wait for one another."""
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     runner = make_engine(tiny_llama).runner
-    assert isinstance(runner, CudaModelRunner)
+    assert isinstance(runner, CudaRunner)
     given: list[int] = []
 
     def agreed(_loaded: LoadedModel, number: int) -> int:
@@ -194,7 +196,7 @@ def test_a_kernel_that_spoils_a_model_gives_way_to_a_simpler_one(
     monkeypatch.setattr(attention, "_processors", lambda _device: 1)
     engine = make_engine(tiny_llama)
     assert engine.forward == "cuda"
-    assert isinstance(engine.runner, CudaModelRunner)
+    assert isinstance(engine.runner, CudaRunner)
     assert {layer.way for layer in engine.runner.cache.layers.values()} == {Way.GATHERED}
     assert "falls back to a simpler kernel" in caplog.text
     assert_greedy(engine, tiny_llama, mixed_requests(3))
@@ -249,7 +251,7 @@ def test_a_step_that_did_not_fit_leaves_nothing_in_a_record(
     ask = Request((greedy.prompt(30),), params, return_routed_experts=True, request_id="r")
     engine = make_engine(path, max_num_batched_tokens=64)
     [expected] = engine.generate([ask])
-    assert isinstance(engine.runner, CudaModelRunner)
+    assert isinstance(engine.runner, CudaRunner)
     model: Any = engine.runner._model.model
     layer = model.model.layers[1]
     forward = layer.forward
@@ -291,7 +293,7 @@ def test_the_profile_computes_a_whole_budget_even_past_the_context(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = make_engine(tiny_llama, max_model_len=40).runner
-    assert isinstance(runner, CudaModelRunner)
+    assert isinstance(runner, CudaRunner)
     seen: list[tuple[int, int, int]] = []
     run = PagedModel.__call__
 

@@ -17,9 +17,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tests.workers.engine.backends.cuda.without_gpu import interpreted
-from workers.engine.backends.base.visibility import Visible
-from workers.engine.backends.cpu.kv_cache import LayerShape
 from workers.engine.backends.cuda import split_decode
+from workers.engine.core.layer_shape import LayerShape, Visible
 
 ROOM = 99 * 1024
 """Bytes of shared memory that a program may have on every GPU since Ampere."""

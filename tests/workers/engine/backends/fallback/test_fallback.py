@@ -14,10 +14,11 @@ from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import LLAMA, save_model
-from workers.engine.backends.fallback.model import GeneralModel, GeneratedSequence
+from workers.engine.backends.fallback.model import FallbackModel, GeneratedSequence
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.config import EngineConfig
-from workers.engine.core.request import Audience, Completion, Request
+from workers.engine.core.output import Completion
+from workers.engine.core.request import Audience, Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import EngineError, UnsupportedModel
 
@@ -142,7 +143,7 @@ def test_a_step_without_memory_is_not_repeated(
 ) -> None:
     """The sequences before the one that failed are a step ahead of the others."""
     engine = general(tiny_llama, max_num_batched_tokens=64)
-    call = GeneralModel.call
+    call = FallbackModel.call
     calls = iter(range(100))
 
     def scarce(*args: Any) -> Any:
@@ -150,7 +151,7 @@ def test_a_step_without_memory_is_not_repeated(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return call(*args)
 
-    monkeypatch.setattr(GeneralModel, "call", scarce)
+    monkeypatch.setattr(FallbackModel, "call", scarce)
     with pytest.raises(torch.OutOfMemoryError):
         engine.generate([request(str(i), greedy.prompt(5, salt=i)) for i in range(3)])
 

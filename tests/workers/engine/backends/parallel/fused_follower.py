@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tests.workers.engine.backends.cuda.without_gpu.plain_kernels import PlainKernels
 from workers.engine.backends.cuda import attention, fusion
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.kv_cache import Way
 from workers.engine.checkpoints import loader
-from workers.engine.core.attention_backend import CudaBackend
 from workers.engine.follower import main
 
 FAULT = "QUIRE_TEST_FAULT"

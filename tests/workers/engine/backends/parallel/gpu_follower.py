@@ -1,7 +1,7 @@
 """A follower that computes on the CPU what it would on a GPU."""
 
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.checkpoints import loader
-from workers.engine.core.attention_backend import CudaBackend
 from workers.engine.follower import main
 
 if __name__ == "__main__":

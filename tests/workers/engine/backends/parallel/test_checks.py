@@ -10,10 +10,10 @@ from tests.workers.engine.backends.parallel import fused_follower
 from tests.workers.engine.backends.parallel.conftest import Make
 from tests.workers.engine.backends.parallel.fused_follower import FusingBackend, spoil
 from workers.engine.backends.cuda import fusion
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.kv_cache import Way
 from workers.engine.backends.parallel import followers
 from workers.engine.checkpoints import loader
-from workers.engine.core.attention_backend import CudaBackend
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 

@@ -5,10 +5,10 @@ import pytest
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine.backends.parallel.families import FAMILIES
-from workers.engine.backends.cuda.runner import CudaModelRunner
+from workers.engine.backends.cuda.backend import CudaBackend
+from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.backends.parallel import followers, leader
 from workers.engine.checkpoints import loader
-from workers.engine.core.attention_backend import CudaBackend
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
@@ -112,7 +112,7 @@ def test_steps_of_a_gpu_are_planned_and_launched_ahead_on_all_ranks(make_ranks, 
         leader.StepPlan, "to_bytes", lambda plan: [plans.append(plan), send(plan)][1]
     )
     engine = make_ranks("llama", 2)
-    assert isinstance(engine.runner._own, CudaModelRunner)
+    assert isinstance(engine.runner._own, CudaRunner)
     found = engine.generate(requests())
     assert [c.choices[0].token_ids for c in found] == [c.choices[0].token_ids for c in expected]
     assert any(plan.batch.ahead for plan in plans)

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.paged import PagedModel
+from workers.engine.backends.cpu.backend import CpuBackend
 from workers.engine.backends.parallel.group import Ranks
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.checkpoints.parity.trial import Batches
 from workers.engine.config import EngineConfig
-from workers.engine.core.attention_backend import CpuBackend
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 

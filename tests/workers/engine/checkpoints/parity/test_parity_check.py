@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.workers.engine.tiny_models import LLAMA, save_model
-from workers.engine.backends.base.visibility import Visible
 from workers.engine.backends.cpu import recognition
 from workers.engine.backends.cpu.library import load_library
 from workers.engine.backends.cpu.rotary import Angles
 from workers.engine.config import EngineConfig
+from workers.engine.core.layer_shape import Visible
 from workers.engine.engine import Engine
 
 SHAPE = {

@@ -24,9 +24,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.paged import PagedModel
-from workers.engine.backends.cpu.kv_cache import CacheProbe
 from workers.engine.backends.cuda import attention, fusion
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.fusable import (
     Activation,
     NormRule,
@@ -45,7 +46,6 @@ from workers.engine.backends.cuda.inputs import (
 )
 from workers.engine.backends.cuda.kv_cache import Way
 from workers.engine.checkpoints.rotary import keep_frequencies
-from workers.engine.core.attention_backend import CudaBackend
 
 GPU = torch.device("cuda", 0)
 MAX_LEN = 4096

@@ -4,10 +4,10 @@ implement. For the process that ``interpreted.start`` starts."""
 import torch
 from torch import Tensor
 
-from workers.engine.backends.cpu.kv_cache import LayerShape
 from workers.engine.backends.cuda import fused_kernels, kernel_check
 from workers.engine.backends.cuda.fusable import Activation, NormRule, RotationRule
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer, Way
+from workers.engine.core.layer_shape import LayerShape
 
 _MOST_DIFFERENT = 0.01
 """The share of rounded numbers that may differ in their last bit: sums add in other orders, and

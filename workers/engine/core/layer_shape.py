@@ -1,0 +1,51 @@
+"""What an attention layer stores in the paged cache, and which earlier tokens it sees."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """A token sees itself and the ``window`` - 1 nearest earlier tokens, or all earlier ones. With
+    a ``chunk``, positions are cut into chunks of that size, and a token sees only its own chunk."""
+
+    window: int | None = None
+    chunk: int | None = None
+
+    def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Whether the key at one position is hidden from the query at another."""
+        hidden = keys > queries
+        if self.window is not None:
+            hidden |= keys <= queries - self.window
+        if self.chunk is not None:
+            hidden |= keys // self.chunk < queries // self.chunk
+        return hidden
+
+    def sees_all(self, length: int) -> bool:
+        """Whether nothing earlier is hidden within the first ``length`` tokens."""
+        sizes = (self.window, self.chunk)
+        return all(size is None or size >= length for size in sizes)
+
+
+EVERYTHING = Visible()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Heads and sizes of one attention layer's keys and values, and its attention rule."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    visible: Visible = EVERYTHING
+    has_sinks: bool = False
+    """Each head's weights include one for a sink, which is not a token."""
+    is_capped: bool = False
+    """Scores are capped before they become weights."""
+    packs_keys: bool = False
+    """Keys are stored as the C forward multiplies them."""
+
+    def token_bytes(self, dtype: torch.dtype) -> int:
+        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
