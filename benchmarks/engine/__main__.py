@@ -33,6 +33,7 @@ from benchmarks.engine.turns import (
 from benchmarks.peers import transformers_generate
 from benchmarks.peers.protocol import Job, Runner
 from benchmarks.ratios import write_run
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -134,7 +135,7 @@ def main() -> None:
         args.model, "bfloat16" if args.dtype in ("int8", "int4") else args.dtype
     )
     config = EngineConfig(dtype=args.dtype, max_num_seqs=max(args.batches))
-    engine = Engine.from_pretrained(args.model, config)
+    engine = build_engine(args.model, config)
     rows = [measure(engine, baseline, batch, args) for batch in args.batches]
     runner: Any = engine.runner
     is_measurable = engine.forward == "c" and not runner._model.native.has_experts

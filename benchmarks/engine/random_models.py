@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from workers.engine.backends.device import adapt, backend_for
+from workers.engine.build import compose_engine
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
@@ -122,4 +123,4 @@ def make_engine(
     drawn_in = getattr(torch, "bfloat16" if config.is_rounded else dtype)
     model = make_model(shape, drawn_in, draw_on, backend.attention, scale)
     loaded = wrap_model(model, make_tokenizer(shape.vocabulary), backend, config)
-    return Engine(loaded, config)
+    return compose_engine(loaded, config)

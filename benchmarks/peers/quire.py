@@ -8,9 +8,9 @@ import torch
 from benchmarks.engine.records import schema_grammar
 from benchmarks.peers.protocol import Job, Runner, serve
 from completions.contract.sampling import SamplingParams
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 
 
 def load(
@@ -19,7 +19,7 @@ def load(
     config = EngineConfig(
         dtype=dtype, speculation={"drafts": True, "no-drafts": False}[speculation]
     )
-    engine = Engine.from_pretrained(path, config)
+    engine = build_engine(path, config)
 
     def run(job: Job) -> list[tuple[list[int], str]]:
         exact = job.schema is None

@@ -20,6 +20,7 @@ from benchmarks.engine.turns import Prompts, exactly, generate, random_prompts
 from benchmarks.ratios import write_run
 from benchmarks.service.installation import DEMO_MODEL, MODEL, Installation, installation
 from benchmarks.web.bare_client import BareClient
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -89,7 +90,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="also write the shares to this file")
     args = parser.parse_args()
-    engine = Engine.from_pretrained(args.model, EngineConfig(max_model_len=4096))
+    engine = build_engine(args.model, EngineConfig(max_model_len=4096))
     entry: dict[str, int | str] = {"path": str(args.model.resolve()), "max_model_len": 4096}
     with installation(entry) as service:
         shares = uvloop.run(measure(args, engine, service))

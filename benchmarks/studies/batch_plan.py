@@ -17,6 +17,7 @@ from benchmarks import command_line
 from benchmarks.engine.turns import DEMO_MODEL, Prompts, exactly, generate, random_prompts
 from completions.batches.planning.cache import CacheSize, count_cached_tokens
 from completions.batches.planning.prefixes import hash_prefixes, plan_order
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -72,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = EngineConfig(
         dtype=args.dtype, max_num_seqs=args.slots, kv_cache_bytes=args.cache_mib * 2**20
     )
-    engine = Engine.from_pretrained(args.model, config)
+    engine = build_engine(args.model, config)
     prompts = shuffled_lines(
         engine.vocab_size, args.lines, args.prefixes, args.prefix_tokens, args.own_tokens
     )

@@ -18,6 +18,7 @@ from benchmarks.command_line import print_columns
 from benchmarks.engine.turns import ASCII_TEXT, DEMO_MODEL, Prompts, generate, random_prompts
 from completions.contract.sampling import SamplingParams
 from completions.grammars import Constraint, translate
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -69,7 +70,7 @@ def main() -> None:
     config = EngineConfig(
         max_num_seqs=args.streams, num_threads=args.threads, speculation=False
     )  # fmt: skip
-    engine = Engine.from_pretrained(args.model, config)
+    engine = build_engine(args.model, config)
     prompts = random_prompts(engine.vocab_size, args.streams, 32, seed=1)
     turns: list[dict[str, Run]] = []
     for turn in range(args.turns + 1):

@@ -20,6 +20,7 @@ from benchmarks.command_line import print_columns
 from benchmarks.engine.records import SCHEMA, RecordPrompts, schema_grammar
 from benchmarks.engine.turns import ASCII_TEXT, DEMO_MODEL
 from completions.contract.sampling import SamplingParams
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -75,7 +76,7 @@ def main() -> None:
     config = EngineConfig(
         dtype=args.dtype, max_num_seqs=max(args.batches), num_threads=1, speculation=False
     )
-    engine = Engine.from_pretrained(args.model, config)
+    engine = build_engine(args.model, config)
     prompts = RecordPrompts(args.model)
     print_columns("grammar", "batch", "plain s", "report s", "cost", "not asked")
     for name, grammar in _GRAMMARS.items():

@@ -19,6 +19,7 @@ from benchmarks.command_line import print_columns
 from benchmarks.engine.turns import DEMO_MODEL, exactly, generate, medians, random_prompts
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -44,7 +45,7 @@ def main() -> None:
     print(f"{Path(args.model).name}, {os.cpu_count()} cores, torch {torch.__version__}", flush=True)
     seats = max(args.batches, default=1)
     engines = {
-        dtype: Engine.from_pretrained(
+        dtype: build_engine(
             args.model,
             EngineConfig(device="cpu", dtype=dtype, max_num_seqs=seats, kv_cache_bytes=2**29),
         )

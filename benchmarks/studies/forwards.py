@@ -16,6 +16,7 @@ import torch
 from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.turns import DEMO_MODEL, Prompts, exactly, generate, random_prompts
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -43,7 +44,7 @@ def main() -> None:
         device="cpu", dtype=args.dtype, max_num_seqs=max(args.batches), max_model_len=512,
         kv_cache_bytes=2**28, num_threads=1, speculation=False,
     )  # fmt: skip
-    engine = Engine.from_pretrained(args.model, config)
+    engine = build_engine(args.model, config)
     runner: Any = engine.runner
     paged = runner._model
     seed = 0

@@ -27,6 +27,7 @@ from completions.contract.sampling import SamplingParams
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.graphs import DecodeGraphs
 from workers.engine.backends.cuda.runner import CudaRunner
+from workers.engine.build import compose_engine
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
@@ -84,7 +85,9 @@ def make_engine(rows: int) -> Engine:
     )
     backend = CudaBackend(torch.device("cpu"))
     model = make_model(SHAPE, torch.bfloat16, torch.device("cpu"), backend.attention)
-    engine = Engine(wrap_model(model, make_tokenizer(SHAPE.vocabulary), backend, config), config)
+    engine = compose_engine(
+        wrap_model(model, make_tokenizer(SHAPE.vocabulary), backend, config), config
+    )
     assert isinstance(engine.runner, CudaRunner)
     engine.runner.graphs = StubGraphs(rows)
     return engine

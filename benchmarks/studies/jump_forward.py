@@ -14,6 +14,7 @@ from benchmarks import command_line
 from benchmarks.engine.records import SCHEMA, RecordPrompts, schema_grammar
 from benchmarks.engine.turns import DEMO_MODEL, exactly, generate, medians
 from completions.contract.sampling import SamplingParams
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -71,9 +72,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     engines = {
-        name: Engine.from_pretrained(
-            args.model, EngineConfig(dtype=args.dtype, jump_forward=name == "on")
-        )
+        name: build_engine(args.model, EngineConfig(dtype=args.dtype, jump_forward=name == "on"))
         for name in ("on", "off")
     }
     prompts = RecordPrompts(args.model)

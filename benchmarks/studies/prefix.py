@@ -13,8 +13,8 @@ from itertools import count
 
 from benchmarks import command_line
 from benchmarks.engine.turns import DEMO_MODEL, Prompts, exactly, generate, medians, random_prompts
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine
 
 
 def make_prompts(vocab_size: int, args: argparse.Namespace, shared: bool, seed: int) -> Prompts:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         new_tokens=16, repeats=2,
     )  # fmt: skip
     args = parser.parse_args(argv)
-    engine = Engine.from_pretrained(args.model, EngineConfig(dtype=args.dtype))
+    engine = build_engine(args.model, EngineConfig(dtype=args.dtype))
     seeds, cached = count(), {}
 
     def run(name: str) -> None:

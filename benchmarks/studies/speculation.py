@@ -21,6 +21,7 @@ from benchmarks import command_line
 from benchmarks.engine.records import SCHEMA, chat_prompt, schema_grammar
 from benchmarks.engine.turns import DEMO_MODEL
 from completions.contract.sampling import SamplingParams
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only the rows whose names contain this")
     args = parser.parse_args()
     engines = {
-        name: Engine.from_pretrained(
+        name: build_engine(
             args.model,
             EngineConfig(dtype=args.dtype, num_threads=args.threads, speculation=name == "on"),
         )

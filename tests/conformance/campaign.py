@@ -15,8 +15,8 @@ from completions.grammars import TokenSource
 from completions.grammars.compiler import Compiler
 from tests.conformance.check import write
 from tests.conformance.corpus import everything
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine
 
 MODEL = Path("var/models/smollm2-135m-instruct")
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=160)
     options = parser.parse_args()
-    engine = Engine.from_pretrained(options.model, EngineConfig(max_num_seqs=options.batch))
+    engine = build_engine(options.model, EngineConfig(max_num_seqs=options.batch))
     ends = tuple(sorted(engine.eos_token_ids))
     words = TokenSource(str(options.model / "tokenizer.json"), engine.vocab_size, ends)
     tokenizer = Tokenizer.from_file(words.tokenizer_file)

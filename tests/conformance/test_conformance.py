@@ -12,6 +12,7 @@ from completions.grammars.compiler import Compiler
 from tests.conformance.check import fault, write
 from tests.conformance.corpus import Schema, everything
 from tests.workers.engine import tiny_models
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -26,9 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def engine(model: Path) -> Iterator[Engine]:
     threads = torch.get_num_threads()
-    yield Engine.from_pretrained(
-        model, EngineConfig(dtype="float32", max_num_seqs=64, num_threads=1)
-    )
+    yield build_engine(model, EngineConfig(dtype="float32", max_num_seqs=64, num_threads=1))
     torch.set_num_threads(threads)
 
 

@@ -13,7 +13,7 @@ import torch
 from completions.catalog.entries import ModelEntry
 from project.processes.supervisor import REFUSED
 from workers import launch as launching
-from workers.engine.engine import Engine
+from workers.engine import build
 from workers.engine.exceptions import RankLost, TooLarge, UnsupportedModel
 
 pytestmark = pytest.mark.integration
@@ -118,7 +118,7 @@ def start_with(monkeypatch, folder, error):
     def refuse(*_):
         raise error
 
-    monkeypatch.setattr(Engine, "from_pretrained", refuse)
+    monkeypatch.setattr(build, "build_engine", refuse)
     options = launching.WorkerOptions("", "", "cpu", None, 1.0)
     with pytest.raises(SystemExit) as ended:
         launching.load_engine(ModelEntry("m", folder), options)

@@ -1,28 +1,22 @@
 """The engine: accepts requests from any thread, steps on one, and returns their outputs."""
 
 import logging
-import math
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Self
 
 import torch
 
 from completions.contract.usage import Usage
-from workers.engine.backends.base.gpu_memory import taking_turns
-from workers.engine.backends.base.loaded_model import LoadedModel
-from workers.engine.backends.device import adapt, make_current
+from workers.engine.backends.device import make_current
 from workers.engine.backends.parallel.followers import Followers
-from workers.engine.backends.parallel.leader import LeadingRunner
-from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import Completion, RequestOutput
+from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.request import Request
+from workers.engine.core.runner import Runner
 from workers.engine.deadlines import Deadlines
 from workers.engine.exceptions import (
     DeadlineExceeded,
@@ -31,28 +25,43 @@ from workers.engine.exceptions import (
     NeverStarted,
     RankLost,
 )
-from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
 from workers.engine.intake import Intake
 from workers.engine.launched_steps import Flight, Launcher
 from workers.engine.live_requests import LiveRequests
 from workers.engine.progress import Progress
 from workers.engine.request_state import RequestState
-from workers.engine.sampling.custom_processors import load_processors
-from workers.engine.sampling.filters import draw_from_all
-from workers.engine.sampling.sampler import Sampler
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
-from workers.engine.scheduling.prefix_cache import BlockPrefixCache
-from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
 from workers.engine.scheduling.step_times import measure_work
-from workers.engine.speculation.costs import StepCosts
 from workers.engine.speculation.speculation import Speculation
 from workers.engine.stats import EngineStats
 from workers.engine.stopwatch import Stopwatch
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of, as :mod:`workers.engine.build` composes it."""
+
+    forward: str
+    """What computes the model: ``c``, ``torch``, ``cuda`` or ``general``."""
+    device: torch.device
+    runner: Runner
+    pool: BlockPool
+    prefix_cache: PrefixCache | None
+    chunk_sizes: ChunkSizes
+    scheduler: Scheduler
+    speculation: Speculation | None
+    structured_output: StructuredOutput
+    launcher: Launcher
+    intake: Intake
+    live: LiveRequests
+    progress: Progress
+    followers: Followers | None = None
+    """The processes that compute the other parts of a model that is split."""
 
 
 class Engine:
@@ -65,136 +74,34 @@ class Engine:
     """
 
     def __init__(
-        self,
-        loaded: LoadedModel,
-        config: EngineConfig,
-        clock: Callable[[], float] = time.monotonic,
-        followers: Followers | None = None,
+        self, parts: EngineParts, config: EngineConfig, clock: Callable[[], float]
     ) -> None:
         self._clock = clock
-        self._device = loaded.device
-        self.followers = followers
-        self.forward = loaded.forward
-        self.runner: Runner = loaded.make_runner(loaded, config, draw_from_all)
-        if followers is not None:
-            self.runner = LeadingRunner(self.runner, followers)
-            followers.meet()
-        self.pool = BlockPool(self.runner.cache.num_blocks)
+        self._device = parts.device
+        self.forward = parts.forward
+        self.followers = parts.followers
+        self.runner = parts.runner
+        self.pool = parts.pool
+        self._prefix_cache = parts.prefix_cache
+        self._chunk_sizes = parts.chunk_sizes
+        self.scheduler = parts.scheduler
+        self.speculation = parts.speculation
+        self.structured_output = parts.structured_output
+        self.sampler = parts.launcher.sampler
+        self._launcher = parts.launcher
+        self._intake = parts.intake
+        self.live = parts.live
+        self._progress = parts.progress
         self._block_size = config.block_size
-        self._prefix_cache = self._make_prefix_cache(config)
-        self._chunk_sizes = ChunkSizes(
-            config.step_ms / 1000 if self.runner.cuts_prompts else math.inf
-        )
-        self.scheduler = Scheduler(
-            self.pool,
-            self._prefix_cache,
-            config.block_size,
-            config.max_num_seqs,
-            config.max_num_batched_tokens,
-            self._chunk_sizes,
-        )
-        self.speculation = self._speculate(config) if config.speculation else None
         self._max_running = config.max_num_seqs
         self._max_live = config.max_num_seqs + config.max_waiting
-        self.structured_output = StructuredOutput(
-            loaded.vocabulary,
-            loaded.eos_token_ids,
-            config.grammar_threads,
-            config.jump_forward,
-            loaded.device,
-        )
-        self.sampler = Sampler()
-        jump_rate = JumpRate()
-        self._launcher = Launcher(
-            self.scheduler,
-            self.runner,
-            loaded.recorder,
-            self.structured_output,
-            self.sampler,
-            self.speculation,
-            jump_rate,
-        )
-        self._intake = Intake(
-            vocabulary=loaded.vocabulary,
-            vocab_size=loaded.vocab_size,
-            eos_token_ids=loaded.eos_token_ids,
-            max_model_len=loaded.max_model_len,
-            max_cached_tokens=min(self.pool.num_blocks * config.block_size, loaded.max_positions),
-            adapters=loaded.adapters.names,
-            sees_experts=loaded.recorder.sees_experts,
-            processors=load_processors(config.logit_processors),
-            penalizes_prompt=config.repetition_penalty_scope == "all",
-        )
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.live = LiveRequests(self.scheduler)
-        self._progress = Progress(self.scheduler, self.live, self.speculation, jump_rate)
         self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
         self._ahead: Flight | None = None
         self._steps = 0
         self._last_step_at = clock()
         self._step_seconds = Stopwatch()
-
-    @classmethod
-    def from_pretrained(
-        cls, path: str | Path, config: EngineConfig, clock: Callable[[], float] = time.monotonic
-    ) -> Self:
-        """Load a model from a folder or by its hub name.
-
-        Raises UnsupportedModel, UnsupportedAdapter, and ValueError for a device or a logit
-        processor that does not exist.
-        """
-        config = adapt(config)
-        if config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
-        if config.tensor_parallel_size == 1:
-            return cls._load(path, config, clock, None)
-        followers = Followers(path, config)
-        try:
-            return cls._load(path, config, clock, followers)
-        except BaseException as error:
-            lost = followers.loss_behind(error)
-            followers.stop()
-            if lost is None:
-                raise
-            raise lost from error
-
-    @classmethod
-    def _load(
-        cls,
-        path: str | Path,
-        config: EngineConfig,
-        clock: Callable[[], float],
-        followers: Followers | None,
-    ) -> Self:
-        # On a thread that ends: OpenMP keeps a pool for each thread that computed. Once the pools
-        # outnumber the cores, waiting threads sleep instead of spin, which halves a step's speed.
-        device = torch.device(config.device)
-        ranks = None if followers is None else followers.ranks
-        make_current(device)
-        with taking_turns(device):
-            with ThreadPoolExecutor(1, "model-loader", make_current, (device,)) as loading:
-                loaded = loading.submit(load_model, path, config, ranks).result()
-            return cls(loaded, config, clock, followers)
-
-    def _make_prefix_cache(self, config: EngineConfig) -> BlockPrefixCache | None:
-        if not (config.enable_prefix_caching and self.runner.shares_blocks):
-            return None
-        if (rows := self.runner.saved_states) is not None:
-            return StatefulPrefixCache(self.pool, config.block_size, rows)
-        return BlockPrefixCache(self.pool, config.block_size)
-
-    def _speculate(self, config: EngineConfig) -> Speculation | None:
-        """Speculation, if drafts cannot change what is sampled."""
-        if (drafting := self.runner.drafting) is not None:
-            return Speculation(
-                self.scheduler,
-                drafting.is_exact,
-                StepCosts(drafting.try_forward),
-                config.max_num_batched_tokens,
-            )
-        logger.info("speculation is off: the bits of logits depend on the step's other tokens")
-        return None
 
     @property
     def vocab_size(self) -> int:

@@ -4,15 +4,15 @@ import pytest
 
 from benchmarks.studies.batch_plan import compare, shuffled_lines
 from tests.workers.engine.tiny_models import VOCAB_SIZE, save_model
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine
 
 
 @pytest.mark.long
 def test_the_prediction_is_what_the_engine_does(tmp_path):
     folder = save_model(tmp_path / "tiny")
     config = EngineConfig(max_num_seqs=8, kv_cache_bytes=1024 * 1024)
-    engine = Engine.from_pretrained(folder, config)
+    engine = build_engine(folder, config)
     tokens = engine.stats().kv_blocks_total * config.block_size
     prompts = shuffled_lines(VOCAB_SIZE, lines=300, prefixes=30, prefix_tokens=192, own_tokens=8)
     assert tokens < 30 * 192 // 2

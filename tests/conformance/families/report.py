@@ -12,6 +12,7 @@ from pathlib import Path
 import transformers
 
 from tests.conformance.families.table import CASES
+from workers.engine.build import build_engine
 
 FORWARDS = Path(__file__).with_name("forwards.json")
 PAGE = Path(__file__).parents[3] / "docs/models.md"
@@ -43,7 +44,6 @@ def page(forwards: Forwards, text: str) -> str:
 
 def main() -> None:
     from tests.conformance.families.trial import CONFIG, CONFIG_IN_BFLOAT16, save, save_for_c
-    from workers.engine.engine import Engine
     from workers.engine.exceptions import UnsupportedModel
 
     warnings.simplefilter("ignore")
@@ -56,7 +56,7 @@ def main() -> None:
         ):
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    engine = Engine.from_pretrained(write(Path(folder), case), config)
+                    engine = build_engine(write(Path(folder), case), config)
                 except UnsupportedModel:
                     found[dtype] = "refused"
                     continue

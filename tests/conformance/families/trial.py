@@ -20,6 +20,7 @@ from tests.conformance.families.shapes import CONTEXT, tiny
 from tests.conformance.families.table import Case
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, byte_level_tokenizer
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.reading.model_class import model_class
 from workers.engine.checkpoints.reading.model_folder import read_config
 from workers.engine.config import EngineConfig
@@ -101,7 +102,7 @@ def try_case(folder: Path, case: Case) -> Verdict:
     model = _read(path, torch.float32)
     model.generation_config.forced_eos_token_id = None  # BART's, which no engine would know of
     try:
-        engine = Engine.from_pretrained(path, CONFIG)
+        engine = build_engine(path, CONFIG)
     except UnsupportedModel as error:
         return Verdict("refused", [str(error)])
     verdict = Verdict(engine.forward)
@@ -160,7 +161,7 @@ def try_in_bfloat16(folder: Path, case: Case) -> Verdict:
     except RuntimeError as error:
         return Verdict(NO_REFERENCE, [str(error)])
     try:
-        engine = Engine.from_pretrained(path, CONFIG_IN_BFLOAT16)
+        engine = build_engine(path, CONFIG_IN_BFLOAT16)
     except UnsupportedModel as error:
         return Verdict("refused", [str(error)])
     request = Request((prompt,),

@@ -13,6 +13,7 @@ from completions.contract.token_bytes import TokenBytes
 from completions.grammars import Constraint, TokenSource, translate
 from completions.grammars.compiler import Compiler
 from tests.conformance.tokenizers.families import Family
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import ChoiceDelta
 from workers.engine.core.request import Request
@@ -39,7 +40,7 @@ class Driven:
 
     @classmethod
     def load(cls, family: Family, folder: Path) -> Self:
-        engine = Engine.from_pretrained(folder, _CONFIG)
+        engine = build_engine(folder, _CONFIG)
         file = folder / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(file))
         ends = tuple(sorted(engine.eos_token_ids))

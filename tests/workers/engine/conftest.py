@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from tests.workers.engine import tiny_models
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 from workers.engine.speculation import costs
@@ -61,7 +62,7 @@ def make_engine(tiny_llama: Path) -> Callable[..., Engine]:
             "block_size": 4,
             "kv_cache_bytes": 2**22,
         }
-        return Engine.from_pretrained(tiny_llama, EngineConfig(**{**config, **settings}), clock)
+        return build_engine(tiny_llama, EngineConfig(**{**config, **settings}), clock)
 
     return make
 
@@ -76,4 +77,4 @@ def engine(tiny_llama: Path) -> Engine:
         block_size=4,
         kv_cache_bytes=2**22,
     )
-    return Engine.from_pretrained(tiny_llama, config)
+    return build_engine(tiny_llama, config)

@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 from workers.engine.exceptions import ContextLengthExceeded, UnsupportedModel
 
 SHAPE = {key: value for key, value in LLAMA.items() if key != "model_type"}
@@ -64,7 +64,7 @@ def save(folder: Path, model_type: str, options: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("model_type", sorted(SUPPORTED))
 def test_architectures_run_without_code_of_their_own(tmp_path: Path, model_type: str) -> None:
     path = save(tmp_path, model_type, SUPPORTED[model_type])
-    engine = Engine.from_pretrained(path, CONFIG)
+    engine = build_engine(path, CONFIG)
     prompts = [greedy.prompt(length, salt=length) for length in (1, 6, 30)]
     params = SamplingParams(max_tokens=10, temperature=0)
     completions = engine.generate(
@@ -81,7 +81,7 @@ def test_what_pages_cannot_do_runs_the_general_way(
 ) -> None:
     options, reason = GENERAL[model_type]
     path = save(tmp_path, model_type, options)
-    assert Engine.from_pretrained(path, CONFIG).forward == "general"
+    assert build_engine(path, CONFIG).forward == "general"
     assert reason in caplog.text
 
 
@@ -98,7 +98,7 @@ def test_a_model_that_only_seems_to_run_runs_the_general_way(
         return (output * 1.5 if weights is not None else output), weights
 
     monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", forgetful)
-    assert Engine.from_pretrained(tiny_llama, CONFIG).forward == "general"
+    assert build_engine(tiny_llama, CONFIG).forward == "general"
     assert "differs from its own attention" in caplog.text
 
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_without_some_tensors_is_refused(tmp_path: Path) -> None:
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, weights, {"format": "pt"})
     with pytest.raises(UnsupportedModel, match=r"lacks model\.layers\.1\.mlp\.up_proj\.weight: "):
-        Engine.from_pretrained(path, CONFIG)
+        build_engine(path, CONFIG)
 
 
 @pytest.mark.parametrize("length", [5, 5000])
@@ -135,7 +135,7 @@ def test_a_type_that_generates_no_text_is_refused(tmp_path: Path) -> None:
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
     with pytest.raises(UnsupportedModel, match="vit cannot be read as a causal language model"):
-        Engine.from_pretrained(path, CONFIG)
+        build_engine(path, CONFIG)
 
 
 def test_the_context_is_the_models_unless_configured_smaller(tiny_llama: Path) -> None:
@@ -156,7 +156,7 @@ def test_stretched_positions_allow_a_longer_context(tmp_path: Path, name: str) -
     del config["rope_parameters"]
     (path / "config.json").write_text(json.dumps({**config, name: yarn}))
     longer = replace(CONFIG, device="cpu", max_model_len=128)
-    engine = Engine.from_pretrained(path, longer)
+    engine = build_engine(path, longer)
     prompt = greedy.prompt(100)
     params = SamplingParams(max_tokens=20, temperature=0)
     [done] = engine.generate([Request((prompt,), params, request_id="long")])
@@ -174,7 +174,7 @@ def test_a_long_context_takes_tables_for_what_the_cache_can_hold(tmp_path: Path)
     loaded = load_model(path, config)
     assert (loaded.forward, loaded.max_model_len) == ("c", 10_000_000)
     assert loaded.max_positions == 8192  # 4 MiB are room for 4096 tokens
-    engine = Engine.from_pretrained(path, config)
+    engine = build_engine(path, config)
     over = Request((greedy.prompt(20),), SamplingParams(max_tokens=5000), request_id="over")
     with pytest.raises(ContextLengthExceeded, match="the KV cache of its worker holds no more"):
         engine.generate([over])
@@ -188,7 +188,7 @@ def test_stop_token_ids_make_up_for_files_without_an_end_token(tmp_path: Path) -
     with pytest.raises(UnsupportedModel, match=r"no end token: set stop_token_ids in models\.toml"):
         load_model(path, replace(CONFIG, device="cpu"))
     config = replace(CONFIG, device="cpu", stop_token_ids=(7,))
-    engine = Engine.from_pretrained(path, config)
+    engine = build_engine(path, config)
     assert engine.eos_token_ids == {7}
     params = SamplingParams(max_tokens=4, temperature=0)
     [done] = engine.generate(
@@ -202,10 +202,10 @@ def test_every_end_of_sequence_id_counts(tiny_llama: Path, tmp_path: Path) -> No
     model = AutoModelForCausalLM.from_pretrained(path)
     model.generation_config.eos_token_id = [7, 9]
     model.save_pretrained(path)
-    engine = Engine.from_pretrained(path, replace(CONFIG, stop_token_ids=(9, 11)))
+    engine = build_engine(path, replace(CONFIG, stop_token_ids=(9, 11)))
     assert engine.eos_token_ids == {0, 7, 9, 11}
 
 
 def test_a_cache_too_small_for_a_block_is_refused(tiny_llama: Path) -> None:
     with pytest.raises(ValueError, match="kv_cache_bytes"):
-        Engine.from_pretrained(tiny_llama, EngineConfig(dtype="float32", kv_cache_bytes=100))
+        build_engine(tiny_llama, EngineConfig(dtype="float32", kv_cache_bytes=100))

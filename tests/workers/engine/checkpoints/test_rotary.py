@@ -8,10 +8,10 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.paged import PagedModel
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.rotary import keep_frequencies
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 
@@ -43,7 +43,7 @@ def test_a_dynamic_model_says_what_transformers_generates(tmp_path: Path) -> Non
         tmp_path, {**LLAMA, "max_position_embeddings": 128, "rope_parameters": DYNAMIC}
     )
     config = EngineConfig(device="cpu", dtype="float32", kv_cache_bytes=2**22)
-    engine = Engine.from_pretrained(path, config)
+    engine = build_engine(path, config)
     paged = engine.runner._model  # type: ignore[union-attr]
     assert isinstance(paged, PagedModel)
     assert paged.model.model.rotary_emb.rope_type == "default"  # type: ignore[union-attr]
@@ -58,4 +58,4 @@ def test_c_computes_a_dynamic_model(tmp_path: Path) -> None:
         tmp_path, {**LLAMA, "max_position_embeddings": 128, "rope_parameters": DYNAMIC}
     )
     config = EngineConfig(device="cpu", dtype="bfloat16", kv_cache_bytes=2**22)
-    assert Engine.from_pretrained(path, config).forward == "c"
+    assert build_engine(path, config).forward == "c"

@@ -13,6 +13,7 @@ from torch import Tensor
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, TOOL
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import Completion
 from workers.engine.core.request import Request
@@ -113,7 +114,7 @@ def custom(tiny_llama: Any) -> Engine:
             "unruly": f"{HERE}:Unruly", "misbuilt": f"{HERE}:misbuild",
         },
     )  # fmt: skip
-    return Engine.from_pretrained(tiny_llama, config)
+    return build_engine(tiny_llama, config)
 
 
 def ask(name: str | None, request_id: str = "r", /, **fields: Any) -> Request:

@@ -20,6 +20,7 @@ from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, save, ski
 from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.library import load_library
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import ChoiceDelta, Completion
 from workers.engine.core.request import Request
@@ -113,7 +114,7 @@ class Pair:
         # In float32, through modules, draws at a border depend on the step, with or without drafts.
         self.draws = dtype != "float32"
         config = replace(CONFIG, dtype=dtype, speculation=False, enable_prefix_caching=False)
-        self._plain = Engine.from_pretrained(path, config)
+        self._plain = build_engine(path, config)
         self.alone: Callable[[Ask], Completion] = cache(self._alone)
 
     def _alone(self, ask: Ask) -> Completion:
@@ -122,7 +123,7 @@ class Pair:
 
     def drafting(self, num_blocks: int) -> Engine:
         config = replace(CONFIG, dtype=self._dtype, kv_cache_bytes=num_blocks * self._block_bytes)
-        return Engine.from_pretrained(self._path, config)
+        return build_engine(self._path, config)
 
 
 @pytest.fixture(scope="module")

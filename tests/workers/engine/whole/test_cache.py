@@ -14,6 +14,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import tokens
 from tests.workers.engine.tiny_models import BLOCK_BYTES, LLAMA, save_model
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import Completion
 from workers.engine.core.request import Request
@@ -49,7 +50,7 @@ def long_engine(long_llama: Path) -> Engine:
     config = EngineConfig(
         dtype="float32", max_num_seqs=8, max_num_batched_tokens=256, kv_cache_bytes=2**24
     )
-    return Engine.from_pretrained(long_llama, config)
+    return build_engine(long_llama, config)
 
 
 class TestGreedy:

@@ -15,10 +15,10 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import tokens
 from workers.engine.backends.base.loaded_model import LoadedModel
+from workers.engine.build import build_engine, compose_engine
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 
 DEMO = Path(__file__).resolve().parents[4] / "var/models/smollm2-135m-instruct"
 LENGTHS = (1, 17, 300, 2000)
@@ -54,7 +54,7 @@ def ask(name: str, prompt: tuple[int, ...], max_tokens: int = NEW_TOKENS) -> Req
 class TestDemoModel:
     @pytest.mark.usefixtures("_all_cores")
     def test_prompts_of_1_to_2000_tokens_mixed_alone_and_cached(self, demo: LoadedModel) -> None:
-        engine = Engine(demo, FLOAT32)
+        engine = compose_engine(demo, FLOAT32)
         prompts = [text_prompt(DEMO, length, start) for start, length in enumerate(LENGTHS)]
         expected = [greedy.generate(DEMO, prompt, NEW_TOKENS) for prompt in prompts]
         requests = [ask(str(i), prompt) for i, prompt in enumerate(prompts)]
@@ -72,7 +72,7 @@ class TestDemoModel:
             device="cpu", dtype="float32", max_num_seqs=4, max_num_batched_tokens=32,
             max_model_len=64, kv_cache_bytes=8 * block_bytes, num_threads=1,
         )  # fmt: skip
-        engine = Engine(demo, small)
+        engine = compose_engine(demo, small)
         prompts = [text_prompt(DEMO, 30 + i, start=10 * i) for i in range(3)]
         requests = [ask(str(i), prompt, 20) for i, prompt in enumerate(prompts)]
         expected = [greedy.generate(DEMO, prompt, 20) for prompt in prompts]
@@ -99,7 +99,7 @@ def assert_ties(path: Path, prompts: list[tuple[int, ...]]) -> None:
         AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
         for dtype in (torch.float32, torch.bfloat16)
     )
-    engine = Engine.from_pretrained(path, config)
+    engine = build_engine(path, config)
     said = tokens(engine.generate([ask(str(i), p, 12) for i, p in enumerate(prompts)]))
     likely = 0
     for prompt, output in zip(prompts, said, strict=True):

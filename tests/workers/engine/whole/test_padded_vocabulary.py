@@ -10,6 +10,7 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import choice, request, run
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -36,7 +37,7 @@ def padded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def _prefer_padding(path: Path) -> Engine:
     """Make an engine whose model prefers the extra ids to all tokens. A draw without a mask takes
     one of them at once."""
-    engine = Engine.from_pretrained(
+    engine = build_engine(
         path, EngineConfig(dtype="float32", max_num_seqs=8, block_size=4, kv_cache_bytes=2**22)
     )
     forward = engine.runner.forward

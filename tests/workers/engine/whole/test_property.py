@@ -24,11 +24,11 @@ from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import BLOCK_BYTES
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.cuda.backend import CudaBackend
+from workers.engine.build import compose_engine
 from workers.engine.checkpoints.loader import load_model, wrap_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import ChoiceDelta, Completion, RequestOutput
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidLogits
 from workers.engine.grammar.structured_output import GrammarMatcher
 
@@ -72,7 +72,7 @@ class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.engine = Engine(self.loaded, CONFIG, clock=lambda: self.now)
+        self.engine = compose_engine(self.loaded, CONFIG, clock=lambda: self.now)
         self.compiling: list[Callable[[], None]] = []
         self.engine.structured_output.compile = self._compile_later  # type: ignore[method-assign]
         self.engine.runner.forward = self._forward  # type: ignore[method-assign]
@@ -247,7 +247,7 @@ def test_any_order_of_events(tiny_llama: Path, load: Callable[..., LoadedModel])
     roomy = EngineConfig(
         device="cpu", dtype="float32", num_threads=1, max_model_len=72, enable_prefix_caching=False
     )
-    reference = Engine(load_model(tiny_llama, roomy), roomy)
+    reference = compose_engine(load_model(tiny_llama, roomy), roomy)
 
     @cache
     def alone(kind: str, length: int, salt: int, max_tokens: int) -> Completion:

@@ -12,6 +12,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.lora import Adapters
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -55,7 +56,7 @@ def merged(
 
 @pytest.fixture(scope="module")
 def engine(tiny_llama: Path, folders: dict[str, Path]) -> Engine:
-    return Engine.from_pretrained(tiny_llama, config(adapters=folders))
+    return build_engine(tiny_llama, config(adapters=folders))
 
 
 @pytest.mark.parametrize("adapter", [None, "plain", "stable"])
@@ -91,8 +92,8 @@ def test_packed_layers_are_adapted_too(tmp_path: Path) -> None:
     folder = save_adapter(tmp_path / "adapter", base)
     merged = merge(base, folder, dict.fromkeys(LAYERS, 2.0), tmp_path / "merged")
     prompt = greedy.prompt(20)
-    with_adapter = Engine.from_pretrained(base, config(dtype="bfloat16", adapters={"a": folder}))
-    whole = Engine.from_pretrained(merged, config(dtype="bfloat16"))
+    with_adapter = build_engine(base, config(dtype="bfloat16", adapters={"a": folder}))
+    whole = build_engine(merged, config(dtype="bfloat16"))
     logits = [
         _first_logits(whole, Request((prompt,), PARAMS, request_id="r")),
         _first_logits(with_adapter, Request((prompt,), PARAMS, adapters=("a",), request_id="r")),
@@ -117,7 +118,7 @@ def _first_logits(engine: Engine, request: Request) -> torch.Tensor:
 def test_an_unknown_adapter_is_refused_with_the_known(engine: Engine, tiny_llama: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"'other' does not exist.*: plain, stable"):
         engine.submit(Request(((5,),), PARAMS, adapters=("other",), request_id="r"))
-    plain = Engine.from_pretrained(tiny_llama, config())
+    plain = build_engine(tiny_llama, config())
     with pytest.raises(InvalidRequest, match="the model has: none"):
         plain.submit(Request(((5,),), PARAMS, adapters=("other",), request_id="r"))
 
@@ -136,7 +137,7 @@ def test_prompts_of_one_request_may_have_different_adapters(
 
 
 def test_without_adapters_layers_have_no_hooks(tiny_llama: Path) -> None:
-    engine = Engine.from_pretrained(tiny_llama, config())
+    engine = build_engine(tiny_llama, config())
     modules = engine.runner._model.model.modules()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules)
 
@@ -162,7 +163,7 @@ def test_other_features_are_refused_by_name(
 ) -> None:
     folder = save_adapter(tmp_path, tiny_llama, **settings)
     with pytest.raises(UnsupportedAdapter, match=f"adapter 'a' in .*{complaint}"):
-        Engine.from_pretrained(tiny_llama, config(adapters={"a": folder}))
+        build_engine(tiny_llama, config(adapters={"a": folder}))
 
 
 EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
@@ -204,15 +205,15 @@ def test_weights_that_do_not_fit_are_refused_by_name(
     path = folder / "adapter_model.safetensors"
     save_file({**load_file(path), **tensors}, path)
     with pytest.raises(UnsupportedAdapter, match=complaint):
-        Engine.from_pretrained(tiny_llama, config(adapters={"a": folder}))
+        build_engine(tiny_llama, config(adapters={"a": folder}))
 
 
 def test_a_missing_folder_or_file_is_named(tiny_llama: Path, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedAdapter, match=r"adapter 'a' in .*nowhere: cannot be read"):
-        Engine.from_pretrained(tiny_llama, config(adapters={"a": tmp_path / "nowhere"}))
+        build_engine(tiny_llama, config(adapters={"a": tmp_path / "nowhere"}))
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     with pytest.raises(UnsupportedAdapter, match="cannot be read"):
-        Engine.from_pretrained(tiny_llama, config(adapters={"a": tmp_path}))
+        build_engine(tiny_llama, config(adapters={"a": tmp_path}))
 
 
 def test_layers_that_do_not_see_the_whole_batch_are_refused(

@@ -15,6 +15,7 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.recorder import finding_routed_modules
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import ChoiceDelta
 from workers.engine.core.request import Request
@@ -144,7 +145,7 @@ class TestHiddenStates:
 class TestRoutedExperts:
     @pytest.mark.parametrize("start", [0, 5, 30])
     def test_they_are_those_of_prompt_and_output(self, mixture: Path, start: int) -> None:
-        engine = Engine.from_pretrained(mixture, CONFIG)
+        engine = build_engine(mixture, CONFIG)
         prompt = greedy.prompt(30)
         neighbours = [ask(greedy.prompt(8, salt), str(salt)) for salt in range(3)]
         asked = ask(prompt, return_routed_experts=True, routed_experts_start_len=start)
@@ -159,7 +160,7 @@ class TestRoutedExperts:
         assert all(c.routed_experts is None for o in others for c in o.choices)
 
     def test_a_resumed_run_tells_the_same(self, mixture: Path) -> None:
-        engine = Engine.from_pretrained(mixture, CONFIG)
+        engine = build_engine(mixture, CONFIG)
         expected = said(engine, ask(greedy.prompt(7), return_routed_experts=True))
         for cut in (0, 3, 9):
             published = {0: tuple(expected.token_ids[:cut])}
@@ -174,7 +175,7 @@ class TestRoutedExperts:
 
     @pytest.mark.parametrize("start", [-1, 8])
     def test_a_start_outside_the_prompt_is_refused(self, mixture: Path, start: int) -> None:
-        engine = Engine.from_pretrained(mixture, CONFIG)
+        engine = build_engine(mixture, CONFIG)
         request = ask(greedy.prompt(7), return_routed_experts=True, routed_experts_start_len=start)
         with pytest.raises(InvalidRequest, match="from 0 to the prompt's 7 tokens"):
             engine.submit(request)

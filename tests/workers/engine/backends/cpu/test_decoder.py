@@ -17,6 +17,7 @@ from tests.workers.engine.backends.cpu.test_int4 import rounded
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.decoder import NativeDecoder
 from workers.engine.backends.cpu.library import load_library, why_no_kernels
+from workers.engine.build import build_engine
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -168,7 +169,7 @@ def engine_of(path: Path, **settings: Any) -> Engine:
         "max_num_batched_tokens": 48,
         "kv_cache_bytes": 2**23,
     }
-    return Engine.from_pretrained(path, EngineConfig(**{**config, **settings}))
+    return build_engine(path, EngineConfig(**{**config, **settings}))
 
 
 def skip_without(dtype: str) -> None:

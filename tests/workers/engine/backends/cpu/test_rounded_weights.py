@@ -17,12 +17,12 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from tests.workers.engine.whole.test_equality import DEMO
 from workers.engine.backends.cpu import recognition
 from workers.engine.backends.cpu.library import why_no_kernels
+from workers.engine.build import build_engine
 from workers.engine.checkpoints import loader
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.checkpoints.parity.parity_check import Proof
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 
 needs_kernels = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
@@ -46,7 +46,7 @@ def _all_cores() -> Iterator[None]:
 def loss(dtype: str, prompt: tuple[int, ...]) -> float:
     """Nats per token of the prompt."""
     config = EngineConfig(device="cpu", dtype=dtype, max_num_seqs=4, kv_cache_bytes=2**28)
-    engine = Engine.from_pretrained(DEMO, config)
+    engine = build_engine(DEMO, config)
     assert (native_of(engine) is not None) == (dtype in ROUNDED_DTYPES)
     params = SamplingParams(max_tokens=1, temperature=0)
     wanted = (LogprobParams(logprob_start_len=0),)
@@ -76,9 +76,7 @@ class TestDemoModel:
         tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
         prompt = tuple(tokenizer.encode("The capital of France is").ids)
         params = SamplingParams(max_tokens=4, temperature=0)
-        [done] = Engine.from_pretrained(DEMO, config).generate(
-            [Request((prompt,), params, request_id="r")]
-        )
+        [done] = build_engine(DEMO, config).generate([Request((prompt,), params, request_id="r")])
         assert "Paris" in tokenizer.decode(done.choices[0].token_ids)
 
 

@@ -26,6 +26,7 @@ from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
 from workers.engine.backends.cuda import runner as model_runner
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.runner import CudaRunner
+from workers.engine.build import compose_engine
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import ChoiceDelta, Completion
@@ -106,7 +107,9 @@ def make_engine(path: Path, adapter: Path, dtype: str, device: torch.device) -> 
     if device == DEVICE:
         move(model)
         object.__setattr__(config, "device", str(device))  # no device that a user could name
-    engine = Engine(wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config)
+    engine = compose_engine(
+        wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config
+    )
     engine.structured_output.filler = Inline()  # type: ignore[assignment]
     # How soon a grammar is compiled decides who shares a step, and so the last bits of floats.
     engine.structured_output.compiler = Inline()  # type: ignore[assignment]

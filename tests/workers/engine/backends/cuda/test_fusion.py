@@ -19,6 +19,7 @@ from workers.engine.backends.cuda import fusion
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.fusable import norm_rule_of, rotation_of
 from workers.engine.backends.cuda.fusion import Fusion
+from workers.engine.build import compose_engine
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.checkpoints.parity.probe import probe
 from workers.engine.checkpoints.parity.trial import Batches
@@ -285,7 +286,9 @@ def make_engine(path: Path, **settings: Any) -> Engine:
     backend = CudaBackend(HERE)
     backend.fuses = True
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=backend.attention)
-    return Engine(wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config)
+    return compose_engine(
+        wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config
+    )
 
 
 def norms_of(engine: Engine) -> list[nn.Module]:

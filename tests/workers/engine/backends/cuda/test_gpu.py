@@ -20,6 +20,7 @@ from workers.engine.backends.cuda.inputs import mixed_metadata
 from workers.engine.backends.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.backends.cuda.runner import CudaRunner
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.layer_shape import LayerShape, Visible
 from workers.engine.core.request import Request
@@ -42,7 +43,7 @@ GRAMMARED = 'start: /[0-9]/ " the quick brown fox " /[a-z]{3,9}/'
 def make_engine(path: Path, **settings: object) -> Engine:
     small = {"max_num_seqs": 6, "max_num_batched_tokens": 24, "block_size": 4}
     config = {"device": "cuda:0", "kv_cache_bytes": 2**26, **small, **settings}
-    return Engine.from_pretrained(path, EngineConfig(**config))  # type: ignore[arg-type]
+    return build_engine(path, EngineConfig(**config))  # type: ignore[arg-type]
 
 
 def mixed_requests() -> list[Request]:

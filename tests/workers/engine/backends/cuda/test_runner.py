@@ -22,6 +22,7 @@ from workers.engine.backends.cuda.graphs import DecodeGraphs, buckets
 from workers.engine.backends.cuda.inputs import LENGTH, ROW, SLOT
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.backends.cuda.runner import CudaRunner
+from workers.engine.build import build_engine, compose_engine
 from workers.engine.checkpoints.loader import PagedModel, wrap_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
@@ -36,7 +37,9 @@ def make_engine(path: Path, **settings: Any) -> Engine:
     )
     backend = CudaBackend(torch.device("cpu"))
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=backend.attention)
-    return Engine(wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config)
+    return compose_engine(
+        wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config), config
+    )
 
 
 class EagerGraphs(DecodeGraphs):
@@ -108,7 +111,7 @@ def test_forced_tokens_are_rows_of_a_graph(
     requests = [
         Request((greedy.prompt(9, salt=i),), params, grammar, request_id=str(i)) for i in range(2)
     ]
-    plain = Engine.from_pretrained(tiny_llama, EngineConfig(dtype="float32", block_size=4))
+    plain = build_engine(tiny_llama, EngineConfig(dtype="float32", block_size=4))
     expected = [completion.choices[0].token_ids for completion in plain.generate(requests)]
     engine = make_engine(tiny_llama, max_num_seqs=16)
     runner = engine.runner

@@ -15,6 +15,7 @@ from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.fallback.model import FallbackModel, GeneratedSequence
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import Completion
@@ -58,19 +59,19 @@ def general(path: Path, **settings: Any) -> Engine:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OwnAttention, "compare", refuse)
-        engine = Engine.from_pretrained(path, EngineConfig(**{**SETTINGS, **settings}))
+        engine = build_engine(path, EngineConfig(**{**SETTINGS, **settings}))
     assert engine.forward == "general"
     return engine
 
 
 def paged(path: Path, **settings: Any) -> Engine:
-    engine = Engine.from_pretrained(path, EngineConfig(**{**SETTINGS, **settings}))
+    engine = build_engine(path, EngineConfig(**{**SETTINGS, **settings}))
     assert engine.forward == "torch"
     return engine
 
 
 def test_a_batch_of_unequal_prompts_equals_generate(family: Path) -> None:
-    engine = Engine.from_pretrained(family, EngineConfig(**SETTINGS, max_model_len=512))
+    engine = build_engine(family, EngineConfig(**SETTINGS, max_model_len=512))
     assert engine.forward == "general"
     prompts = [greedy.prompt(length, salt=length) for length in LENGTHS]
     completions = engine.generate(
@@ -82,7 +83,7 @@ def test_a_batch_of_unequal_prompts_equals_generate(family: Path) -> None:
 def test_a_prompt_may_contain_the_padding_token(tmp_path: Path) -> None:
     """`generate` takes it for padding unless it is told otherwise."""
     path = save_model(tmp_path, {**SHAPE, "model_type": "bloom", "pad_token_id": 9})
-    engine = Engine.from_pretrained(path, EngineConfig(**SETTINGS, max_model_len=512))
+    engine = build_engine(path, EngineConfig(**SETTINGS, max_model_len=512))
     prompt = (9, 9, 20, 30, 9, 40, 50, 60)
     completions = engine.generate([request("r", prompt, max_tokens=8)])
     assert tokens(completions) == [greedy.generate(path, prompt, 8)]
@@ -100,7 +101,7 @@ def test_a_model_that_pads_its_inputs_needs_no_padding_token(tmp_path: Path) -> 
     expected = greedy.generate(path, prompt, 8)
     file = path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "pad_token_id": None}))
-    engine = Engine.from_pretrained(path, EngineConfig(**SETTINGS))
+    engine = build_engine(path, EngineConfig(**SETTINGS))
     assert tokens(engine.generate([request("r", prompt, max_tokens=8)])) == [expected]
 
 
@@ -262,7 +263,7 @@ def test_a_dynamic_rotary_embedding_knows_no_other_sequence(tmp_path: Path) -> N
 def test_int8_is_not_served_another_way(tmp_path: Path) -> None:
     path = save_model(tmp_path, {**SHAPE, "model_type": "bloom"})
     with pytest.raises(UnsupportedModel):
-        Engine.from_pretrained(path, EngineConfig(**{**SETTINGS, "dtype": "int8"}, max_model_len=9))
+        build_engine(path, EngineConfig(**{**SETTINGS, "dtype": "int8"}, max_model_len=9))
 
 
 def test_a_prompt_is_not_cut_for_a_stream(tiny_llama: Path) -> None:

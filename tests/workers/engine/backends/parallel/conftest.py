@@ -7,6 +7,7 @@ import pytest
 
 from tests.workers.engine import tiny_models
 from tests.workers.engine.backends.parallel.families import FAMILIES
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
@@ -42,7 +43,7 @@ def make_ranks(folder_of: Callable[[str], Path]) -> Iterator[Make]:
             "tensor_parallel_size": ranks,
         }
         config = EngineConfig(**{**options, **settings})  # type: ignore[arg-type]
-        engine = Engine.from_pretrained(folder_of(family), config)
+        engine = build_engine(folder_of(family), config)
         made.append(engine)
         return engine
 

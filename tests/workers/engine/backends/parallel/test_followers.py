@@ -29,12 +29,12 @@ ENDLESS = Request(
 
 LEADER = """
 import sys, time
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine
 config = EngineConfig(
     device="cpu", dtype="float32", max_num_seqs=8, kv_cache_bytes=2**20, tensor_parallel_size=2
 )
-engine = Engine.from_pretrained(sys.argv[1], config)
+engine = build_engine(sys.argv[1], config)
 print(*engine.followers.pids, flush=True)
 time.sleep(1000)
 """

@@ -11,9 +11,9 @@ from tests.workers.engine.checkpoints.quantized import gguf_files, packing
 from tests.workers.engine.checkpoints.quantized.test_formats import FORMATS
 from tests.workers.engine.tiny_models import save_model
 from workers import gguf_checkpoint
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +22,7 @@ def said(folder: Path, ranks: int, longest: int) -> list[list[int]]:
     config = EngineConfig(
         device="cpu", dtype="float32", kv_cache_bytes=2**20, tensor_parallel_size=ranks
     )
-    engine = Engine.from_pretrained(folder, config)
+    engine = build_engine(folder, config)
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
     prompts = [tuple(1 + i * i % 5 for i in range(length)) for length in (3, longest)]
     asked = [Request((prompt,), params, request_id=str(i)) for i, prompt in enumerate(prompts)]

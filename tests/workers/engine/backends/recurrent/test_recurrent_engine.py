@@ -15,6 +15,7 @@ from tests.conformance.families.shapes import SIZES
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import save_model
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
@@ -52,7 +53,7 @@ def save(folder: Path, family: str) -> Path:
 
 
 def engine_of(path: Path, **settings: Any) -> Engine:
-    engine = Engine.from_pretrained(path, EngineConfig(**{**SETTINGS, **settings}))
+    engine = build_engine(path, EngineConfig(**{**SETTINGS, **settings}))
     assert engine.forward == "torch"
     return engine
 
@@ -130,7 +131,7 @@ def test_requests_of_every_kind_equal_those_of_the_general_way(
         raise UnsupportedModel("the test says so")
 
     monkeypatch.setattr(OwnAttention, "compare", refuse)
-    general = Engine.from_pretrained(family, EngineConfig(**SETTINGS))
+    general = build_engine(family, EngineConfig(**SETTINGS))
     assert general.forward == "general"
     theirs = general.generate(requests)
     assert tokens(ours) == tokens(theirs)

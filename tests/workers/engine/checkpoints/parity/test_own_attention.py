@@ -14,10 +14,10 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cpu.backend import CpuBackend
 from workers.engine.backends.parallel.group import Ranks
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.checkpoints.parity.trial import Batches
 from workers.engine.config import EngineConfig
-from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 
 CONFIG = EngineConfig(device="cpu", dtype="float32", kv_cache_bytes=2**22)
@@ -38,7 +38,7 @@ def test_a_model_whose_own_check_fails_runs_the_general_way(
 
     monkeypatch.setattr(Batches, "run", fails)
     with nullcontext() if way else pytest.raises(torch.OutOfMemoryError):
-        assert Engine.from_pretrained(tiny_llama, CONFIG).forward == way
+        assert build_engine(tiny_llama, CONFIG).forward == way
 
 
 SPARSE = {
@@ -83,7 +83,7 @@ def test_a_mixture_that_fails_is_tried_with_other_tokens(
         return logits.roll(1, 0)
 
     monkeypatch.setattr(Batches, "run", rounds)
-    engine = Engine.from_pretrained(save_model(tmp_path, options), replace(CONFIG, dtype=dtype))
+    engine = build_engine(save_model(tmp_path, options), replace(CONFIG, dtype=dtype))
     assert (engine.forward == "general") == is_refused
     assert ("differs from its own attention by" in caplog.text) == is_refused
 

@@ -12,9 +12,9 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.cpu import recognition
 from workers.engine.backends.cpu.library import load_library
 from workers.engine.backends.cpu.rotary import Angles
+from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.layer_shape import Visible
-from workers.engine.engine import Engine
 
 SHAPE = {
     **LLAMA, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "vocab_size": 416,
@@ -40,7 +40,7 @@ EXAONE_MOE = {
 
 def forward(path: Path, **settings: Any) -> str:
     config = {"device": "cpu", "dtype": "float32", "kv_cache_bytes": 2**22, **settings}
-    return Engine.from_pretrained(path, EngineConfig(**config)).forward
+    return build_engine(path, EngineConfig(**config)).forward
 
 
 def test_what_changes_with_a_sequences_length_counts_if_sequences_grow_so_long(

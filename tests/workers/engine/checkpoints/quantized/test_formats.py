@@ -14,11 +14,11 @@ from tests.workers.engine import greedy
 from tests.workers.engine.checkpoints.quantized import packing
 from tests.workers.engine.checkpoints.quantized.packing import Pack
 from tests.workers.engine.tiny_models import LLAMA, save_model
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.reading import checkpoint
 from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 
 MODEL = {**LLAMA, "intermediate_size": 128}
@@ -186,7 +186,7 @@ def test_an_engine_says_what_the_dequantized_model_says(
     meant = packing.rewrite(plain, packed, *FORMATS[name])
     save_model(wide, MODEL)
     save_file(meant, wide / "model.safetensors", {"format": "pt"})
-    engine = Engine.from_pretrained(packed, CONFIG)
+    engine = build_engine(packed, CONFIG)
     prompts = [greedy.prompt(length, salt=length) for length in (3, 30)]
     params = SamplingParams(max_tokens=12, temperature=0)
     done = engine.generate(

@@ -14,11 +14,11 @@ from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.cpu.library import why_no_kernels
 from workers.engine.backends.cpu.linear import Int4Linear, Int8Linear, TiledLinear
 from workers.engine.backends.cpu.packed_linear import pack_linears
+from workers.engine.build import build_engine
 from workers.engine.checkpoints.reading import checkpoint
 from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 
 pytestmark = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
@@ -99,7 +99,7 @@ def test_a_quantized_checkpoint_says_what_the_dequantized_one_says(
     ]
     texts = []
     for path in (packed, wide):
-        engine = Engine.from_pretrained(path, config(dtype))
+        engine = build_engine(path, config(dtype))
         assert engine.forward == "c"
         texts.append([done.choices[0].token_ids for done in engine.generate(requests)])
     assert texts[0] == texts[1]
