@@ -17,7 +17,6 @@ from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
 from completions.jobs.store import JobStore
 from completions.jobs.workers import new_worker_id
-from workers.engine.build import build_engine
 from workers.room import LOOK_AHEAD, MAX_HELD_BYTES
 
 if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
@@ -142,6 +141,7 @@ def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
     the code ``REFUSED`` if it never can, and with 1 if a later start may succeed."""
     import torch
 
+    from workers.engine.build import build_engine
     from workers.engine.exceptions import RankLost, UnsupportedAdapter, UnsupportedModel
 
     logger.info("loading %s from %s onto device %s", entry.id, entry.folder, options.device)

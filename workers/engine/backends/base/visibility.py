@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
+from workers.engine.compat import mask_functions
 from workers.engine.core.layer_shape import EVERYTHING, Visible
 
 MaskFunction = Callable[[int, int, Any, Any], Any]
@@ -36,7 +37,7 @@ def visible_of(mask: Tensor) -> Visible | None:
 def tagging_masks(attention: str) -> Iterator[None]:
     """Give models with this attention function tags in place of masks. Without this, transformers
     builds no masks for a function that is not its own."""
-    masks = ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+    masks = mask_functions(ALL_MASK_ATTENTION_FUNCTIONS)
     masks[attention] = _tag
     try:
         yield

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from workers.engine.compat import without_watched_tensors
 
 LayerName = tuple[type[nn.Module], str]
 """The class of a layer's parent, and the layer's name there."""
@@ -22,7 +23,7 @@ class _Watched(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_watched_tensors():
             result = func(*args, **(kwargs or {}))
         # Some attributes are the weight itself in another form, as `T` and `data`.
         if getattr(func, "__name__", "") != "__get__" or isinstance(result, Tensor):

@@ -12,6 +12,7 @@ from workers.engine.backends.cpu.direct_weights import LayerName
 from workers.engine.backends.cpu.experts import PackedExperts
 from workers.engine.backends.cpu.library import load_library
 from workers.engine.backends.cpu.linear import Int4Linear, Int8Linear, TiledLinear
+from workers.engine.compat import has_onednn_bfloat16, multiply_reordered, reorder_linear_weight
 
 _ROUNDED = {"int8": Int8Linear, "int4": Int4Linear}
 _PLAIN = ("FalconLinear",)
@@ -39,15 +40,12 @@ class PackedLinear(LinearLayer):
         self.in_features = linear.in_features
         self.out_features = linear.out_features
         self.bias = linear.bias
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self._packed = reorder_linear_weight(linear.weight.detach())
         self.weight = linear.weight.detach().to("meta")
         """Only for models that ask for the type of a layer's weight."""
 
     def forward(self, hidden: Tensor) -> Tensor:
-        output: Tensor = torch.ops.mkldnn._linear_pointwise(
-            hidden, self._packed, self.bias, "none", [], ""
-        )
-        return output
+        return multiply_reordered(hidden, self._packed, self.bias)
 
 
 def pack_linears(
@@ -105,5 +103,4 @@ def pack_linear(linear: nn.Linear, dtype: str, is_head: bool) -> PackedLinear | 
         return None
     if (tiled := _ROUNDED.get(dtype, TiledLinear).pack(linear, is_head)) is not None:
         return tiled
-    has_kernel = torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return PackedLinear(linear) if has_kernel else None
+    return PackedLinear(linear) if has_onednn_bfloat16() else None

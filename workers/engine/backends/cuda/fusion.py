@@ -29,6 +29,7 @@ from workers.engine.backends.cuda.fusable import (
     rotation_of,
 )
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer
+from workers.engine.compat import without_torch_functions
 
 _ROTATION = "apply_rotary_pos_emb"
 """The name under which transformers' modules know their function (query, key, cosine, sine)."""
@@ -229,7 +230,7 @@ class Fusion(TorchFunctionMode):
 
     def normalize(self, x: Tensor, weight: Tensor | None, rule: NormRule) -> Tensor | None:
         """The norm of ``x`` by one kernel; None if it does not take this tensor."""
-        with torch._C.DisableTorchFunction():
+        with without_torch_functions():
             fits = x.dim() in (3, 4) and len(x) == 1 and x.stride(-1) == 1 and x.numel() > 0
             if weight is not None:
                 fits = fits and weight.dtype == x.dtype and len(weight) == x.shape[-1]
@@ -246,7 +247,7 @@ class Fusion(TorchFunctionMode):
 
     def rotate(self, function: Callable[..., Any], args: Any) -> tuple[Tensor, Tensor] | None:
         """Postpone ``function(*args)``; None if the kernel cannot replace it."""
-        with torch._C.DisableTorchFunction():
+        with without_torch_functions():
             self.run_waiting()
             query, key, cosine, sine = args
             width = cosine.shape[-1]
@@ -278,7 +279,7 @@ class Fusion(TorchFunctionMode):
         """Store keys and values in the cache, after turning queries and keys if that was postponed.
         ``heads`` are queries, keys and values [1, heads, tokens, dim]. A caller that ``keeps``
         needs the turned keys too."""
-        with torch._C.DisableTorchFunction():
+        with without_torch_functions():
             query, key, value = heads
             values = _with_adjacent_columns(value[0].transpose(0, 1))
             waiting = self._waiting

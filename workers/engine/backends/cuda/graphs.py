@@ -13,6 +13,7 @@ from torch import Tensor
 
 from workers.engine.backends.cuda.inputs import COLUMNS, LENGTH, ROW
 from workers.engine.backends.parallel.group import Ranks
+from workers.engine.compat import end_allocation_to_pool
 
 logger = logging.getLogger(__name__)
 
@@ -116,5 +117,5 @@ def _undone_on_failure(pool: tuple[int, int]) -> Iterator[None]:
         yield
     except BaseException:
         torch.cuda.set_stream(stream)
-        torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+        end_allocation_to_pool(stream.device_index, pool)
         raise

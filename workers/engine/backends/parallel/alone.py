@@ -4,14 +4,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import FakeWork
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from workers.engine.compat import DispatchMode, finished_work, schema_name
 
 _COMMUNICATION = {"c10d", "_c10d_functional"}
 
 
-class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Alone(DispatchMode):  # type: ignore[no-untyped-call]
     """Inside this context, sums and exchanges among ranks return at once, with results of the right
     shape and wrong values. Other communication raises NotImplementedError."""
 
@@ -21,7 +21,7 @@ class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it becomes operations on the rank's own tensors first
         if operation.namespace in _COMMUNICATION:
-            return _without_others(operation._schema.name, args)
+            return _without_others(schema_name(operation), args)
         return operation(*args, **(kwargs or {}))
 
 
@@ -29,11 +29,11 @@ def _without_others(name: str, args: Any) -> Any:
     """The result of an operation, by its name and its arguments."""
     match name:
         case "c10d::allreduce_" | "c10d::broadcast_":
-            return args[0], FakeWork().boxed()
+            return args[0], finished_work()
         case "c10d::_allgather_base_":
             output, own = args[:2]
             output.copy_(_repeated(own, len(output) // len(own)))
-            return output, FakeWork().boxed()
+            return output, finished_work()
         case "_c10d_functional::all_reduce":
             return args[0].clone()
         case "_c10d_functional::all_gather_into_tensor":

@@ -11,7 +11,6 @@ from typing import TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore
 
 from workers.engine.backends.parallel.alone import Alone
 
@@ -52,7 +51,7 @@ class Ranks:
         meet()
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-            store=FileStore(str(folder / "ranks"), size),
+            store=dist.FileStore(str(folder / "ranks"), size),  # type: ignore[attr-defined]
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout),

@@ -16,6 +16,7 @@ from transformers.distributed.parallel_utils import (
 
 from workers.engine.backends.parallel.division import Share, divide, is_even
 from workers.engine.backends.parallel.group import Ranks
+from workers.engine.compat import tensor_parallel_mesh
 from workers.engine.exceptions import UnsupportedModel
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ def _num_heads(model: Any) -> tuple[int, int]:
 def _cut_heads(model: Any, share: Share) -> None:
     """Keep the rank's heads of every attention layer."""
     heads, kv_heads = _num_heads(model)
-    mesh = model._mesh_manager.get_mesh("tp")  # the group that sums the ranks' parts
+    mesh = tensor_parallel_mesh(model)  # the group that sums the ranks' parts
     for module in model.modules():
         if not all(hasattr(module, each) for each in _PROJECTIONS):
             continue

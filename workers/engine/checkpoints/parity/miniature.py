@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from workers.engine.checkpoints.rotary import keep_frequencies
+from workers.engine.compat import has_class_for, make_from_config
 
 _LAYERS = 3
 _UNREACHED = 128
@@ -77,7 +78,7 @@ def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed
 def _make(kind: Any, config: Any, **options: Any) -> Any:
     """A model of this class; or only its language model, if that has a class of its own."""
     text = config.get_text_config()
-    if text is not config and type(text) in AutoModelForCausalLM._model_mapping:
+    if text is not config and has_class_for(AutoModelForCausalLM, text):
         make: Any = AutoModelForCausalLM.from_config
         return make(text, **options)
     for part in vars(config).values():  # which read images, for example
@@ -85,7 +86,7 @@ def _make(kind: Any, config: Any, **options: Any) -> Any:
             for name in _DEPTHS:
                 if isinstance(getattr(part, name, None), int):
                     setattr(part, name, 1)
-    return kind._from_config(config, **options)
+    return make_from_config(kind, config, **options)
 
 
 def _take_layer_settings(text: Any) -> dict[int, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 import transformers
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from workers.engine.compat import has_class_for
 from workers.engine.exceptions import UnsupportedModel
 
 _KINDS = (AutoModelForCausalLM, AutoModelForImageTextToText)
@@ -15,7 +16,7 @@ def model_class(config: Any) -> Any:
     """The automatic class of transformers that has one for this configuration. Raises
     UnsupportedModel."""
     for kind in _KINDS:
-        if type(config) in kind._model_mapping:
+        if has_class_for(kind, config):
             return kind
     raise UnsupportedModel(
         f"{config.model_type} cannot be read as a causal language model: transformers "

@@ -15,6 +15,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from workers.engine.backends.cpu.packed_linear import pack_linear
+from workers.engine.compat import forget_quantized
 
 _METHOD = "quire_packed"
 _WEIGHT = "weight"
@@ -55,8 +56,7 @@ class _Packer(HfQuantizer):
         remove: Callable[[Any], None] = self.remove_quantization_config
         remove(model)
         for module in model.modules():
-            if getattr(getattr(module, "config", None), "_is_quantized", False):
-                del module.config._is_quantized
+            forget_quantized(module)
         return model
 
 
