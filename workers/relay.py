@@ -14,13 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from msgspec import structs
 from redis.exceptions import RedisError
 
-from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
 from completions.jobs.events import JobError
-from completions.jobs.execute import Claim, Ending, Execution, PublishedOutput, StepEvent, Verdict
+from completions.jobs.execute import Claim, Ending, Execution, StepEvent, Verdict
 from workers import attempt_spans
 from workers.build_digest import build
 from workers.engine.core.output import RequestOutput
@@ -34,9 +32,10 @@ from workers.engine.exceptions import (
 )
 from workers.engine.stats import EngineStats
 from workers.job_logs import EngineLines, describe_claim
-from workers.live_job import AUDIENCES, Done, LiveJob
+from workers.jobs_to_run import JobsToRun, acknowledge
+from workers.live_job import Done, LiveJob
 from workers.metrics import WorkerMetrics
-from workers.room import MAX_HELD_BYTES, MAX_TAKE_BYTES, measure_room
+from workers.room import MAX_HELD_BYTES, measure_room
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +99,7 @@ class Relay:
         self._slots = engine.stats().slots
         self.metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._messages: dict[str, list[Done]] = {}
-        """Messages of jobs that this worker does not run, by job."""
-        self._claimed: deque[Claim] = deque()
-        """Jobs that this worker has claimed and not begun."""
-        self._wants_jobs = True
-        """Whether there may be something to take before the next poll."""
-        self._took_at = float("-inf")
+        self._jobs_to_run = JobsToRun(execution, model, clock)
         self._live: dict[str, LiveJob] = {}
         self._unsubmitted: deque[LiveJob] = deque()
         self._batch: _Batch | None = None
@@ -187,13 +180,14 @@ class Relay:
         self._beat()  # before a claim, or the reconciler would take its worker for dead
         self._begin_claimed()
         self._take()
+        self._begin_claimed()
         self._submit()
         if self._batch is None:
             self._batch = self._next_batch()
         if self._batch is not None:
             self._publish(self._batch)
             self._batch = None
-        if self._idle_waiters and not (self._live or self._messages or self._claimed):
+        if self._idle_waiters and not (self._live or self._jobs_to_run):
             while self._idle_waiters:
                 self._idle_waiters.pop().set()
 
@@ -201,7 +195,7 @@ class Relay:
         """Run the calls that other threads queued; wait for one unless there is other work."""
         if pause:
             time.sleep(pause)
-        busy = self._batch is not None or self._claimed or self._wants_jobs
+        busy = self._batch is not None or self._jobs_to_run.is_urgent
         wait = 0.0 if busy else POLL_INTERVAL if self._live else BEAT_INTERVAL / 2
         try:
             self._inbox.get(timeout=wait)() if wait else self._inbox.get_nowait()()
@@ -214,75 +208,18 @@ class Relay:
         if (job := self._live.get(job_id)) is not None:  # delivered again while it runs here
             job.done.append(done)
         else:
-            self._messages.setdefault(job_id, []).append(done)
-            self._wants_jobs = True
+            self._jobs_to_run.add_message(job_id, done)
 
     def _take(self) -> None:
-        """Claim the jobs whose turn it is while there is room, and let go of messages without work
-        for this worker. A worker with room also looks without a message: another one may hold it,
-        and have no room."""
         if self._closing or not self.accepting:
-            self._wants_jobs = False
-            for job_id in list(self._messages):
-                self._let_go(job_id, "left to other workers")
-            return
-        now = self._clock()
-        if not self._wants_jobs and now - self._took_at < POLL_INTERVAL:
-            return
-        held = [job.claim for job in self._live.values() if job.ending is None]
-        rooms = measure_room(held, self._slots, self._max_held_bytes)
-        taken = self.execution.take(self._model, rooms, list(self._messages))
-        self._took_at = now
-        self._wants_jobs = sum(claim.size for claim in taken.claims) >= MAX_TAKE_BYTES
-        self._claimed.extend(taken.claims)
-        self._begin_claimed()
-        self._claim_unqueued([job_id for job_id, why in taken.settled.items() if why == "unqueued"])
-        for job_id, reason in taken.settled.items():
-            if reason != "unqueued":
-                self._let_go(job_id, reason)
-
-    def _claim_unqueued(self, job_ids: list[str]) -> None:
-        """Claim jobs that another version submitted: they are in no fair queue."""
-        for claim in self.execution.claim(job_ids) if job_ids else ():
-            if isinstance(claim, Claim):
-                self._claimed.append(claim)
-            else:
-                self._let_go(claim.job_id, claim.reason)
-        self._begin_claimed()
-
-    def _let_go(self, job_id: str, reason: str) -> None:
-        if job_id in self._messages:
-            logger.info("job %s is %s: nothing to do", job_id, reason)
-            _call(self._messages.pop(job_id))
+            self._jobs_to_run.leave_messages()
+        else:
+            held = [job.claim for job in self._live.values() if job.ending is None]
+            self._jobs_to_run.take(measure_room(held, self._slots, self._max_held_bytes))
 
     def _begin_claimed(self) -> None:
-        while self._claimed:
-            claim = self._claimed[0]
-            understood = self._read_request(claim)  # may need Redis
-            self._claimed.popleft()
-            done = self._messages.pop(claim.job_id, [])
-            self._begin(replace(claim, request=b""), done, understood)
-
-    def _read_request(self, claim: Claim) -> Request | JobError:
-        """Return the request for the engine, with what earlier attempts published."""
-        try:
-            asked = decode_job_request(claim.request)
-            # Twice the priority leaves room for one more rule: what a client waits for goes first.
-            fields = structs.asdict(asked) | {"priority": 2 * asked.priority + claim.is_interactive}
-            again = claim.attempt > 1
-            published = self.execution.read_published(claim.job_id) if again else PublishedOutput()
-            return Request(
-                request_id=claim.job_id,
-                organization=claim.organization_id,
-                audience=AUDIENCES[claim.kind],
-                deadline=self._clock() + claim.seconds_left,
-                published={index: tuple(ids) for index, ids in published.tokens.items()},
-                published_ends=frozenset(published.ended),
-                **fields,
-            )
-        except (ValueError, KeyError, TypeError) as error:  # written by another version
-            logger.exception("cannot read job %s", claim.job_id, extra=describe_claim(claim))
-            return JobError("worker_error", f"Malformed job: {error}")
+        for claim, done, understood in self._jobs_to_run.iter_claimed():
+            self._begin(claim, done, understood)
 
     def _begin(self, claim: Claim, done: list[Done], understood: Request | JobError) -> None:
         request = understood if isinstance(understood, Request) else None
@@ -366,9 +303,10 @@ class Relay:
 
     def _publish(self, batch: _Batch) -> None:
         verdicts, _ = self.execution.publish(batch.steps, batch.endings)
-        self._wants_jobs |= bool(batch.endings)
+        if batch.endings:
+            self._jobs_to_run.look_again()
         for ending in batch.endings:
-            _call(self._live.pop(ending.job_id).done)
+            acknowledge(self._live.pop(ending.job_id).done)
         for step, verdict in zip(batch.steps, verdicts, strict=True):
             job = self._live.get(step.job_id)
             if job is None or verdict is Verdict.GO_ON:
@@ -385,7 +323,7 @@ class Relay:
                 )
                 if job.span is not None and job.ending is None:
                     job.span.leave("taken over")
-                _call(self._live.pop(step.job_id).done)
+                acknowledge(self._live.pop(step.job_id).done)
 
     def _beat(self) -> None:
         now = self._clock()
@@ -420,8 +358,7 @@ class Relay:
             jobs = self._live.values()
             self._give_back([job for job in jobs if job.request is None], lost)
             self._give_back([job for job in jobs if job.request is not None], lost=False)
-            unbegun = [(claim.job_id, claim.attempt) for claim in self._claimed]
-            self.execution.release(unbegun, lost=False)
+            self.execution.release(self._jobs_to_run.list_attempts(), lost=False)
             self.execution.stop_beating()
             if jobs:
                 logger.info("gave %d unfinished jobs back to the queue", len(jobs))
@@ -446,8 +383,3 @@ class Relay:
             logger.exception("cannot give jobs back; the reconciler will find them")
         finally:
             self._on_broken(error)
-
-
-def _call(callbacks: list[Done]) -> None:
-    for done in callbacks:
-        done()
