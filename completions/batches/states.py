@@ -2,12 +2,14 @@
 
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, Q, QuerySet, Window
+from django.db.models import Exists, OuterRef, Q, QuerySet, Sum, Window
 from django.db.models.functions import RowNumber
 
+from completions.batches.input_lines import LineError
 from completions.models import (
     OPEN_LINES,
     UNFINISHED,
+    ApiKey,
     Batch,
     BatchLine,
     BatchStatus,
@@ -112,3 +114,24 @@ def list_unwritten() -> list[str]:
 
 def find_lines_to_cancel() -> QuerySet[BatchLine]:
     return BatchLine.objects.filter(batch__status__in=_CLOSING, state=LineState.SENT)
+
+
+def require_room(batch: Batch, key: ApiKey) -> None:
+    """Check max_enqueued_tokens of the key and its organization. Raises LineError."""
+    unended = Batch.objects.filter(status__in=UNFINISHED).exclude(id=batch.id)
+    for owner, batches in (
+        (key, unended.filter(api_key_id=key.pk)),
+        (key.organization, unended.filter(organization_id=key.organization_id)),
+    ):
+        most = owner.max_enqueued_tokens
+        if most is None:
+            continue
+        enqueued = batches.aggregate(tokens=Sum("enqueued_tokens"))["tokens"] or 0
+        if enqueued + batch.enqueued_tokens > most:
+            whose = "this API key" if owner is key else "your organization"
+            raise LineError(
+                "token_limit_exceeded",
+                f"Enqueued token limit reached: the prompts of {whose}'s batches may hold {most} "
+                f"tokens until they have ended; there are {enqueued}, and this file has "
+                f"{batch.enqueued_tokens}. Try again once some of them have ended.",
+            )

@@ -14,7 +14,6 @@ from typing import IO, Any
 import orjson
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
-from django.db.models import Sum
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -31,10 +30,9 @@ from completions.batches.summary import Summary
 from completions.batches.writing import Alive
 from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import APIError
-from completions.grammars import Caller, TokenSource
+from completions.grammars import Caller, TokenSource, Validator
 from completions.jobs.rids import BatchRids, read_rids
 from completions.models import (
-    UNFINISHED,
     ApiKey,
     Batch,
     BatchLine,
@@ -46,6 +44,7 @@ from completions.models import (
 from completions.models.organizations import lock_organization
 from completions.models.storable import replace_nul
 from completions.requests import preparation
+from completions.requests.fair_semaphore import Checks
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,11 @@ class _ClosedError(Exception):
 
 
 def validate(
-    batch: Batch, alive: Alive, rids: BatchRids, cache_of: CacheOf = _report_no_size
+    batch: Batch,
+    validator: Validator,
+    alive: Alive,
+    rids: BatchRids,
+    cache_of: CacheOf = _report_no_size,
 ) -> None:
     """Validate and store every line, then start the batch, or fail it with all errors.
 
@@ -101,7 +104,7 @@ def validate(
     """
     writing.delete_lines(batch)
     with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
-        check = Check(batch, loop, log, rids, cache_of)
+        check = Check(batch, validator, loop, log, rids, cache_of)
         try:
             check.run(alive)
             if not check.errors:
@@ -126,12 +129,14 @@ class Check:
     def __init__(
         self,
         batch: Batch,
+        validator: Validator,
         loop: asyncio.Runner,
         log: IO[bytes],
         rids: BatchRids | None,
         cache_of: CacheOf,
     ) -> None:
         self._batch = batch
+        self._checks = Checks(validator)
         self._loop = loop
         self._log = log
         self._rids = rids
@@ -260,7 +265,7 @@ class Check:
             async with turns:
                 self._require_budget(number)
                 return custom_id, await prepare_line(
-                    *where, request["body"], self._principal, self._asker
+                    self._checks, *where, request["body"], self._principal, self._asker
                 )
         except LineError:  # of the whole file
             raise
@@ -346,10 +351,15 @@ class Check:
 
 
 async def prepare_line(
-    endpoint: str, job_id: str, body: Any, principal: Principal, caller: Caller | None = None
+    checks: Checks,
+    endpoint: str,
+    job_id: str,
+    body: Any,
+    principal: Principal,
+    caller: Caller | None = None,
 ) -> PreparedLine:
     """Prepare a line's job. Raises APIError."""
-    prepared = await preparation.prepare_offline(endpoint, body, principal, job_id, caller)
+    prepared = await preparation.prepare_offline(checks, endpoint, body, principal, job_id, caller)
     for name in ("stream", "background"):
         if getattr(prepared.request.returns, name):
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
@@ -366,30 +376,9 @@ def _begin(batch: Batch) -> None:
     """
     with lock_organization(batch.organization_id):
         owners = ApiKey.objects.select_related("organization")
-        require_room(batch, owners.get(id=batch.api_key_id))
+        states.require_room(batch, owners.get(id=batch.api_key_id))
         if not states.begin(batch, timezone.now()):
             raise _ClosedError
-
-
-def require_room(batch: Batch, key: ApiKey) -> None:
-    """Check max_enqueued_tokens of the key and its organization. Raises LineError."""
-    unended = Batch.objects.filter(status__in=UNFINISHED).exclude(id=batch.id)
-    for owner, batches in (
-        (key, unended.filter(api_key_id=key.pk)),
-        (key.organization, unended.filter(organization_id=key.organization_id)),
-    ):
-        most = owner.max_enqueued_tokens
-        if most is None:
-            continue
-        enqueued = batches.aggregate(tokens=Sum("enqueued_tokens"))["tokens"] or 0
-        if enqueued + batch.enqueued_tokens > most:
-            whose = "this API key" if owner is key else "your organization"
-            raise LineError(
-                "token_limit_exceeded",
-                f"Enqueued token limit reached: the prompts of {whose}'s batches may hold {most} "
-                f"tokens until they have ended; there are {enqueued}, and this file has "
-                f"{batch.enqueued_tokens}. Try again once some of them have ended.",
-            )
 
 
 def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:

@@ -23,9 +23,10 @@ from completions.accounts.keys import Principal, make_principal
 from completions.endpoints.completions import CancelView, CompletionsView
 from completions.endpoints.grammars import ValidateView
 from completions.exceptions import APIError, invalid_parameter
-from completions.http import access_log, runtime
+from completions.http import access_log
 from completions.http.authentication import permit
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.process import WebProcess
 from completions.models import ApiKey, AuditAction
 from completions.models.release import run_and_release
 
@@ -72,7 +73,7 @@ class RunView(ActingView, CompletionsView):
         await run_and_release(partial(audit.record, actor, AuditAction.USED, self.key, used))
         response = await super().post(request)
         if isinstance(response, StreamingHttpResponse):
-            response.streaming_content = await _start(response.streaming_content)
+            response.streaming_content = await _start(request.process, response.streaming_content)
         return response
 
 
@@ -86,11 +87,11 @@ class ValidateConstraintView(ActingView, ValidateView):
     permission = LOOKS
 
 
-async def _start(frames: Any) -> AsyncIterator[bytes]:
+async def _start(process: WebProcess, frames: Any) -> AsyncIterator[bytes]:
     """Start a stream, and close it when the task of the request ends. If the client hangs up while
     the response passes the middleware, nothing else would close it. Only a stream that has begun
     ends its job."""
-    first, process = await anext(frames), await runtime.get_runtime()
+    first = await anext(frames)
     answering = cast("asyncio.Task[Any]", asyncio.current_task())
     answering.add_done_callback(lambda _: process.spawn(frames.aclose()))
 

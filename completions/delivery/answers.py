@@ -14,8 +14,8 @@ from completions.accounts.keys import Principal
 from completions.delivery.following import PAST_DEADLINE, Outcome, follow
 from completions.delivery.preferences import Preferences
 from completions.exceptions import APIError, from_job_error
-from completions.http import runtime
 from completions.http.bodies import JSONResponse
+from completions.http.process import WebProcess
 from completions.jobs import durable
 from completions.jobs.record import JobRecord, NewJob
 from completions.responses.completion import ResponseContext
@@ -24,30 +24,35 @@ from completions.responses.meta import make_meta
 _R = TypeVar("_R", bound=HttpResponseBase)
 
 
-async def answer(view: ResponseContext, job: NewJob, meta: bool = False) -> HttpResponse:
+async def answer(
+    process: WebProcess, view: ResponseContext, job: NewJob, meta: bool = False
+) -> HttpResponse:
     """Wait for a job and answer with its result. A job that is not durable is cancelled when its
     client hangs up. Raises APIError."""
     end = None
-    here = await runtime.get_runtime()
     seconds = job.deadline - time.time() + PAST_DEADLINE
     try:
-        outcome = await follow(view, seconds, is_blocking=not job.is_durable)
+        outcome = await follow(process, view, seconds, is_blocking=not job.is_durable)
         end = outcome.end
     finally:
         if end is None and not job.is_durable:
-            here.spawn(here.cancel_job(view.id))
-    return await _respond(view, outcome, meta)
+            process.spawn(process.cancel_job(view.id))
+    return await _respond(process, view, outcome, meta)
 
 
-async def answer_again(view: ResponseContext, job: JobRecord, meta: bool = False) -> HttpResponse:
+async def answer_again(
+    process: WebProcess, view: ResponseContext, job: JobRecord, meta: bool = False
+) -> HttpResponse:
     """Repeat the answer that :func:`answer` gave for a job that has ended. Raises APIError."""
-    return await _respond(view, await follow(view, stored=job.events), meta)
+    return await _respond(process, view, await follow(process, view, stored=job.events), meta)
 
 
-async def _respond(view: ResponseContext, outcome: Outcome, meta: bool) -> HttpResponse:
+async def _respond(
+    process: WebProcess, view: ResponseContext, outcome: Outcome, meta: bool
+) -> HttpResponse:
     body = _read_result(view, outcome)
     if meta:
-        body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
+        body["meta"] = await read_meta(process, view, outcome.collected.choices.finish_reasons())
     return JSONResponse(body)
 
 
@@ -65,23 +70,27 @@ def _read_result(view: ResponseContext, outcome: Outcome) -> dict[str, Any]:
 
 
 async def accept(
-    view: ResponseContext, job: NewJob, principal: Principal, preferences: Preferences
+    process: WebProcess,
+    view: ResponseContext,
+    job: NewJob,
+    principal: Principal,
+    preferences: Preferences,
 ) -> HttpResponse:
     """Answer 202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
-        return await accept_or_answer(view, principal, preferences)
+        return await accept_or_answer(process, view, principal, preferences)
     queued = view.make_collected().make_polled(JobRecord.from_new(job))
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
     return add_location(response, view, preferences)
 
 
 async def accept_or_answer(
-    view: ResponseContext, principal: Principal, preferences: Preferences
+    process: WebProcess, view: ResponseContext, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
     """Answer 200 if the job has ended, or ends within the time that the client prefers to wait;
     else 202."""
     wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
-    response = await poll(view, principal, wait, meta=preferences.meta)
+    response = await poll(process, view, principal, wait, meta=preferences.meta)
     if "Retry-After" in response.headers:  # it has not ended
         response.status_code = 202
     return add_location(response, view, preferences)
@@ -96,12 +105,11 @@ def add_location(response: _R, view: ResponseContext, preferences: Preferences) 
 
 
 async def find_job(
-    context_type: type[ResponseContext], job_id: str, principal: Principal
+    process: WebProcess, context_type: type[ResponseContext], job_id: str, principal: Principal
 ) -> JobRecord:
     """Find the job, if it belongs to this route and this organization. Raises APIError."""
-    here = await runtime.get_runtime()
     try:
-        job = await here.submission.fetch(job_id)
+        job = await process.submission.fetch(job_id)
     except (RedisError, OSError) as error:
         raise APIError("queue_unavailable") from error
     if job is None:
@@ -112,14 +120,14 @@ async def find_job(
     return job
 
 
-async def is_admitted(job: JobRecord) -> bool:
+async def is_admitted(process: WebProcess, job: JobRecord) -> bool:
     """Whether the job is in the queue, runs or has ended. A job that only SQL knows may still be
     refused, or waits to be restored to Redis. Raises RedisError or OSError."""
-    here = await runtime.get_runtime()
-    return job.has_ended or (await here.submission.states([job.id]))[0] is not None
+    return job.has_ended or (await process.submission.states([job.id]))[0] is not None
 
 
 async def poll(
+    process: WebProcess,
     view: ResponseContext,
     principal: Principal,
     wait: float,
@@ -128,13 +136,13 @@ async def poll(
 ) -> JSONResponse:
     """Return the state of a job now, or as soon as it ends within `wait` seconds. `etags` are the
     ETags that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
-    job = await find_job(type(view), view.id, principal)
+    job = await find_job(process, type(view), view.id, principal)
     outcome = Outcome(view.make_collected())
     if wait and not job.has_ended:
-        outcome = await follow(view, wait, until_closing=True)
-        job = await find_job(type(view), view.id, principal)
+        outcome = await follow(process, view, wait, until_closing=True)
+        job = await find_job(process, type(view), view.id, principal)
     if job.has_ended and outcome.end is None:  # all its events are stored
-        outcome = await follow(view, stored=job.events)
+        outcome = await follow(process, view, stored=job.events)
     headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}
     if not job.has_ended:
         headers["Retry-After"] = "1"
@@ -142,16 +150,17 @@ async def poll(
         return JSONResponse(status=304, headers=headers)
     body = outcome.collected.make_polled(job)
     if meta and job.has_ended:
-        body["meta"] = await read_meta(view, outcome.collected.choices.finish_reasons())
+        body["meta"] = await read_meta(process, view, outcome.collected.choices.finish_reasons())
     return JSONResponse(body, headers=headers)
 
 
-async def read_meta(view: ResponseContext, finish_reasons: Sequence[str | None]) -> dict[str, Any]:
+async def read_meta(
+    process: WebProcess, view: ResponseContext, finish_reasons: Sequence[str | None]
+) -> dict[str, Any]:
     """Read the `meta` of a response: how the job ran. Without times if Redis no longer knows
     them."""
-    here = await runtime.get_runtime()
     try:
-        job = await here.submission.fetch(view.id)
+        job = await process.submission.fetch(view.id)
     except (RedisError, OSError):
         job = None
     return make_meta(view, finish_reasons, job)

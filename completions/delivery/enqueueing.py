@@ -14,7 +14,8 @@ from completions.accounts.keys import Principal
 from completions.contract import tracing
 from completions.delivery import idempotency, rate_limits
 from completions.exceptions import APIError
-from completions.http import access_log, runtime
+from completions.http import access_log
+from completions.http.process import WebProcess
 from completions.jobs import durable
 from completions.jobs.limits import (
     Bounds,
@@ -84,27 +85,26 @@ def new_job(
     )
 
 
-async def enqueue(job: NewJob) -> Remaining:
+async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
     """Store and publish the job, and return what its API key has left. An APIError leaves no trace
     of the job."""
     access_log.note(job_id=job.id, model=job.model)
-    here = await runtime.get_runtime()
-    if here.is_closing:
+    if process.is_closing:
         raise APIError("server_shutting_down")
-    if here.is_full:
+    if process.is_full:
         raise APIError("server_overloaded")
-    work = _store_and_publish(here, job)
+    work = _store_and_publish(process, job)
     # A client that hangs up must not stop the work between two steps.
-    storing = here.spawn(work) if job.is_durable or read_rids(job.context) else None
+    storing = process.spawn(work) if job.is_durable or read_rids(job.context) else None
     try:
         return await (work if storing is None else asyncio.shield(storing))
     except asyncio.CancelledError:
         if job.idempotency is None:  # with a key, the client can ask for the result again
-            here.spawn(_withdraw(here, job, storing))
+            process.spawn(_withdraw(process, job, storing))
         raise
 
 
-async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
+async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
     if job.is_durable:
         _require_storable(job)
         try:
@@ -115,29 +115,29 @@ async def _store_and_publish(here: runtime.Runtime, job: NewJob) -> Remaining:
         # Take the request ids (`rid`) after the idempotency key: a retry must get 409
         # idempotency_in_progress, not 400 "rid was used".
         if rids := read_rids(job.context):
-            await here.rids.take(job.api_key_id, rids, job.id)
-        return await _admit(here, job)
+            await process.rids.take(job.api_key_id, rids, job.id)
+        return await _admit(process, job)
     except _NOT_QUEUED as error:
-        here.spawn(_withdraw(here, job))
-        raise _make_refusal(here, error, job) from error
+        process.spawn(_withdraw(process, job))
+        raise _make_refusal(process, error, job) from error
 
 
-async def _admit(here: runtime.Runtime, job: NewJob) -> Remaining:
+async def _admit(process: WebProcess, job: NewJob) -> Remaining:
     """Submit the job. Restores lost budgets from SQL to Redis. Raises as Submission.submit."""
-    bounds = _read_bounds(here, job)
+    bounds = _read_bounds(process, job)
     message = make_message(job.id, job.model, job.priority)
     if not job.is_durable:
-        (here.reader.blocking_requests if job.kind == "sync" else here.reader).expect(job.id)
+        (process.reader.blocking_requests if job.kind == "sync" else process.reader).expect(job.id)
     for _ in range(_BUDGET_SCOPES):
         try:
-            return await here.submission.submit(job, bounds, message)
+            return await process.submission.submit(job, bounds, message)
         except UnseededError as error:
             await run_and_release(partial(budgets.seed, error.scope))
-    return await here.submission.submit(job, bounds, message)
+    return await process.submission.submit(job, bounds, message)
 
 
-def _read_bounds(here: runtime.Runtime, job: NewJob) -> Bounds:
-    room = here.byte_bounds
+def _read_bounds(process: WebProcess, job: NewJob) -> Bounds:
+    room = process.byte_bounds
     most = settings.MAX_QUEUED_INTERACTIVE if job.is_interactive else settings.MAX_QUEUED_BACKGROUND
     return Bounds(
         jobs=settings.MAX_QUEUED_JOBS,
@@ -161,29 +161,29 @@ def _require_storable(job: NewJob) -> None:
 
 
 async def _withdraw(
-    here: runtime.Runtime, job: NewJob, storing: asyncio.Task[Remaining] | None = None
+    process: WebProcess, job: NewJob, storing: asyncio.Task[Remaining] | None = None
 ) -> None:
     """Remove a job that was refused or whose client hung up, once the task `storing` is done."""
     if storing is not None:
         await asyncio.wait({storing})
-    here.reader.forget(job.id)
-    here.reader.blocking_requests.forget(job.id)
+    process.reader.forget(job.id)
+    process.reader.blocking_requests.forget(job.id)
     with suppress(RedisError, OSError):
         # Before the key: a retry must get 409 idempotency_in_progress, not 400 "rid was used".
-        await _free_rids(here, job)
+        await _free_rids(process, job)
     if job.is_durable:
         await durable.discard(job.id)
-    await here.cancel_job(job.id)
+    await process.cancel_job(job.id)
     # The first _free_rids may have failed for lack of Redis; cancel_job waits for it.
-    await _free_rids(here, job)
+    await _free_rids(process, job)
 
 
-async def _free_rids(here: runtime.Runtime, job: NewJob) -> None:
+async def _free_rids(process: WebProcess, job: NewJob) -> None:
     if rids := read_rids(job.context):
-        await here.rids.free(job.api_key_id, rids, job.id)
+        await process.rids.free(job.api_key_id, rids, job.id)
 
 
-def _make_refusal(here: runtime.Runtime, error: Exception, job: NewJob) -> APIError:
+def _make_refusal(process: WebProcess, error: Exception, job: NewJob) -> APIError:
     if isinstance(error, RidTakenError):
         message = f"rid: {error} was used by this API key in the last 24 hours; send a new id."
         return APIError("invalid_value", message, "rid")
@@ -194,7 +194,7 @@ def _make_refusal(here: runtime.Runtime, error: Exception, job: NewJob) -> APIEr
     if isinstance(error, KeyQueueFullError):
         return rate_limits.refuse_queue_full(settings.MAX_QUEUED_PER_KEY)
     if isinstance(error, BytesFullError):
-        return rate_limits.refuse_bytes(error, here.byte_bounds, job.size)
+        return rate_limits.refuse_bytes(error, process.byte_bounds, job.size)
     if isinstance(error, QueueFullError):
         return APIError("server_overloaded")
     if isinstance(error, ModelUnservedError):

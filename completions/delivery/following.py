@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from completions.exceptions import APIError
-from completions.http import runtime
+from completions.http.process import WebProcess
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
@@ -33,24 +33,28 @@ class Outcome:
 
 
 async def read_events(
-    job_id: str, stored: StoredEvents | None = None, *, is_blocking: bool = False
+    process: WebProcess,
+    job_id: str,
+    stored: StoredEvents | None = None,
+    *,
+    is_blocking: bool = False,
 ) -> AsyncGenerator[Event | None, None]:
     """Yield a job's events from one of three sources: SQL (`stored`), the end of a blocking request
     (`is_blocking`), or Redis. While following Redis, yields None for each keep-alive interval
     without events. Raises ReaderLostError."""
-    here = await runtime.get_runtime()
     if is_blocking:
-        stored = await here.reader.blocking_requests.wait_for_result(job_id)
+        stored = await process.reader.blocking_requests.wait_for_result(job_id)
     if stored is not None:
         for stored_event in stored:
             yield stored_event
         return
-    async with aclosing(here.reader.follow(job_id, sse.KEEP_ALIVE_INTERVAL)) as events:
+    async with aclosing(process.reader.follow(job_id, sse.KEEP_ALIVE_INTERVAL)) as events:
         async for event in events:
             yield event
 
 
 async def follow(
+    process: WebProcess,
     view: ResponseContext,
     seconds: float = PAST_DEADLINE,
     stored: StoredEvents | None = None,
@@ -62,15 +66,14 @@ async def follow(
     (`is_blocking`) arrive together. With `until_closing`, stop when this process shuts down,
     because another one can answer. Raises APIError."""
     outcome = Outcome(view.make_collected())
-    here = await runtime.get_runtime()
     try:
         async with (
             asyncio.timeout(seconds),
-            aclosing(read_events(view.id, stored, is_blocking=is_blocking)) as events,
+            aclosing(read_events(process, view.id, stored, is_blocking=is_blocking)) as events,
         ):
             async for event in events:
                 outcome.add(event)
-                if until_closing and here.is_closing:
+                if until_closing and process.is_closing:
                     break
     except TimeoutError:
         pass

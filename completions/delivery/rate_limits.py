@@ -10,7 +10,7 @@ from completions.contract.error_codes import NEVER
 from completions.contract.job_request import JobRequest
 from completions.contract.limits import LIMITS, RATES, Rate
 from completions.exceptions import APIError
-from completions.http import runtime
+from completions.http.process import WebProcess
 from completions.jobs.limits import (
     BudgetReachedError,
     ByteBounds,
@@ -25,14 +25,13 @@ from completions.models.usage import NANOS
 _KINDS = {limit.name: limit for limit in LIMITS}
 
 
-async def count_request(principal: Principal) -> dict[str, str]:
+async def count_request(process: WebProcess, principal: Principal) -> dict[str, str]:
     """Count a request toward the key's requests per minute before work that no job pays for.
     Returns the headers about its limits. Raises APIError."""
     if not any(rate.is_counted_early and rate.name in principal.limits.rates for rate in RATES):
         return {}
-    here = await runtime.get_runtime()
     try:
-        remaining = await here.submission.count_request(principal.key_id, principal.limits)
+        remaining = await process.submission.count_request(principal.key_id, principal.limits)
     except LimitReachedError as error:
         raise refuse_limit(error, principal.limits) from error
     return make_headers(remaining)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from completions.delivery.answers import read_meta
 from completions.delivery.following import PAST_DEADLINE, StoredEvents, read_events
 from completions.exceptions import APIError
-from completions.http import runtime
+from completions.http.process import WebProcess
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
@@ -31,6 +31,7 @@ _DEFAULTS = StreamQuery()
 
 
 async def stream_frames(
+    process: WebProcess,
     view: ResponseContext,
     deadline: float,
     query: StreamQuery = _DEFAULTS,
@@ -40,15 +41,14 @@ async def stream_frames(
     """Yield a job's events as SSE, ending with `[DONE]`. With `cancel_on_disconnect`, the job is
     cancelled when its connection ends; for that, the server must read the first frame even after a
     hang-up."""
-    here = await runtime.get_runtime()
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + deadline - time.time() + PAST_DEADLINE
     chunks = view.make_chunks()
     event: Event | None = None
     try:
-        async with aclosing(read_events(view.id, stored)) as events:
+        async with aclosing(read_events(process, view.id, stored)) as events:
             async for event in events:
-                if here.is_closing:
+                if process.is_closing:
                     yield sse.make_frame(APIError("server_shutting_down").envelope())
                     break
                 if event is None and clock() > over_at:
@@ -69,7 +69,7 @@ async def stream_frames(
                 ]
                 reasons = chunks.choices.finish_reasons() if isinstance(event, EndEvent) else [None]
                 if query.meta and None not in reasons:  # not an error
-                    meta = await read_meta(view, reasons)
+                    meta = await read_meta(process, view, reasons)
                     wire.append(
                         sse.make_frame({**chunks.make_envelope(), "usage": None, "meta": meta})
                     )
@@ -79,7 +79,7 @@ async def stream_frames(
         yield sse.make_frame(APIError("queue_unavailable").envelope())
     finally:
         if cancel_on_disconnect and not isinstance(event, EndEvent):
-            here.spawn(here.cancel_job(view.id))
+            process.spawn(process.cancel_job(view.id))
     yield sse.DONE
 
 

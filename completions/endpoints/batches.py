@@ -28,6 +28,7 @@ from completions.exceptions import APIError, FieldError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
+from completions.http.process import WebProcess
 from completions.jobs.record import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
 from completions.models.batches import BATCH_ID
@@ -120,7 +121,7 @@ class BatchesView(AsyncAPIView):
         key = idempotency.read_key(request, _ROUTE)
         if key is not None and (first := await _find_first(key, request.auth)) is not None:
             return await _repeat(first)
-        self.headers.update(await rate_limits.count_request(request.auth))
+        self.headers.update(await rate_limits.count_request(request.process, request.auth))
         values = BatchRequestObject().validate(request.data)
         file = await find_file(values["input_file_id"], request.auth, "input_file_id")
         if file.purpose != FilePurpose.BATCH:
@@ -137,7 +138,7 @@ class BatchesView(AsyncAPIView):
         batch.receipts = bool(values["receipts"])
         batch.pilot, batch.held = values["pilot"], bool(values["dry_run"])
         if values["dry_run"] and values["pilot"] is None:
-            return JSONResponse(await _rehearse(batch, file, request.auth))
+            return JSONResponse(await _rehearse(request.process, batch, file, request.auth))
         await sync_to_async(store)(batch, file, request.auth, key)
         return await _present(batch)
 
@@ -197,7 +198,7 @@ class ResubmitBatchView(AsyncAPIView):
         key = idempotency.read_key(request, _ROUTE, request.path.encode())
         if key is not None and (first := await _find_first(key, request.auth)) is not None:
             return await _repeat(first)
-        self.headers.update(await rate_limits.count_request(request.auth))
+        self.headers.update(await rate_limits.count_request(request.process, request.auth))
         if not resubmission.can_resubmit(batch):
             raise APIError("nothing_to_resubmit", param="id")
         # To its end, so that a hang-up leaves no file without a batch.
@@ -272,9 +273,11 @@ def _require_room(lines: int, validating: int) -> None:
         )
 
 
-async def _rehearse(batch: Batch, file: File, principal: Principal) -> Mapping[str, Any]:
+async def _rehearse(
+    process: WebProcess, batch: Batch, file: File, principal: Principal
+) -> Mapping[str, Any]:
     """Return the forecast of an unsaved batch. Files of one organization take turns, in threads."""
-    checks = fair_semaphore.get_checks()
+    checks = process.checks
     lines, validating = await sync_to_async(_count_waiting)(principal.organization_id)
     await release()
     # Counted last, because others may have come during the queries. Nothing awaits from here to the
@@ -285,7 +288,9 @@ async def _rehearse(batch: Batch, file: File, principal: Principal) -> Mapping[s
 
     def run() -> Mapping[str, Any]:
         try:
-            return perform_dry_run(batch, read_cache_size, lambda: not hung_up.is_set()).forecast
+            return perform_dry_run(
+                batch, process.validator, read_cache_size, lambda: not hung_up.is_set()
+            ).forecast
         finally:
             connections.close_all()  # this thread's own
 

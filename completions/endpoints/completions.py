@@ -18,10 +18,10 @@ from completions.delivery.preferences import (
 )
 from completions.delivery.streams import StreamQuery, stream_frames
 from completions.exceptions import APIError
-from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
+from completions.http.process import WebProcess
 from completions.jobs import durable
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
@@ -41,6 +41,7 @@ class CompletionsView(AsyncAPIView):
     context_type: type[ResponseContext] = ResponseContext
 
     async def post(self, request: APIRequest) -> HttpResponseBase:
+        process = request.process
         preferences = Preferences.from_request(request)
         query = StreamQuery(ids=read_flag(request, "sse_ids"), meta=preferences.meta)
         principal, path = request.auth, self.context_type.path
@@ -50,31 +51,32 @@ class CompletionsView(AsyncAPIView):
         # A refused body would cost nothing, however long it takes to check.
         is_long = ROUTES[path].request_type.is_long(request.data)
         if is_long:
-            self.headers.update(await rate_limits.count_request(principal))
-        prepared = await prepare(path, request.data, principal)
+            self.headers.update(await rate_limits.count_request(process, principal))
+        prepared = await prepare(process.checks, path, request.data, principal)
         request.start_check()
         context, returns = prepared.context, prepared.request.returns
         self._note_ignored(context)
         kind = _choose_kind(returns, preferences)
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
-        self.headers.update(rate_limits.make_headers(await enqueue(job)))
+        self.headers.update(rate_limits.make_headers(await enqueue(process, job)))
         if returns.stream:
             is_only_reader = kind == "stream" and not job.is_durable
             events = stream_frames(
-                context, job.deadline, query, cancel_on_disconnect=is_only_reader
+                process, context, job.deadline, query, cancel_on_disconnect=is_only_reader
             )
             stream = sse.make_response(events)
             return stream if is_only_reader else answers.add_location(stream, context, preferences)
         if kind == "background":
-            return await answers.accept(context, job, principal, preferences)
-        return await answers.answer(context, job, preferences.meta)
+            return await answers.accept(process, context, job, principal, preferences)
+        return await answers.answer(process, context, job, preferences.meta)
 
     async def _answer_again(
         self, job_id: str, request: APIRequest, preferences: Preferences, query: StreamQuery
     ) -> HttpResponseBase:
         """Return the response to the first request with this idempotency key."""
+        process = request.process
         try:
-            job = await answers.find_job(self.context_type, job_id, request.auth)
+            job = await answers.find_job(process, self.context_type, job_id, request.auth)
         except APIError as error:
             if error.code != "completion_not_found":
                 raise
@@ -82,18 +84,19 @@ class CompletionsView(AsyncAPIView):
         context = self.context_type.load(job.context)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"
-        if not (streams or in_background or job.has_ended) or not await answers.is_admitted(job):
+        can_wait = streams or in_background or job.has_ended
+        if not can_wait or not await answers.is_admitted(process, job):
             raise idempotency.make_conflict()
         self._note_ignored(context)
         self.headers[idempotency.REPLAYED] = "true"
         if streams:
             stream = sse.make_response(
-                stream_frames(context, job.deadline, query, stored=job.events)
+                stream_frames(process, context, job.deadline, query, stored=job.events)
             )
             return answers.add_location(stream, context, preferences)
         if in_background:
-            return await answers.accept_or_answer(context, request.auth, preferences)
-        return await answers.answer_again(context, job, preferences.meta)
+            return await answers.accept_or_answer(process, context, request.auth, preferences)
+        return await answers.answer_again(process, context, job, preferences.meta)
 
     def _note_ignored(self, context: ResponseContext) -> None:
         if context.ignored_params:
@@ -109,7 +112,7 @@ class CompletionsView(AsyncAPIView):
         listing = await page.read(
             rows, self._make_summary, make_time_finder(self.context_type.id_prefix)
         )
-        await _add_states(listing["data"])
+        await _add_states(request.process, listing["data"])
         return JSONResponse(listing)
 
     def _make_summary(self, row: Job) -> dict[str, Any]:
@@ -121,10 +124,9 @@ class CompletionsView(AsyncAPIView):
         return body
 
 
-async def _add_states(completions: list[dict[str, Any]]) -> None:
+async def _add_states(process: WebProcess, completions: list[dict[str, Any]]) -> None:
     """Replace `queued` with the state in Redis, because SQL is updated later."""
     unended = [body for body in completions if body["status"] == "queued"]
-    process = await runtime.get_runtime()
     states = await process.submission.states([body["id"] for body in unended])
     for body, state in zip(unended, states, strict=True):
         body["status"] = STATUS[state or "queued"]
@@ -137,24 +139,26 @@ class CompletionView(AsyncAPIView):
     context_type: type[ResponseContext] = ResponseContext
 
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
-        job = await answers.find_job(self.context_type, job_id, request.auth)
+        process = request.process
+        job = await answers.find_job(process, self.context_type, job_id, request.auth)
         context = self.context_type.load(job.context)
         if read_flag(request, "stream"):
             after = read_cursor(request)
             ids = read_flag(request, "sse_ids") or "Last-Event-ID" in request.headers
             query = StreamQuery(after, ids, wants_meta(request))
-            return sse.make_response(stream_frames(context, job.deadline, query, job.events))
+            return sse.make_response(
+                stream_frames(process, context, job.deadline, query, job.events)
+            )
         wait = read_seconds(request, "wait", MAX_POLL_WAIT)
         etag = request.headers.get("If-None-Match")
-        return await answers.poll(context, request.auth, wait, etag, wants_meta(request))
+        return await answers.poll(process, context, request.auth, wait, etag, wants_meta(request))
 
     async def delete(self, request: APIRequest, job_id: str) -> JSONResponse:
-        job = await answers.find_job(self.context_type, job_id, request.auth)
+        job = await answers.find_job(request.process, self.context_type, job_id, request.auth)
         if not job.has_ended:
             raise APIError("completion_in_progress", param="id")
         await durable.discard(job_id)
-        process = await runtime.get_runtime()
-        await process.submission.remove(job_id)
+        await request.process.submission.remove(job_id)
         return JSONResponse({"id": job_id, "object": self.context_type.object, "deleted": True})
 
 
@@ -165,17 +169,16 @@ class CancelView(AsyncAPIView):
     context_type: type[ResponseContext] = ResponseContext
 
     async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
-        job = await answers.find_job(self.context_type, job_id, request.auth)
+        job = await answers.find_job(request.process, self.context_type, job_id, request.auth)
         context = self.context_type.load(job.context)
         if job.has_ended:
-            return await answers.poll(context, request.auth, wait=0.0)
-        process = await runtime.get_runtime()
+            return await answers.poll(request.process, context, request.auth, wait=0.0)
         try:
-            await process.submission.cancel(job_id)
+            await request.process.submission.cancel(job_id)
         except (RedisError, OSError) as error:
             raise APIError("queue_unavailable") from error
         # The worker confirms within one step, so the response usually shows the final state.
-        return await answers.poll(context, request.auth, wait=5.0)
+        return await answers.poll(request.process, context, request.auth, wait=5.0)
 
 
 def _choose_kind(returns: ReturnSettings, preferences: Preferences) -> Kind:

@@ -76,7 +76,7 @@ class FilesView(MultiPartAPIView):
 
     async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
-        self.headers.update(await rate_limits.count_request(request.auth))
+        self.headers.update(await rate_limits.count_request(request.process, request.auth))
         upload = _Upload.parse(request)
         request.start_check()  # storing may take long, but little memory
         owner = (request.auth.organization_id, request.auth.key_id)

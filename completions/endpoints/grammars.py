@@ -37,12 +37,12 @@ class ValidateView(AsyncAPIView):
     scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        self.headers.update(await rate_limits.count_request(request.auth))
+        self.headers.update(await rate_limits.count_request(request.process, request.auth))
         constraint, model, text = await ValidateRequestObject.validate_request(
-            request.data, request.auth
+            request.process.checks, request.data, request.auth
         )
         result = await validation.validate(
-            constraint, model, text, Caller(request.auth.organization_id)
+            request.process.validator, constraint, model, text, Caller(request.auth.organization_id)
         )
         if isinstance(result.error, GrammarOverloadError | GrammarTimeoutError):
             result.get_grammar()  # raises, because the check did not finish

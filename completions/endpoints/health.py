@@ -10,9 +10,9 @@ from django.db.migrations.executor import MigrationExecutor
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from completions.catalog import model_files
-from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
+from completions.http.process import WebProcess, make_byte_bounds
 from completions.jobs.operate import NEARLY_FULL, is_nearly_full
 
 CHECK_SECONDS = 3.0
@@ -34,45 +34,39 @@ class ReadyView(AsyncAPIView):
     authenticated = False
 
     async def get(self, request: APIRequest) -> JSONResponse:
-        if failures := await find_failures():
+        if failures := await find_failures(request.process):
             return JSONResponse({"status": "unavailable", "failures": failures}, status=503)
         return JSONResponse({"status": "ready"})
 
 
-_running_checks: asyncio.Task[dict[str, str]] | None = None
-
-
-async def find_failures() -> dict[str, str]:
+async def find_failures(process: WebProcess) -> dict[str, str]:
     """Return the reasons, by check, why the service is not ready. Concurrent callers share one run,
     so that many probes do not delay each other."""
-    global _running_checks
-    task, loop = _running_checks, asyncio.get_running_loop()
-    if task is None or task.done() or task.get_loop() is not loop:
-        task = _running_checks = loop.create_task(_run_checks())
-    return await asyncio.shield(task)
+    if process.readiness is None or process.readiness.done():
+        process.readiness = asyncio.create_task(_run_checks(process))
+    return await asyncio.shield(process.readiness)
 
 
-async def _run_checks() -> dict[str, str]:
-    reasons = await asyncio.gather(*map(_run_limited, _CHECKS.values()))
+async def _run_checks(process: WebProcess) -> dict[str, str]:
+    reasons = await asyncio.gather(*(_run_limited(check(process)) for check in _CHECKS.values()))
     return {name: reason for name, reason in zip(_CHECKS, reasons, strict=True) if reason}
 
 
-async def _run_limited(check: Callable[[], Awaitable[str]]) -> str:
+async def _run_limited(check: Awaitable[str]) -> str:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
-            return await check()
+            return await check
     except TimeoutError:
         return f"no answer within {CHECK_SECONDS:.0f} s"
 
 
-async def _check_running() -> str:
-    closing = (await runtime.get_runtime()).is_closing
-    return "this process is shutting down" if closing else ""
+async def _check_running(process: WebProcess) -> str:
+    return "this process is shutting down" if process.is_closing else ""
 
 
-async def _check_redis() -> str:
+async def _check_redis(process: WebProcess) -> str:
     try:
-        await runtime.ping()
+        await process.ping()
     except OutOfMemoryError:
         return "refuses writes: it has reached maxmemory"
     except (RedisError, OSError) as error:
@@ -80,9 +74,9 @@ async def _check_redis() -> str:
     return ""
 
 
-async def _check_worker() -> str:
+async def _check_worker(process: WebProcess) -> str:
     try:
-        live = await runtime.list_live_models()
+        live = await process.list_live_models()
     except (RedisError, OSError):
         return "unknown, because Redis does not answer"
     served = [entry.id for entry in model_files.load_catalog()]
@@ -91,13 +85,13 @@ async def _check_worker() -> str:
     return f"no worker that takes new jobs serves any of: {', '.join(served)}"
 
 
-async def _check_queue() -> str:
+async def _check_queue(process: WebProcess) -> str:
     """Return the queue is full: it refuses a call or a stream."""
     try:
-        load = await runtime.measure_queue()
+        load = await process.measure_queue()
     except (RedisError, OSError):
         return "unknown, because Redis does not answer"
-    memory, bounds = load.memory, runtime.make_byte_bounds(load.memory["maxmemory"])
+    memory, bounds = load.memory, make_byte_bounds(load.memory["maxmemory"])
     if is_nearly_full(memory):
         used, limit = memory["used_memory"], memory["maxmemory"]
         return f"full: Redis uses {used} of {limit} bytes of memory"
@@ -112,32 +106,29 @@ async def _check_queue() -> str:
     return ""
 
 
-async def _check_database() -> str:
+async def _check_database(process: WebProcess) -> str:
     try:
-        return await sync_to_async(_check_migrated)()
+        return await sync_to_async(_check_migrated)(process)
     except Error as error:
         return f"does not answer ({type(error).__name__})"
 
 
-_CHECKS: dict[str, Callable[[], Awaitable[str]]] = {
+_CHECKS: dict[str, Callable[[WebProcess], Awaitable[str]]] = {
     "process": _check_running,
     "redis": _check_redis,
     "database": _check_database,
     "worker": _check_worker,
     "queue": _check_queue,
 }
-_migrations_applied = False
-"""Whether migrations are applied. Never reset: nobody reverts them under a running server."""
 
 
-def _check_migrated() -> str:
-    global _migrations_applied
+def _check_migrated(process: WebProcess) -> str:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
-    if not _migrations_applied:
+    if not process.is_migrated:
         executor = MigrationExecutor(connection)
         missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
         if missing:
             return f"{len(missing)} migrations are not applied; run `python manage.py migrate`"
-        _migrations_applied = True
+        process.is_migrated = True
     return ""

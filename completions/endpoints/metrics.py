@@ -15,9 +15,10 @@ from redis.exceptions import RedisError
 
 from completions.catalog import model_files
 from completions.exceptions import APIError, invalid_parameter
-from completions.http import runtime, web_metrics
+from completions.http import web_metrics
 from completions.http.authentication import parse_bearer
 from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.process import WebProcess
 from completions.jobs.operate import Backlog, read_backlog
 from completions.jobs.workers import MetricsPage, read_metrics_pages
 
@@ -41,7 +42,7 @@ class MetricsView(AsyncAPIView):
         if part != "service":
             text += prometheus_client.generate_latest(web_metrics.registry)
         if part != "web":
-            text += await _measure_service()
+            text += await _measure_service(request.process)
         return HttpResponse(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
@@ -55,8 +56,7 @@ def _require_token(header: str) -> None:
         raise APIError("invalid_metrics_token")
 
 
-async def _measure_service() -> bytes:
-    process = await runtime.get_runtime()
+async def _measure_service(process: WebProcess) -> bytes:
     models = [entry.id for entry in model_files.load_catalog()]
     try:
         async with asyncio.timeout(PATIENCE):

@@ -8,7 +8,6 @@ from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles, ModelFilesError
 from completions.chat.chat_style import find_chat_style, list_abilities
 from completions.contract.sampling import INTEGERS
-from completions.http import runtime
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
@@ -30,7 +29,7 @@ class ModelsView(AsyncAPIView):
 
     async def get(self, request: APIRequest) -> JSONResponse:
         refuse_unknown(request, ())
-        live = await runtime.list_live_models()
+        live = await request.process.list_live_models()
         may_use, served = request.auth.may_use, model_files.load_catalog()
         models = [_make_model(entry, None, live) for entry in served if may_use(entry.id)]
         adapted = [
@@ -47,7 +46,7 @@ class ModelView(AsyncAPIView):
 
     async def get(self, request: APIRequest, model_id: str) -> JSONResponse:
         entry, adapter = find_entry(model_id, request.auth)
-        return JSONResponse(_make_model(entry, adapter, await runtime.list_live_models()))
+        return JSONResponse(_make_model(entry, adapter, await request.process.list_live_models()))
 
 
 def _make_model(

@@ -109,8 +109,10 @@ class TokenizeView(AsyncAPIView):
     body: type[ModelRequestObject] = TokenizeRequestObject
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        self.headers.update(await rate_limits.count_request(request.auth))
-        answer: Answer = await self.body.validate_request(request.data, request.auth)
+        self.headers.update(await rate_limits.count_request(request.process, request.auth))
+        answer: Answer = await self.body.validate_request(
+            request.process.checks, request.data, request.auth
+        )
         if answer.ignored:
             self.headers["x-ignored-params"] = ", ".join(answer.ignored)
         return JSONResponse(answer.body)

@@ -83,7 +83,7 @@ class UploadsView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
-        self.headers.update(await rate_limits.count_request(request.auth))
+        self.headers.update(await rate_limits.count_request(request.process, request.auth))
         values = UploadRequestObject().validate(request.data)
         if values["bytes"] > settings.MAX_FILE_BYTES:
             raise payload_too_large(settings.MAX_FILE_BYTES)
@@ -119,7 +119,7 @@ class PartsView(MultiPartAPIView):
 
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         idempotency.refuse(request)
-        self.headers.update(await rate_limits.count_request(request.auth))
+        self.headers.update(await rate_limits.count_request(request.process, request.auth))
         upload = _require_pending(await _find(request, upload_id))
         data: Any = request.data
         if unknown := [name for name in data if name != "data"]:
@@ -156,7 +156,7 @@ class CompleteUploadView(AsyncAPIView):
         if upload.status == UploadStatus.COMPLETED:
             return JSONResponse(make_upload_object(upload))
         joining = sync_to_async(uploads.complete)
-        checks = fair_semaphore.get_checks()
+        checks = request.process.checks
         await release()
         await checks.uploads.acquire(upload.organization_id)
         try:

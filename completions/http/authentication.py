@@ -2,7 +2,8 @@
 
 from completions.accounts import keys
 from completions.exceptions import APIError
-from completions.http import access_log, runtime
+from completions.http import access_log
+from completions.http.process import WebProcess
 from completions.models import Scope
 
 _MESSAGES = {
@@ -29,10 +30,9 @@ def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None
         )
 
 
-async def authenticate(header: str) -> keys.Principal:
+async def authenticate(process: WebProcess, header: str) -> keys.Principal:
     """Return the caller with this Authorization header. Raises APIError."""
     secret = parse_bearer(header)
-    process = await runtime.get_runtime()
     result = await process.key_ring.verify(secret) if secret else keys.Refusal.MISSING
     if isinstance(result, keys.Principal):
         access_log.note(api_key=result.key_id, organization=result.organization_id)

@@ -14,8 +14,9 @@ from completions.exceptions import APIError
 from completions.http import error_handlers
 from completions.http.authentication import authenticate, permit
 from completions.http.multipart import MultiPartParser
+from completions.http.process import WebProcess, find_process
 from completions.models import Scope
-from completions.requests import fair_semaphore
+from completions.requests.fair_semaphore import NOBODY
 
 LARGE_BODY = 256 * 1024
 """A body with more bytes waits for its turn, and is parsed in a thread."""
@@ -29,12 +30,16 @@ class APIRequest(Request):
     """True for a large body until :meth:`start_check`."""
 
     @property
+    def process(self) -> WebProcess:
+        return find_process(self._request)
+
+    @property
     def owner(self) -> int:
         """The organization whose turn this request waits for."""
-        return self.auth.organization_id if self.auth is not None else fair_semaphore.NOBODY
+        return self.auth.organization_id if self.auth is not None else NOBODY
 
     async def take_turn(self) -> None:
-        await fair_semaphore.get_checks().large.acquire(self.owner)
+        await self.process.checks.large.acquire(self.owner)
         self.holds_turn = True
 
     def start_check(self) -> None:
@@ -42,7 +47,7 @@ class APIRequest(Request):
         latest when the request is answered."""
         if self.holds_turn:
             self.holds_turn = False
-            fair_semaphore.get_checks().large.release(self.owner)
+            self.process.checks.large.release(self.owner)
 
     def release_body(self) -> None:
         """Forget the parsed body. DRF's request is part of a reference cycle, and the garbage
@@ -71,7 +76,7 @@ class AsyncAPIView(APIView):
                 wrapped.auth = await self.identify_caller(request)
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGE_BODY:
                 await wrapped.take_turn()
-                await fair_semaphore.get_checks().run(wrapped.owner, _parse, wrapped)
+                await wrapped.process.checks.run(wrapped.owner, _parse, wrapped)
             _refuse_nul(wrapped)
             response = await self._get_handler(wrapped)(wrapped, *args, **kwargs)
         except asyncio.CancelledError:
@@ -89,7 +94,8 @@ class AsyncAPIView(APIView):
 
     async def identify_caller(self, request: HttpRequest) -> Principal:
         """Return the key that the request acts as. Raises APIError."""
-        principal = await authenticate(request.META.get("HTTP_AUTHORIZATION", ""))
+        header = request.META.get("HTTP_AUTHORIZATION", "")
+        principal = await authenticate(find_process(request), header)
         permit(principal, self.scope, request.META.get("REMOTE_ADDR") or "")
         return principal
 

@@ -1,6 +1,7 @@
 """Periodic tasks of the background worker. Each takes a lock, so several of these workers may
 run."""
 
+import atexit
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from kombu.exceptions import OperationalError
 from completions.accounts import last_use
 from completions.batches import feeding, progress, states, validation, writing
 from completions.batches.planning.cache import CacheSize, find_smallest_cache
+from completions.grammars import Validator
 from completions.jobs import durable
 from completions.jobs.connection import connect
 from completions.jobs.ended import has_ended_jobs
@@ -28,6 +30,7 @@ from completions.maintenance.locks import Lease, lease
 from completions.maintenance.reconcile import correct_byte_sums
 from completions.maintenance.reconcile import reconcile as find_lost
 from completions.models import UNFINISHED, Batch, BatchStatus
+from completions.requests.validation import make_validator
 from completions.webhooks import deliveries, events
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,13 @@ def _task(run: Callable[..., object]) -> Any:
 @cache
 def _store() -> SyncStore:
     return JobStore(connect(settings.REDIS_URL), settings.REDIS_PREFIX)
+
+
+@cache
+def _get_validator() -> Validator:
+    validator = make_validator()
+    atexit.register(validator.close)
+    return validator
 
 
 def _acquire_lock(name: str) -> AbstractContextManager[Lease | None]:
@@ -177,7 +187,7 @@ def validate_batch(batch_id: str) -> None:
         try:
             former = batch.make_job_prefix(batch.resubmission_of) if batch.resubmission_of else ""
             rids = BatchRids(_store(), batch.api_key_id, former)
-            validation.validate(batch, alive, rids, _read_cache_size)
+            validation.validate(batch, _get_validator(), alive, rids, _read_cache_size)
         except validation.InterruptedValidationError:
             logger.warning("another worker is validating %s", batch_id)
 

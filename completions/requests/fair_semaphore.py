@@ -11,6 +11,8 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+from completions.grammars import Validator
+
 _T = TypeVar("_T")
 Stop = Callable[[], None]
 """Makes work in a thread end sooner."""
@@ -84,9 +86,10 @@ class FairSemaphore:
 
 
 class Checks:
-    """The semaphores and threads of one event loop."""
+    """The semaphores and threads of one event loop, and the validator that it uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, validator: Validator) -> None:
+        self.validator = validator
         self.large = FairSemaphore(MAX_LARGE, 1)
         self.files = FairSemaphore(MAX_FILES, 1)
         self.uploads = FairSemaphore(MAX_UPLOADS, 1)
@@ -121,17 +124,3 @@ async def to_its_end(work: Awaitable[_T], stop: Stop = lambda: None) -> _T:
         with suppress(Exception):
             await working
         raise
-
-
-_checks_by_loop: dict[asyncio.AbstractEventLoop, Checks] = {}
-
-
-def get_checks() -> Checks:
-    """Return this event loop's checks."""
-    loop = asyncio.get_running_loop()
-    checks = _checks_by_loop.get(loop)
-    if checks is None:
-        for closed in [each for each in _checks_by_loop if each.is_closed()]:
-            del _checks_by_loop[closed]
-        checks = _checks_by_loop[loop] = Checks()
-    return checks

@@ -9,7 +9,7 @@ from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import APIError, FieldError
-from completions.requests import fair_semaphore
+from completions.requests.fair_semaphore import Checks
 from completions.requests.fields.base import Field, TextField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.routing import explain_missing_adapter
@@ -106,13 +106,11 @@ class ModelRequestObject(StrictObject):
     )
 
     @classmethod
-    async def validate_request(cls, data: Any, principal: Principal) -> Any:
+    async def validate_request(cls, checks: Checks, data: Any, principal: Principal) -> Any:
         """Return the validated body. A body that takes long is checked in a thread."""
         body = cls.parse(data, principal)
         if cls.is_long(data):
-            return await fair_semaphore.get_checks().run(
-                principal.organization_id, body.validate, data
-            )
+            return await checks.run(principal.organization_id, body.validate, data)
         return body.validate(data)
 
     @classmethod

@@ -12,9 +12,9 @@ from completions.contract.job_request import JobRequest
 from completions.exceptions import APIError
 from completions.grammars import Caller
 from completions.models.timed_ids import new_id
-from completions.requests import fair_semaphore
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
+from completions.requests.fair_semaphore import Checks
 from completions.requests.generation import GenerationFields, GenerationRequest
 from completions.requests.validation import validate_grammar
 from completions.responses.chat import ChatResponseContext
@@ -48,6 +48,7 @@ class PreparedRequest(NamedTuple):
 
 
 async def prepare(
+    checks: Checks,
     path: str,
     body: Any,
     principal: Principal,
@@ -57,11 +58,12 @@ async def prepare(
     """Validate a body and validate its constraint for `caller`, by default the caller's
     organization. `job_id` is random by default. Raises APIError."""
     route = ROUTES[path]
-    request: GenerationRequest = await route.request_type.validate_request(body, principal)
+    request: GenerationRequest = await route.request_type.validate_request(checks, body, principal)
     grammar = compile_ms = None
     if request.constraint is not None:
         began = time.monotonic()
         validated = await validate_grammar(
+            checks.validator,
             request.constraint,
             request.model.files,
             request.fallback,
@@ -72,9 +74,7 @@ async def prepare(
         compile_ms = round((time.monotonic() - began) * 1000, 3)
     job_id = job_id or new_id(route.context_type.id_prefix)
     if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
-        fields = await fair_semaphore.get_checks().run(
-            principal.organization_id, _make_context_fields, request
-        )
+        fields = await checks.run(principal.organization_id, _make_context_fields, request)
     else:
         fields = _make_context_fields(request)
     context = route.context_type(id=job_id, grammar_compile_ms=compile_ms, **fields)
@@ -82,6 +82,7 @@ async def prepare(
 
 
 async def prepare_offline(
+    checks: Checks,
     path: str,
     body: Any,
     principal: Principal,
@@ -92,12 +93,12 @@ async def prepare_offline(
     many grammars, because that error is not about the body. Raises APIError."""
     for _ in range(OFFLINE_TRIES - 1):
         try:
-            return await prepare(path, body, principal, job_id, caller)
+            return await prepare(checks, path, body, principal, job_id, caller)
         except APIError as error:
             if error.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
                 raise
             await asyncio.sleep(OFFLINE_SECONDS)
-    return await prepare(path, body, principal, job_id, caller)
+    return await prepare(checks, path, body, principal, job_id, caller)
 
 
 def _make_job_request(request: GenerationRequest, grammar: str | None) -> JobRequest:

@@ -1,10 +1,8 @@
-"""This process's validator of constraints."""
+"""Validates constraints for requests."""
 
 import asyncio
-import atexit
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -53,6 +51,7 @@ class Fallback(NamedTuple):
 
 
 async def validate_grammar(
+    validator: Validator,
     constraint: Constraint,
     model: ModelFiles,
     fallback: Fallback | None = None,
@@ -62,10 +61,10 @@ async def validate_grammar(
 
     The fallback replaces one that cannot be used as a whole.
     """
-    result = await validate(constraint, model, None, caller)
+    result = await validate(validator, constraint, model, None, caller)
     is_refused = result.error is not None and not isinstance(result.error, GrammarOverloadError)
     if is_refused and fallback is not None:
-        loose = await validate(fallback.constraint, model, None, caller)
+        loose = await validate(validator, fallback.constraint, model, None, caller)
         result = replace(loose, relaxed=fallback.paths)
     try:
         return ValidatedGrammar(result.get_grammar(), _list_names(constraint, result))
@@ -86,21 +85,26 @@ def _list_names(constraint: Constraint, result: ValidationResult) -> tuple[str, 
 
 
 async def validate(
-    constraint: Constraint, model: ModelFiles, text: str | None, caller: Caller
+    validator: Validator,
+    constraint: Constraint,
+    model: ModelFiles,
+    text: str | None,
+    caller: Caller,
 ) -> ValidationResult:
     """Return everything that validation finds out about a constraint, faults included. If `text` is
     given, it is matched too."""
-    return await _get_validator().validate(
+    return await validator.validate(
         ValidationRequest(constraint, make_token_source(model), text), caller
     )
 
 
-async def warm_up() -> None:
+async def warm_up(validator: Validator) -> None:
     """Load the tokens of all models, which takes a second, before the first constraint needs
     them."""
     for entry in model_files.load_catalog():
         with suppress(ModelFilesError, APIError):
-            await validate_grammar(Constraint("regex", "a"), await asyncio.to_thread(_load, entry))
+            files = await asyncio.to_thread(_load, entry)
+            await validate_grammar(validator, Constraint("regex", "a"), files)
 
 
 def _load(entry: ModelEntry) -> ModelFiles:
@@ -121,11 +125,9 @@ def make_token_source(model: ModelFiles) -> TokenSource:
     return TokenSource(path, model.vocab_size, model.eos_token_ids)
 
 
-@lru_cache
-def _get_validator() -> Validator:
+def make_validator() -> Validator:
+    """Return a validator with the limits in the settings. The caller closes it."""
     names = (each.name for each in fields(Limits))
-    validator = Validator(
+    return Validator(
         Limits(**{name: getattr(settings, f"GRAMMAR_{name.upper()}") for name in names})
     )
-    atexit.register(validator.close)
-    return validator

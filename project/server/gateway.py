@@ -15,9 +15,10 @@ import orjson
 
 from completions.contract import tracing
 from completions.exceptions import APIError, payload_too_large
-from completions.http import access_log, runtime, web_metrics
+from completions.http import access_log, web_metrics
 from completions.http.authentication import authenticate
 from completions.http.error_handlers import is_disk_full, make_api_error
+from completions.http.process import WebProcess
 from completions.requests import validation
 from project.server import request_spans
 from project.server.admission_limiter import AdmissionLimiter
@@ -65,23 +66,26 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._serve_lifespan(receive, send)
+            await self._serve_lifespan(scope["state"], receive, send)
         elif scope["type"] == "http":
             await self._serve_http(scope, receive, send)
 
-    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+    async def _serve_lifespan(
+        self, state: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Start and close the process. The server puts `state` into the scope of each request."""
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 tracing.start("quire-web")
-                process = await runtime.get_runtime()
+                process = state["process"] = await WebProcess.start()
                 _drain_on_sigterm(process)
                 _freeze_imports()
-                process.spawn(validation.warm_up())
+                process.spawn(validation.warm_up(process.validator))
                 process.spawn(feed_watchdog())
                 await send({"type": "lifespan.startup.complete"})
             else:
-                await runtime.close()
+                await state["process"].close()
                 await asyncio.to_thread(tracing.stop)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
@@ -178,7 +182,8 @@ async def _require_key(scope: Scope) -> None:
     if scope["path"].startswith(_PAGES):
         raise payload_too_large(STRANGERS_BYTES)
     try:
-        await authenticate(_get_header(scope, b"authorization").decode("latin-1"))
+        header = _get_header(scope, b"authorization").decode("latin-1")
+        await authenticate(scope["state"]["process"], header)
     except Exception as exc:
         raise make_api_error(exc) from exc
 
@@ -220,7 +225,7 @@ async def feed_watchdog() -> None:
         watchdog.stop()
 
 
-def _drain_on_sigterm(process: runtime.Runtime) -> None:
+def _drain_on_sigterm(process: WebProcess) -> None:
     """Drain on SIGTERM, before uvicorn stops listening and later cuts open connections."""
     loop, servers_own = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
 

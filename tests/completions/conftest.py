@@ -1,5 +1,6 @@
 """A tiny model folder, two tenants, and the API without Redis."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from completions.accounts import changes, keys
 from completions.catalog import model_files
 from completions.delivery import enqueueing
-from completions.http import runtime
+from completions.http import base
+from completions.http.process import WebProcess
 from completions.jobs.connection import connect
 from completions.jobs.operate import QueueLoad
 from completions.models import ApiKey, Organization
+from completions.requests.fair_semaphore import Checks
 from tests.completions import live_api
+from tests.completions.checking import new_checks, shared_validator
 
 TINY_CONTEXT = 128
 CHAT_TEMPLATE = """\
@@ -115,8 +119,8 @@ def stranger(db: None) -> Tenant:
     return new_tenant("stranger")
 
 
-class FakeRuntime:
-    """A web process's runtime whose Redis is a set of live models."""
+class FakeProcess:
+    """A web process whose Redis is a set of live models."""
 
     def __init__(self) -> None:
         self.key_ring = keys.KeyRing()
@@ -124,9 +128,15 @@ class FakeRuntime:
         self.failure: Exception | None = None
         self.is_closing = False
         self.load = QueueLoad(0, 0, 0, 0, {"used_memory": 1, "maxmemory": 0})
+        self.validator = shared_validator()
+        self.readiness = None
+        self.is_migrated = False
+        self._checks: dict[asyncio.AbstractEventLoop, Checks] = {}
 
-    async def get_runtime(self) -> "FakeRuntime":
-        return self
+    @property
+    def checks(self) -> Checks:
+        """Those of the event loop: the client of Django's tests runs one for each request."""
+        return self._checks.setdefault(asyncio.get_running_loop(), new_checks())
 
     async def list_live_models(self) -> dict[str, str | None]:
         if self.failure:
@@ -144,15 +154,14 @@ class FakeRuntime:
 
 
 @pytest.fixture
-def fake_runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
-    fake = FakeRuntime()
-    for name in ("get_runtime", "list_live_models", "measure_queue", "ping"):
-        monkeypatch.setattr(runtime, name, getattr(fake, name))
+def fake_process(monkeypatch: pytest.MonkeyPatch) -> FakeProcess:
+    fake = FakeProcess()
+    monkeypatch.setattr(base, "find_process", lambda request: fake)
     return fake
 
 
 @pytest.fixture
-def api(owner: Tenant, served: None, fake_runtime: FakeRuntime) -> Client:
+def api(owner: Tenant, served: None, fake_process: FakeProcess) -> Client:
     """The API as the owner calls it: without middleware, as project/server/handler.py serves it."""
     client = Client(headers=owner.headers)
     with override_settings(MIDDLEWARE=[]):
@@ -168,12 +177,14 @@ async def live(valkey, redis_client, settings, monkeypatch, served, owner):
     made = live_api.Live(owner, client)
     admit = enqueueing._admit
 
-    async def admitted(here, job):
-        remaining = await admit(here, job)
+    async def admitted(process, job):
+        remaining = await admit(process, job)
         await made.dispatch(job.id)
         return remaining
 
     monkeypatch.setattr(enqueueing, "_admit", admitted)
+    made.process = await WebProcess.start()
+    monkeypatch.setattr(base, "find_process", lambda request: made.process)
     yield made
-    await runtime.close()
+    await made.process.close()
     client.close()

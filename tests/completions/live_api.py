@@ -38,6 +38,7 @@ class Live:
         self.at_once = True
         self.sent = []
         self.dispatched = asyncio.Event()
+        self.process = None  # the fixture starts it
 
     async def dispatch(self, job_id):
         self.sent.append(job_id)

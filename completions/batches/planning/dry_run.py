@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.utils import timezone
 
+from completions.batches import states
 from completions.batches.input_lines import LineError
 from completions.batches.planning.forecast import Tally, forecast
 from completions.batches.planning.order import Plan
-from completions.batches.validation import SHOWN_ERRORS, CacheOf, Check, RefusedLine, require_room
+from completions.batches.validation import SHOWN_ERRORS, CacheOf, Check, RefusedLine
 from completions.batches.writing import Alive
+from completions.grammars import Validator
 from completions.models import Batch, BatchLine
 
 
@@ -25,17 +27,19 @@ class DryRunResult(NamedTuple):
     """Whether the batch would run."""
 
 
-def perform_dry_run(batch: Batch, cache_of: CacheOf, alive: Alive = lambda: True) -> DryRunResult:
+def perform_dry_run(
+    batch: Batch, validator: Validator, cache_of: CacheOf, alive: Alive = lambda: True
+) -> DryRunResult:
     """Forecast an unsaved batch. Stores nothing, and reserves no ids.
 
     Raises InterruptedValidationError once `alive` returns False.
     """
     with asyncio.Runner() as loop, tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as log:
-        check = _DryRunCheck(batch, loop, log, None, cache_of)
+        check = _DryRunCheck(batch, validator, loop, log, None, cache_of)
         try:
             check.run(alive)
             if not check.errors:
-                require_room(batch, batch.api_key)
+                states.require_room(batch, batch.api_key)
         except LineError as error:
             check.note(error)
     plan = Plan(**batch.plan) if batch.plan else Plan(0, 0, 0)

@@ -16,6 +16,7 @@ from completions.contract.token_bytes import TokenBytes
 from completions.exceptions import APIError
 from completions.grammars import tokens
 from completions.requests import preparation, validation
+from completions.requests.fair_semaphore import Checks
 
 _CHANGING_TEXT = (
     "echo",
@@ -29,10 +30,10 @@ _ANYONE = Principal(0, 0, "", (), None)
 """A principal that may use every model."""
 
 
-async def find_faults(line: Receipted) -> list[str]:
+async def find_faults(checks: Checks, line: Receipted) -> list[str]:
     """Return what is wrong with a line; empty if its receipt is valid."""
     try:
-        prepared = await preparation.prepare_offline(line.endpoint, line.body, _ANYONE)
+        prepared = await preparation.prepare_offline(checks, line.endpoint, line.body, _ANYONE)
     except APIError as error:
         return [f"the request is refused: {error.message}"]
     files = prepared.request.model.files

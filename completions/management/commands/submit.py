@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 from argparse import ArgumentParser, ArgumentTypeError
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from completions.exceptions import APIError
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
 from completions.models import OPEN_LINES, ApiKey, Batch, BatchStatus, File, OnInvalid
 from completions.requests.preparation import ROUTES
+from completions.requests.validation import make_validator
 
 KEY_NAME = "manage.py submit"
 """Name of the API key that owns these batches. Nobody has its secret."""
@@ -127,7 +128,8 @@ class Command(BaseCommand):
         """Print the forecast of a file that is stored for that time only."""
         batch = _make_batch(file, origin, options)
         try:
-            result = perform_dry_run(batch, read_cache_size)
+            with closing(make_validator()) as validator:
+                result = perform_dry_run(batch, validator, read_cache_size)
         except APIError as error:
             raise CommandError(error.message) from error
         finally:

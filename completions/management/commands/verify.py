@@ -2,6 +2,7 @@
 
 import asyncio
 from argparse import ArgumentParser
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from completions.batches.receipts.source import SourceError, read_receipted
 from completions.batches.receipts.verification import find_faults
+from completions.requests.fair_semaphore import Checks
+from completions.requests.validation import make_validator
 
 
 def add_requests(parser: ArgumentParser) -> None:
@@ -36,10 +39,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, file: Path, requests: Path | None, **options: Any) -> None:
         checked = failed = 0
         try:
-            with asyncio.Runner() as loop:
+            with closing(make_validator()) as validator, asyncio.Runner() as loop:
+                checks = Checks(validator)
                 for line in read_receipted(file, requests):
                     checked += 1
-                    faults = loop.run(find_faults(line))
+                    faults = loop.run(find_faults(checks, line))
                     failed += bool(faults)
                     for fault in faults:
                         self.stdout.write(f"{line.custom_id}: {fault}")

@@ -14,6 +14,7 @@ from completions.exceptions import APIError
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import encode_choices, encode_end
 from completions.responses.whole_response import make_whole_response
+from tests.completions.checking import new_checks
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -22,7 +23,7 @@ HI = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tok
 
 
 def line(endpoint, job_id, body):
-    return async_to_sync(prepare_line)(endpoint, job_id, body, ANYONE)
+    return async_to_sync(prepare_line)(new_checks(), endpoint, job_id, body, ANYONE)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from completions.jobs.store import JobStore
 from completions.models import Batch, BatchLine, File
 from completions.requests import preparation
 from tests.completions.batches.conftest import PREFIX, request
+from tests.completions.checking import shared_validator
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -244,7 +245,7 @@ def test_an_interrupted_validation_begins_anew(bench, monkeypatch):
     answers = iter([True, True, False])
     rids = BatchRids(JobStore(bench.client, PREFIX), found.api_key_id)
     with pytest.raises(validation.InterruptedValidationError):
-        validation.validate(found, lambda: next(answers), rids)
+        validation.validate(found, shared_validator(), lambda: next(answers), rids)
     assert BatchLine.objects.count() == 4
     done = bench.run_to_end(batch)
     assert done["request_counts"] == {"total": 6, "completed": 6, "failed": 0}

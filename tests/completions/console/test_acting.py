@@ -16,6 +16,8 @@ from completions.models import AuditAction, AuditEntry, Scope
 from tests.completions.admin.conftest import in_role  # noqa: F401 - a fixture
 from tests.completions.conftest import Tenant
 
+pytestmark = pytest.mark.usefixtures("fake_process")
+
 RUN, JUDGE = "/admin/playground/v1/completions", "/admin/playground/v1/grammars/validate"
 BAD_PROMPT = {"model": "tiny", "prompt": [999_999]}
 """Refused after the caller was accepted, before anything is queued."""

@@ -19,6 +19,8 @@ from tests.completions.conftest import Tenant
 from tests.completions.console.batch_of_results import ended_batch
 from tests.operations import counted_operations
 
+pytestmark = pytest.mark.usefixtures("fake_process")
+
 
 @pytest.fixture(autouse=True)
 def folder(settings: Settings, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Connection:
         config.load()
         self.state = ServerState()
         self.transport = Transport()
-        self.protocol = Protocol(config, self.state, {})
+        self.protocol = Protocol(config, self.state, {"process": live.process})
         self.protocol.connection_made(self.transport)
 
     def send(self, **body):

@@ -12,7 +12,7 @@ from completions.batches.validation import InterruptedValidationError
 from completions.endpoints import batches
 from completions.exceptions import APIError
 from completions.models import Batch, File
-from completions.requests import fair_semaphore
+from tests.completions.conftest import FakeProcess
 
 
 @pytest.mark.django_db(transaction=True)
@@ -20,7 +20,7 @@ def test_a_dry_run_ends_when_its_client_hangs_up(monkeypatch: pytest.MonkeyPatch
     """A file of 50,000 lines takes minutes, and only a few files are checked at a time."""
     began, ended = threading.Event(), threading.Event()
 
-    def slow(_batch: Batch, _cache_of: Any, alive: Any) -> Any:
+    def slow(_batch: Batch, _validator: Any, _cache_of: Any, alive: Any) -> Any:
         began.set()
         late = time.monotonic() + 120
         while alive():
@@ -32,9 +32,10 @@ def test_a_dry_run_ends_when_its_client_hangs_up(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(batches, "perform_dry_run", slow)
     batch = Batch(endpoint="/v1/completions", completion_window="24h")
     owner: Any = SimpleNamespace(organization_id=1, key_id=1)
+    process: Any = FakeProcess()
 
     async def hang_up() -> None:
-        asked = asyncio.create_task(batches._rehearse(batch, File(), owner))
+        asked = asyncio.create_task(batches._rehearse(process, batch, File(), owner))
         assert await asyncio.to_thread(began.wait, 120)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -50,19 +51,20 @@ def test_dry_runs_that_wait_are_bounded(owner, settings, monkeypatch):
     settings.MAX_VALIDATING_BATCHES = 3
     hold = threading.Event()
 
-    def slow(_batch: Batch, _cache_of: Any, _alive: Any) -> Any:
+    def slow(_batch: Batch, _validator: Any, _cache_of: Any, _alive: Any) -> Any:
         hold.wait(60)
         return SimpleNamespace(forecast={})
 
     monkeypatch.setattr(batches, "perform_dry_run", slow)
     asking: Any = SimpleNamespace(organization_id=owner.organization.pk, key_id=owner.key.pk)
+    process: Any = FakeProcess()
 
     def dry_run() -> Any:
         batch = Batch(endpoint="/v1/completions", completion_window="24h")
-        return batches._rehearse(batch, File(), asking)
+        return batches._rehearse(process, batch, File(), asking)
 
     async def ask() -> None:
-        checks = fair_semaphore.get_checks()
+        checks = process.checks
         waiting = []
         for number in range(3):
             waiting.append(asyncio.create_task(dry_run()))
@@ -84,26 +86,28 @@ def test_dry_runs_that_come_together_are_bounded(owner, settings, monkeypatch):
     settings.MAX_VALIDATING_BATCHES = 3
     hold = threading.Event()
 
-    def slow(_batch: Batch, _cache_of: Any, _alive: Any) -> Any:
+    def slow(_batch: Batch, _validator: Any, _cache_of: Any, _alive: Any) -> Any:
         hold.wait(60)
         return SimpleNamespace(forecast={})
 
     monkeypatch.setattr(batches, "perform_dry_run", slow)
     asking: Any = SimpleNamespace(organization_id=owner.organization.pk, key_id=owner.key.pk)
+    process: Any = FakeProcess()
 
     async def ask() -> Any:
         together = [
             asyncio.create_task(
                 batches._rehearse(
-                    Batch(endpoint="/v1/completions", completion_window="24h"), File(), asking
+                    process,
+                    Batch(endpoint="/v1/completions", completion_window="24h"),
+                    File(),
+                    asking,
                 )
             )
             for _ in range(8)
         ]
         refused, _ = await asyncio.wait(together, timeout=0)
-        while (
-            len(refused) < 5 and fair_semaphore.get_checks().files.count(asking.organization_id) < 4
-        ):
+        while len(refused) < 5 and process.checks.files.count(asking.organization_id) < 4:
             refused, _ = await asyncio.wait(together, timeout=0.01)
         hold.set()
         return await asyncio.gather(*together, return_exceptions=True)

@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 import pytest
 from django.db import OperationalError
@@ -6,9 +7,8 @@ from django.test import Client
 from redis.exceptions import OutOfMemoryError
 
 from completions.endpoints import health
-from completions.http import runtime
 from completions.jobs.operate import QueueLoad
-from tests.completions.conftest import FakeRuntime
+from tests.completions.conftest import FakeProcess
 
 pytestmark = pytest.mark.usefixtures("served", "db")
 
@@ -18,13 +18,13 @@ def test_alive_without_redis_and_workers(client: Client) -> None:
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
-def test_ready_with_a_worker(client: Client, fake_runtime: FakeRuntime) -> None:
+def test_ready_with_a_worker(client: Client, fake_process: FakeProcess) -> None:
     response = client.get("/readyz")
     assert (response.status_code, response.json()) == (200, {"status": "ready"})
 
 
-def test_not_ready_without_a_worker(client: Client, fake_runtime: FakeRuntime) -> None:
-    fake_runtime.live = {"another model": None}
+def test_not_ready_without_a_worker(client: Client, fake_process: FakeProcess) -> None:
+    fake_process.live = {"another model": None}
     response = client.get("/readyz")
     assert response.status_code == 503
     assert response.json()["failures"] == {
@@ -32,8 +32,8 @@ def test_not_ready_without_a_worker(client: Client, fake_runtime: FakeRuntime) -
     }
 
 
-def test_not_ready_without_redis(client: Client, fake_runtime: FakeRuntime) -> None:
-    fake_runtime.failure = ConnectionRefusedError()
+def test_not_ready_without_redis(client: Client, fake_process: FakeProcess) -> None:
+    fake_process.failure = ConnectionRefusedError()
     assert client.get("/readyz").json()["failures"] == {
         "redis": "does not answer (ConnectionRefusedError)",
         "worker": "unknown, because Redis does not answer",
@@ -42,12 +42,12 @@ def test_not_ready_without_redis(client: Client, fake_runtime: FakeRuntime) -> N
 
 
 def test_not_ready_while_redis_refuses_writes(
-    client: Client, fake_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+    client: Client, fake_process: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def full() -> None:
         raise OutOfMemoryError
 
-    monkeypatch.setattr(runtime, "ping", full)
+    monkeypatch.setattr(fake_process, "ping", full)
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"redis": "refuses writes: it has reached maxmemory"}
 
@@ -62,23 +62,23 @@ def test_not_ready_while_redis_refuses_writes(
     ],
 )
 def test_not_ready_while_the_queue_is_full(
-    client: Client, fake_runtime: FakeRuntime, load: tuple[int, int, int, int], reason: str
+    client: Client, fake_process: FakeProcess, load: tuple[int, int, int, int], reason: str
 ) -> None:
-    fake_runtime.load = QueueLoad(*load, {"used_memory": 1, "maxmemory": 1000})
+    fake_process.load = QueueLoad(*load, {"used_memory": 1, "maxmemory": 1000})
     response = client.get("/readyz")
     assert (response.status_code, response.json()["failures"]) == (503, {"queue": reason})
 
 
-def test_not_ready_while_redis_is_nearly_full(client: Client, fake_runtime: FakeRuntime) -> None:
-    fake_runtime.load = QueueLoad(0, 0, 0, 0, {"used_memory": 900, "maxmemory": 1000})
+def test_not_ready_while_redis_is_nearly_full(client: Client, fake_process: FakeProcess) -> None:
+    fake_process.load = QueueLoad(0, 0, 0, 0, {"used_memory": 900, "maxmemory": 1000})
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"queue": "full: Redis uses 900 of 1000 bytes of memory"}
 
 
 def test_not_ready_without_the_database(
-    client: Client, fake_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+    client: Client, fake_process: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away() -> None:
+    def away(_process: object) -> None:
         raise OperationalError
 
     monkeypatch.setattr(health, "_check_migrated", away)
@@ -87,26 +87,25 @@ def test_not_ready_without_the_database(
 
 
 def test_a_check_that_hangs_is_reported_after_a_limit(
-    client: Client, fake_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+    client: Client, fake_process: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(runtime, "ping", hang)
+    monkeypatch.setattr(fake_process, "ping", hang)
     monkeypatch.setattr(health, "CHECK_SECONDS", 0.5)
     assert "no answer within" in client.get("/readyz").json()["failures"]["redis"]
 
 
-def test_not_ready_while_it_shuts_down(client: Client, fake_runtime: FakeRuntime) -> None:
-    fake_runtime.is_closing = True
+def test_not_ready_while_it_shuts_down(client: Client, fake_process: FakeProcess) -> None:
+    fake_process.is_closing = True
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"process": "this process is shutting down"}
 
 
 def test_not_ready_before_migrations(
-    client: Client, fake_runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+    client: Client, fake_process: FakeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_migrations_applied", False)
     monkeypatch.setattr(health.MigrationExecutor, "migration_plan", lambda self, targets: [1, 2])
     failures = client.get("/readyz").json()["failures"]
     assert failures == {"database": "2 migrations are not applied; run `python manage.py migrate`"}
@@ -118,19 +117,20 @@ async def test_concurrent_probes_share_one_run_that_outlives_the_first(
 ) -> None:
     runs, goes_on = 0, asyncio.Event()
 
-    async def check() -> str:
+    async def check(_process: object) -> str:
         nonlocal runs
         runs += 1
         await goes_on.wait()
         return "why"
 
     monkeypatch.setattr(health, "_CHECKS", {"it": check})
-    probes = [asyncio.create_task(health.find_failures()) for _ in range(50)]
+    process: Any = FakeProcess()
+    probes = [asyncio.create_task(health.find_failures(process)) for _ in range(50)]
     await asyncio.sleep(0.01)
     probes.pop(0).cancel()
     await asyncio.sleep(0.01)
     goes_on.set()
     assert await asyncio.gather(*probes) == [{"it": "why"}] * 49
     assert runs == 1
-    assert await health.find_failures() == {"it": "why"}
+    assert await health.find_failures(process) == {"it": "why"}
     assert runs == 2  # a result is not kept

@@ -15,7 +15,7 @@ from completions.jobs.workers import MetricsPage
 TOKEN = "scrape-me"
 
 
-def test_metrics_are_off_until_a_token_is_set(client: Client, fake_runtime: object) -> None:
+def test_metrics_are_off_until_a_token_is_set(client: Client, fake_process: object) -> None:
     refused = client.get("/metrics", headers={"Authorization": "Bearer "})
     assert refused.status_code == 403
     assert "QUIRE_METRICS_TOKEN" in refused.json()["error"]["message"]
@@ -23,7 +23,7 @@ def test_metrics_are_off_until_a_token_is_set(client: Client, fake_runtime: obje
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", "Bearer \xe9"])
 def test_metrics_need_the_token(
-    client: Client, fake_runtime: object, settings: Settings, header: str
+    client: Client, fake_process: object, settings: Settings, header: str
 ) -> None:
     settings.METRICS_TOKEN = TOKEN
     refused = client.get("/metrics", headers={"Authorization": header})
@@ -32,7 +32,7 @@ def test_metrics_need_the_token(
 
 
 def test_the_part_of_a_web_process(
-    client: Client, fake_runtime: object, settings: Settings
+    client: Client, fake_process: object, settings: Settings
 ) -> None:
     settings.METRICS_TOKEN = TOKEN
     web_metrics.count("POST", "/v1/completions/cmpl-1/cancel", 404, 0.5, "not_found")

@@ -3,7 +3,7 @@ import redis
 from django.test import Client
 
 from completions.models import ApiKey
-from tests.completions.conftest import TINY_CONTEXT, FakeRuntime, Tenant
+from tests.completions.conftest import TINY_CONTEXT, FakeProcess, Tenant
 
 
 def test_listed_models(api: Client) -> None:
@@ -127,8 +127,8 @@ def test_restricted_keys_see_their_models(api: Client, owner: Tenant) -> None:
     assert api.get("/v1/models/tiny").status_code == 403
 
 
-def test_an_unreachable_redis(api: Client, fake_runtime: FakeRuntime) -> None:
-    fake_runtime.failure = redis.ConnectionError()
+def test_an_unreachable_redis(api: Client, fake_process: FakeProcess) -> None:
+    fake_process.failure = redis.ConnectionError()
     response = api.get("/v1/models")
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "queue_unavailable"

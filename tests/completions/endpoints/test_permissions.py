@@ -8,7 +8,7 @@ from django.test import Client
 from completions.http.base import AsyncAPIView
 from completions.models import ApiKey, Scope
 from completions.urls import urlpatterns
-from tests.completions.conftest import FakeRuntime, Tenant
+from tests.completions.conftest import FakeProcess, Tenant
 
 PROMPT = {"model": "tiny", "prompt": [1], "max_tokens": 1}
 FREE = {"ModelsView", "ModelView"}
@@ -107,8 +107,8 @@ def test_a_band_of_priorities(api: Client, owner: Tenant) -> None:
     assert "at most -10" in refused(response)
 
 
-def test_uses_are_noted_once_per_key(api: Client, owner: Tenant, fake_runtime: FakeRuntime) -> None:
+def test_uses_are_noted_once_per_key(api: Client, owner: Tenant, fake_process: FakeProcess) -> None:
     for _ in range(3):
         api.get("/v1/models")
-    assert list(fake_runtime.key_ring.take_used()) == [owner.key.pk]
-    assert fake_runtime.key_ring.take_used() == {}
+    assert list(fake_process.key_ring.take_used()) == [owner.key.pk]
+    assert fake_process.key_ring.take_used() == {}

@@ -191,7 +191,7 @@ def test_the_number_of_files_and_pending_uploads_is_bounded(api, settings, folde
 def test_storing_counts_toward_the_requests_of_a_minute(api, monkeypatch, folder):  # noqa: F811
     begun, asked = begin(api).json(), []
 
-    async def count_request(principal):
+    async def count_request(process, principal):
         asked.append(principal)
         raise APIError("request_rate_exceeded")
 

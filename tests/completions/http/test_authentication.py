@@ -9,7 +9,7 @@ from django.utils import timezone
 from completions.accounts import changes, keys
 from completions.accounts.audit import SERVICE
 from completions.models import ApiKey
-from tests.completions.conftest import FakeRuntime, Tenant
+from tests.completions.conftest import FakeProcess, Tenant
 
 pytestmark = pytest.mark.usefixtures("served")
 
@@ -25,14 +25,14 @@ def error(client: Client, authorization: str | None) -> tuple[int, str]:
 
 
 def test_a_valid_key_is_accepted(
-    client: Client, owner: Tenant, stranger: Tenant, fake_runtime: FakeRuntime
+    client: Client, owner: Tenant, stranger: Tenant, fake_process: FakeProcess
 ) -> None:
     for tenant in (owner, stranger):
         assert client.get("/v1/models", headers=tenant.headers).status_code == 200
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer ", "Basic eDp5"])
-def test_no_key(client: Client, fake_runtime: FakeRuntime, authorization: str | None) -> None:
+def test_no_key(client: Client, fake_process: FakeProcess, authorization: str | None) -> None:
     assert error(client, authorization) == (401, "missing_api_key")
 
 
@@ -43,7 +43,7 @@ def test_the_scheme_is_case_insensitive(api: Client, owner: Tenant) -> None:
 
 @pytest.mark.parametrize("secret", ["sk-short", "hunter2", "sk-" + "é" * 60, "x" * 10_000])
 def test_malformed_keys_are_not_repeated(
-    client: Client, fake_runtime: FakeRuntime, secret: str
+    client: Client, fake_process: FakeProcess, secret: str
 ) -> None:
     response = client.get("/v1/models", headers={"Authorization": f"Bearer {secret}"})
     assert response.status_code == 401
@@ -51,7 +51,7 @@ def test_malformed_keys_are_not_repeated(
     assert secret not in response.content.decode()
 
 
-def test_an_unknown_key_is_masked(client: Client, db: None, fake_runtime: FakeRuntime) -> None:
+def test_an_unknown_key_is_masked(client: Client, db: None, fake_process: FakeProcess) -> None:
     public_id, secret = keys.generate()
     response = client.get("/v1/models", headers={"Authorization": f"Bearer {secret}"})
     message = response.json()["error"]["message"]
@@ -60,7 +60,7 @@ def test_an_unknown_key_is_masked(client: Client, db: None, fake_runtime: FakeRu
 
 
 def test_revoked_and_expired_keys(
-    client: Client, owner: Tenant, stranger: Tenant, fake_runtime: FakeRuntime
+    client: Client, owner: Tenant, stranger: Tenant, fake_process: FakeProcess
 ) -> None:
     changes.revoke(owner.key, SERVICE)
     assert error(client, f"Bearer {owner.secret}") == (401, "api_key_revoked")

@@ -13,6 +13,8 @@ from completions.http.base import LARGE_BODY, APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from tests.running import until
 
+pytestmark = pytest.mark.usefixtures("fake_process")
+
 
 class EchoView(AsyncAPIView):
     authenticated = False

@@ -22,6 +22,7 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.generation import GenerationRequest
 from completions.requests.preparation import PreparedRequest, prepare
 from completions.requests.validation import validate_grammar
+from tests.completions.checking import new_checks, shared_validator
 from tests.completions.conftest import TINY_CONTEXT
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
@@ -58,7 +59,7 @@ def models(served: None, tiny_model: Path, tmp_path: Path, settings: Settings) -
 
 def validate(body: dict[str, Any]) -> Any:
     full = {"model": "tiny", "messages": HI, **body}
-    return async_to_sync(ChatRequestObject.validate_request)(full, ANYONE)
+    return async_to_sync(ChatRequestObject.validate_request)(new_checks(), full, ANYONE)
 
 
 def refusal(body: dict[str, Any]) -> tuple[str, str | None]:
@@ -390,7 +391,7 @@ PLACE = "tools[0].function.parameters"
 
 def prepare_chat(**body: Any) -> PreparedRequest:
     full = {"model": "caller", "messages": HI, "max_tokens": 8, **body}
-    return async_to_sync(prepare)("/v1/chat/completions", full, ANYONE)
+    return async_to_sync(prepare)(new_checks(), "/v1/chat/completions", full, ANYONE)
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -416,11 +417,15 @@ def test_a_grammar_that_fails_as_a_whole_gives_way_to_the_looser_one() -> None:
     assert request.constraint is not None
     tree = {"type": "regex", "pattern": "("}
     bad = request.constraint._replace(value={**request.constraint.value, "format": tree})
-    judged = async_to_sync(validate_grammar)(bad, request.model.files, request.fallback)
+    judged = async_to_sync(validate_grammar)(
+        shared_validator(), bad, request.model.files, request.fallback
+    )
     assert judged.ignored == (PLACE,)
     assert (
         judged.grammar
-        == async_to_sync(validate_grammar)(request.fallback.constraint, request.model.files).grammar
+        == async_to_sync(validate_grammar)(
+            shared_validator(), request.fallback.constraint, request.model.files
+        ).grammar
     )
 
 

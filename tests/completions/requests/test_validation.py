@@ -9,6 +9,7 @@ from pytest_django.fixtures import Settings
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFiles
 from completions.requests import validation
+from tests.completions.checking import shared_validator
 
 
 def test_one_broken_model_does_not_keep_others_from_being_loaded(
@@ -24,7 +25,7 @@ def test_one_broken_model_does_not_keep_others_from_being_loaded(
     settings.MODELS_FILE = tmp_path / "models.toml"
     settings.MODELS_FILE.write_text("".join(tables))
     model_files.load.cache_clear()
-    async_to_sync(validation.warm_up)()
+    async_to_sync(validation.warm_up)(shared_validator())
     tiny: ModelFiles = model_files.load(model_files.load_catalog().choose("tiny"))
     assert "tokenizer" in vars(tiny)
     model_files.load.cache_clear()

@@ -11,6 +11,7 @@ from completions.exceptions import APIError
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.generation import GenerationRequest
 from completions.requests.preparation import PreparedRequest, prepare
+from tests.completions.checking import new_checks
 
 ANYONE = Principal(1, 1, "abcdef", (), None)
 LEAST = {"model": "tiny", "prompt": [1, 2]}
@@ -30,13 +31,13 @@ def field_values(body: Any) -> Mapping[str, Any]:
 
 def validate(body: Any, principal: Principal = ANYONE) -> GenerationRequest:
     request: GenerationRequest = async_to_sync(CompletionRequestObject.validate_request)(
-        body, principal
+        new_checks(), body, principal
     )
     return request
 
 
 def prepared(body: Any, path: str = "/v1/completions") -> PreparedRequest:
-    return async_to_sync(prepare)(path, body, ANYONE)
+    return async_to_sync(prepare)(new_checks(), path, body, ANYONE)
 
 
 def refusal(body: Any, principal: Principal = ANYONE) -> tuple[str, str | None]:

@@ -27,7 +27,7 @@ async def echo(scope, receive, send):
     await send({"type": "http.response.body", "body": b"%d" % size})
 
 
-async def call(parts, headers=(), limit=10, path="/", uploads=None, application=echo):
+async def call(parts, headers=(), limit=10, path="/", uploads=None, application=echo, process=None):
     queue = [
         {"type": "http.request", "body": part, "more_body": i < len(parts) - 1}
         for i, part in enumerate(parts)
@@ -41,6 +41,7 @@ async def call(parts, headers=(), limit=10, path="/", uploads=None, application=
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
+    scope["state"] = {"process": process}
     await Gateway(application, limit, uploads)(scope, receive, send)
     start, body = sent
     return start["status"], dict(start["headers"]), body["body"]
@@ -52,14 +53,15 @@ async def start_up(monkeypatch):
     came.put_nowait({"type": "lifespan.startup"})
     monkeypatch.setattr(gateway, "_drain_on_sigterm", lambda here: None)
 
-    async def current():
-        return SimpleNamespace(spawn=lambda work: work.close())
+    async def start():
+        return SimpleNamespace(spawn=lambda work: work.close(), validator=None)
 
     async def send(message):
         sent.set()
 
-    monkeypatch.setattr(gateway.runtime, "get_runtime", current)
-    lifespan = asyncio.create_task(Gateway(echo, 10)({"type": "lifespan"}, came.get, send))
+    monkeypatch.setattr(gateway.WebProcess, "start", start)
+    scope = {"type": "lifespan", "state": {}}
+    lifespan = asyncio.create_task(Gateway(echo, 10)(scope, came.get, send))
     await sent.wait()
     lifespan.cancel()
     await asyncio.gather(lifespan, return_exceptions=True)
@@ -153,11 +155,11 @@ async def test_a_job_carries_the_id_of_its_request(served):
 
 
 @pytest.fixture
-def good_key(fake_runtime, monkeypatch):
+def good_key(fake_process, monkeypatch):
     async def verify(secret):
         return Principal(1, 1, "abc", (), None) if secret == "good" else Refusal.INVALID
 
-    monkeypatch.setattr(fake_runtime.key_ring, "verify", verify)
+    monkeypatch.setattr(fake_process.key_ring, "verify", verify)
     return [(b"authorization", b"Bearer good")]
 
 
@@ -176,13 +178,15 @@ async def test_uploads_have_a_limit_of_their_own():
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_only_holders_of_a_key_may_send_a_large_body(good_key, monkeypatch, declared):
+async def test_only_holders_of_a_key_may_send_a_large_body(
+    good_key, fake_process, monkeypatch, declared
+):
     monkeypatch.setattr(gateway, "STRANGERS_BYTES", 6)
 
     async def sent(parts, key):
         length = b"%d" % sum(map(len, parts))
         headers = [*key, *([(b"content-length", length)] if declared else [])]
-        return await call(parts, headers, limit=20)
+        return await call(parts, headers, limit=20, process=fake_process)
 
     status, _, body = await sent([b"12345", b"678901"], good_key)
     assert (status, body) == (200, b"11")

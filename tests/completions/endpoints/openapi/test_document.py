@@ -13,7 +13,7 @@ from completions.endpoints.openapi import shapes
 from completions.endpoints.openapi.document import make_document
 from completions.endpoints.openapi.operations import OPERATIONS
 from completions.urls import urlpatterns
-from tests.completions.conftest import FakeRuntime, Tenant
+from tests.completions.conftest import FakeProcess, Tenant
 
 NOT_JSON = {"docs", "metrics"}
 
@@ -131,7 +131,7 @@ def test_requests_are_closed_and_documented_field_by_field() -> None:
             assert described["description"], f"{name}.{field}"
 
 
-def test_real_answers_match(api: Client, owner: Tenant, fake_runtime: FakeRuntime) -> None:
+def test_real_answers_match(api: Client, owner: Tenant, fake_process: FakeProcess) -> None:
     for method, path, url, body in (
         ("GET", "/v1/models", "/v1/models", None),
         ("GET", "/v1/models/{model_id}", "/v1/models/tiny", None),

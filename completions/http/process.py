@@ -1,4 +1,4 @@
-"""What a web process keeps open: its connection to Redis, event reader, lease and API keys."""
+"""What a web process keeps open from its start to its end, and its requests share."""
 
 import asyncio
 import logging
@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
+from django.http import HttpRequest
 from redis.exceptions import RedisError
 
 from completions.accounts import last_use
@@ -22,6 +23,8 @@ from completions.jobs.rids import Rids
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, Submission
 from completions.jobs.workers import list_workers
+from completions.requests.fair_semaphore import Checks
+from completions.requests.validation import make_validator
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +33,10 @@ DRAIN_SECONDS = 8.0
 less than the 20 s that uvicorn gives open responses."""
 
 
-class Runtime:
-    """The state of a web process. It belongs to the event loop that made it."""
+class WebProcess:
+    """The state of a web process: connections to Redis, event reader, lease, API keys, threads and
+    validator. The lifespan makes it (`project/server/gateway.py`) and puts it into the scope of
+    each request, where `find_process` finds it."""
 
     def __init__(self) -> None:
         self.web_id = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
@@ -42,6 +47,12 @@ class Runtime:
         self.reader = EventReader(
             settings.REDIS_URL, settings.REDIS_PREFIX, self.web_id, self.key_ring.clear
         )
+        self.validator = make_validator()
+        self.checks = Checks(self.validator)
+        self.readiness: asyncio.Task[dict[str, str]] | None = None
+        """The last run of the checks of /readyz."""
+        self.is_migrated = False
+        """Whether all migrations were applied once: nobody reverts them under a running server."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing_at = float("inf")
         self.byte_bounds = make_byte_bounds(0)
@@ -57,7 +68,16 @@ class Runtime:
         """Note a SIGTERM: `is_closing` becomes true after DRAIN_SECONDS."""
         self._closing_at = asyncio.get_running_loop().time() + DRAIN_SECONDS
 
-    def start(self) -> None:
+    @classmethod
+    async def start(cls) -> "WebProcess":
+        """Return a process of the running event loop that has its lease and reads events."""
+        process = cls()
+        with suppress(RedisError, OSError):
+            await process.submission.renew_lease()
+        process.begin()
+        return process
+
+    def begin(self) -> None:
         self.spawn(self.reader.run())
         self.spawn(self.reader.watch())
         self.spawn(self.reader.blocking_requests.watch())
@@ -100,7 +120,22 @@ class Runtime:
                 logger.warning("cannot renew the lease: %s", error)
             await asyncio.sleep(WEB_LEASE / 3)
 
+    async def measure_queue(self) -> QueueLoad:
+        """Return how full the queue is. Raises RedisError or OSError."""
+        return await read_queue_load(self.store)
+
+    async def list_live_models(self) -> dict[str, str | None]:
+        """Return the models that live workers serve, each with the forward pass that one of them
+        uses. Raises RedisError or OSError."""
+        workers = await list_workers(self.store)
+        return {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting}
+
+    async def ping(self) -> None:
+        """Raise RedisError or OSError when Redis does not answer or refuses writes (maxmemory)."""
+        await self.submission.renew_lease()
+
     async def close(self) -> None:
+        """End the process. Without its lease, the jobs that clients wait for end."""
         with suppress(RedisError, OSError):
             await self.submission.drop_lease()
         for task in tuple(self._tasks):
@@ -108,50 +143,16 @@ class Runtime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.reader.close()
         await self.store.client.aclose()
+        self.validator.close()
 
 
-_runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
-
-
-async def get_runtime() -> Runtime:
-    """Return this event loop's runtime. The first call starts it and takes its lease."""
-    loop = asyncio.get_running_loop()
-    runtime = _runtimes.get(loop)
-    if runtime is None:
-        runtime = _runtimes[loop] = Runtime()
-        with suppress(RedisError, OSError):
-            await runtime.submission.renew_lease()
-        runtime.start()
-    return runtime
-
-
-async def close() -> None:
-    """End this event loop's runtime. Without its lease, the jobs that clients wait for end."""
-    runtime = _runtimes.pop(asyncio.get_running_loop(), None)
-    if runtime is not None:
-        await runtime.close()
+def find_process(request: HttpRequest) -> WebProcess:
+    """Return the process that serves a request."""
+    process: WebProcess = request.scope["state"]["process"]  # type: ignore[attr-defined] # ASGI's
+    return process
 
 
 def make_byte_bounds(memory_limit: int) -> ByteBounds:
     """Return the bounds of a Redis whose maxmemory is `memory_limit` bytes."""
     of_key = settings.MAX_QUEUED_BYTES_PER_KEY
     return ByteBounds.derive(memory_limit, settings.MAX_QUEUED_BYTES, of_key)
-
-
-async def measure_queue() -> QueueLoad:
-    """Return how full the queue is. Raises RedisError or OSError."""
-    return await read_queue_load((await get_runtime()).store)
-
-
-async def list_live_models() -> dict[str, str | None]:
-    """Return the models that live workers serve, each with the forward pass that one of them uses.
-    Raises RedisError or OSError."""
-    runtime = await get_runtime()
-    workers = await list_workers(runtime.store)
-    return {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting}
-
-
-async def ping() -> None:
-    """Raise RedisError or OSError when Redis does not answer or refuses writes (maxmemory)."""
-    runtime = await get_runtime()
-    await runtime.submission.renew_lease()
