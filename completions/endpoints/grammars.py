@@ -12,6 +12,7 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.models import Scope
 from completions.requests import validation
+from completions.requests.context import Context
 from completions.requests.fields.base import TextField
 from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, parse_constraint
 from completions.requests.fields.objects import Values
@@ -23,12 +24,12 @@ MAX_TEXT = 100_000
 class ValidateRequestObject(ModelRequestObject, ConstraintFields):
     text = TextField("A text to try the constraint on.", max_length=MAX_TEXT)
 
-    def check(self, values: Values) -> tuple[Constraint, ModelFiles, str | None]:
-        constraint = parse_constraint(values, self.requested.files)
+    def make(self, values: Values, context: Context) -> tuple[Constraint, ModelFiles, str | None]:
+        constraint = parse_constraint(values, context.model.files)
         if constraint is None:
             message = f"send one constraint: {', '.join(CONSTRAINTS)}."
             raise FieldError(message, CONSTRAINTS[0], code="missing_required_parameter")
-        return constraint, self.requested.files, values["text"]
+        return constraint, context.model.files, values["text"]
 
 
 class ValidateView(AsyncAPIView):

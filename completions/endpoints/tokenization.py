@@ -13,6 +13,7 @@ from completions.exceptions import FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.models import Scope
+from completions.requests.context import Context
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, TextField
 from completions.requests.fields.objects import Values
@@ -48,41 +49,42 @@ class TokenizeRequestObject(ConversationFields):
         "for messages, whose template writes them."
     )
 
-    def check(self, values: Values) -> Answer:
-        model, text, messages = self.requested.files, values["prompt"], values["messages"]
+    def make(self, values: Values, context: Context) -> Answer:
+        model, text, messages = context.model.files, values["prompt"], values["messages"]
         if text is None and messages is None:
             message = "send prompt (a text) or messages."
             raise FieldError(message, "prompt", code="missing_required_parameter")
         if text is not None and messages is not None:
             raise FieldError("cannot be combined with prompt. Send only one.", "messages")
         if text is not None or not messages or type(messages[0]) is int:
-            return self._tokenize_raw(values)
+            return _tokenize_raw(values, model)
         if values["thinking"] is not None and values["thinking"].budget_tokens is not None:
             message = "has no effect on the tokens of messages; leave it out."
             raise FieldError(message, "thinking.budget_tokens", code="unsupported_value")
         tools = assign_paths(values["tools"] or ())
-        calls, ignored = self.make_calls(values, tools), self.list_unread(values)
-        text = self.render_conversation(values, calls, tools, values["add_generation_prompt"])
+        calls, ignored = self.make_calls(values, model, tools), self.list_unread(values, context)
+        text = self.render_conversation(
+            values, model, calls, tools, values["add_generation_prompt"]
+        )
         special = bool(values["add_special_tokens"])
         ids = encode_checked(model, text, "messages", special, MAX_CHARACTERS)
         return _make_answer(model, ids, ignored)
 
-    def _tokenize_raw(self, values: Values) -> Answer:
-        """Return the tokens of a text without a template."""
-        model, text, special = self.requested.files, values["prompt"], values["add_special_tokens"]
-        source = "messages" if text is None else "prompt"
-        for name in ("tools", "tool_choice", *TEMPLATE_FIELDS):
-            if values[name] is not None:
-                raise FieldError(f"needs an array of messages, not {source}.", name)
-        if text is None:
-            if special is not None:
-                raise FieldError(
-                    "needs prompt, not messages that are a string.", "add_special_tokens"
-                )
-            messages = values["messages"]
-            return _make_answer(model, TokenIds(len(messages), orjson.dumps(messages)))
-        ids = encode_checked(model, text, "prompt", special is not False, MAX_CHARACTERS)
-        return _make_answer(model, ids)
+
+def _tokenize_raw(values: Values, model: ModelFiles) -> Answer:
+    """Return the tokens of a text without a template."""
+    text, special = values["prompt"], values["add_special_tokens"]
+    source = "messages" if text is None else "prompt"
+    for name in ("tools", "tool_choice", *TEMPLATE_FIELDS):
+        if values[name] is not None:
+            raise FieldError(f"needs an array of messages, not {source}.", name)
+    if text is None:
+        if special is not None:
+            raise FieldError("needs prompt, not messages that are a string.", "add_special_tokens")
+        messages = values["messages"]
+        return _make_answer(model, TokenIds(len(messages), orjson.dumps(messages)))
+    ids = encode_checked(model, text, "prompt", special is not False, MAX_CHARACTERS)
+    return _make_answer(model, ids)
 
 
 def _make_answer(model: ModelFiles, ids: TokenIds, ignored: Sequence[str] = ()) -> Answer:
@@ -97,9 +99,9 @@ class DetokenizeRequestObject(ModelRequestObject):
 
     tokens = TokenIdsField("Token ids; special tokens stay in the text.", required=True)
 
-    def check(self, values: Values) -> Answer:
+    def make(self, values: Values, context: Context) -> Answer:
         ids = values["tokens"]
-        return Answer({"prompt": tokenization.decode(self.requested.files, ids)})
+        return Answer({"prompt": tokenization.decode(context.model.files, ids)})
 
 
 class TokenizeView(AsyncAPIView):

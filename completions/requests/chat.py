@@ -5,12 +5,14 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from completions.catalog.model_files import ModelFiles
 from completions.chat.chat_style import find_chat_style
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.reasoning import DISABLED, ENABLED
 from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.conversation import (
     NO_THOUGHTS,
     TEMPLATE_FIELDS,
@@ -84,106 +86,114 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         "false: reasoning comes in one piece, when it is complete.", default=True
     )
 
-    def check(self, values: Values) -> GenerationRequest:
+    def make(self, values: Values, context: Context) -> GenerationRequest:
+        files = context.model.files
         source = _find_source(values)
         top_logprobs = _parse_top_logprobs(values)
         tools = assign_paths(values["tools"] or ())
-        calls = self.make_calls(values, tools, values["parallel_tool_calls"])
-        unread = self.list_unread(values)
-        text_end, ids = self._render_prompt(source, values, calls, tools)
-        context, length = self.requested.files.max_model_len, self.parse_length(values)
-        check_context([ids], length, context, source)
-        max_tokens = length or context - len(ids)
-        reasoning = self._make_reasoning(values["thinking"] or Thinking(), text_end, max_tokens)
+        calls = self.make_calls(values, files, tools, values["parallel_tool_calls"])
+        unread = self.list_unread(values, context)
+        text_end, ids = self._render_prompt(source, values, files, calls, tools)
+        length = self.parse_length(values, context)
+        check_context([ids], length, files.max_model_len, source)
+        max_tokens = length or files.max_model_len - len(ids)
+        thinking = values["thinking"] or Thinking()
+        reasoning = _make_reasoning(thinking, files, text_end, max_tokens)
         request = self.make_request(
             values,
+            context,
             [ids],
             max_tokens=max_tokens,
             logprobs=(top_logprobs, False),
             ignored_too=() if tools else ("parallel_tool_calls",),
         )
         request = replace(request, ignored=(*request.ignored, *unread))
-        return self._add_answer(request, values, calls, reasoning)
+        return _add_answer(request, values, calls, reasoning)
 
     def _render_prompt(
-        self, source: str, values: Values, calls: ToolCalls | None, tools: Sequence[Tool]
+        self,
+        source: str,
+        values: Values,
+        files: ModelFiles,
+        calls: ToolCalls | None,
+        tools: Sequence[Tool],
     ) -> tuple[str, list[int]]:
         """Return the end of the prompt as text, and its token ids."""
-        files = self.requested.files
         if _is_raw(source, values):
             ids: list[int] = values[source]
             if not ids:
                 raise FieldError("must hold at least one token.", source, code="empty_array")
             return files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
-        text = self.render_conversation(values, calls, tools)
+        text = self.render_conversation(values, files, calls, tools)
         return text, encode_text(files, text, "messages", special=False)
 
-    def _make_reasoning(self, thinking: Thinking, prompt: str, max_tokens: int) -> Reasoning | None:
-        files, budget = self.requested.files, thinking.budget_tokens
-        tags = find_chat_style(files).think_tags
-        if tags is None:
-            if budget is not None:
-                raise FieldError(NO_THOUGHTS, "thinking.budget_tokens", code="unsupported_value")
-            return None
-        if thinking.type == DISABLED or tags.is_closed_in(prompt):
-            return None
-        is_open = tags.is_open_in(prompt)
-        end_id = files.tokenizer.token_to_id(tags.end)
-        if budget is not None and budget >= max_tokens:
-            budget = None  # max_tokens ends the reasoning first
-        required = thinking.type == ENABLED and not is_open
-        return Reasoning(tags, is_open, required, budget, end_id)
 
-    def _add_answer(
-        self,
-        request: GenerationRequest,
-        values: Values,
-        calls: ToolCalls | None,
-        reasoning: Reasoning | None,
-    ) -> GenerationRequest:
-        """Return the request with its `chat`, and with a constraint that leaves room for reasoning
-        and calls."""
-        files = self.requested.files
-        constraint = request.constraint
-        if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
-            message = "cannot be combined with a tool_choice that requires a call."
-            raise FieldError(message, constraint.error_path, code="conflicting_constraints")
-        whitespace = values["json_whitespace"] or files.entry.json_whitespace
-        inner, fallback = constraint, None
-        try:
-            constraint = make_answer_constraint(reasoning, calls, inner, whitespace)
-            if calls is not None and constraint is not None and (tools := calls.relaxable_tools):
-                loose = make_answer_constraint(reasoning, calls.relax(), inner, whitespace)
-                if loose is not None:
-                    fallback = Fallback(loose, tuple(tool.schema_path for tool in tools))
-        except BudgetError as error:
-            message = "this model's reasoning cannot be counted: its end tag is not one token."
-            path = "thinking.budget_tokens"
-            raise FieldError(message, path, code="unsupported_value") from error
-        sampling, hidden = request.sampling, list[str]()
-        delimiters = set(calls.format.delimiters if calls else ())
-        delimiters |= {reasoning.tags.begin, reasoning.tags.end} if reasoning else set()
-        added = files.tokenizer.get_added_tokens_decoder().values()
-        special = {token.content for token in added if token.special}
-        if sampling.skip_special_tokens and delimiters & special:
-            # The parser must find the delimiters, so it takes the other special tokens out itself.
-            sampling = structs.replace(sampling, skip_special_tokens=False)
-            hidden = sorted(special - delimiters)
-        if sampling.stop or sampling.stop_regex:
-            spans = [calls.format.make_span()] if calls else []
-            if reasoning is not None and values["separate_reasoning"]:
-                spans.append(reasoning.tags.make_span(is_open=reasoning.is_open))
-            sampling = structs.replace(sampling, stop_spans=tuple(spans))
-        chat = ChatSettings(
-            calls=calls,
-            reasoning=reasoning,
-            hidden=hidden,
-            separate_reasoning=values["separate_reasoning"],
-            stream_reasoning=values["stream_reasoning"],
-        )
-        return replace(
-            request, constraint=constraint, fallback=fallback, sampling=sampling, chat=chat
-        )
+def _make_reasoning(
+    thinking: Thinking, files: ModelFiles, prompt: str, max_tokens: int
+) -> Reasoning | None:
+    budget = thinking.budget_tokens
+    tags = find_chat_style(files).think_tags
+    if tags is None:
+        if budget is not None:
+            raise FieldError(NO_THOUGHTS, "thinking.budget_tokens", code="unsupported_value")
+        return None
+    if thinking.type == DISABLED or tags.is_closed_in(prompt):
+        return None
+    is_open = tags.is_open_in(prompt)
+    end_id = files.tokenizer.token_to_id(tags.end)
+    if budget is not None and budget >= max_tokens:
+        budget = None  # max_tokens ends the reasoning first
+    required = thinking.type == ENABLED and not is_open
+    return Reasoning(tags, is_open, required, budget, end_id)
+
+
+def _add_answer(
+    request: GenerationRequest,
+    values: Values,
+    calls: ToolCalls | None,
+    reasoning: Reasoning | None,
+) -> GenerationRequest:
+    """Return the request with its `chat`, and with a constraint that leaves room for reasoning
+    and calls."""
+    files = request.model.files
+    constraint = request.constraint
+    if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
+        message = "cannot be combined with a tool_choice that requires a call."
+        raise FieldError(message, constraint.error_path, code="conflicting_constraints")
+    whitespace = values["json_whitespace"] or files.entry.json_whitespace
+    inner, fallback = constraint, None
+    try:
+        constraint = make_answer_constraint(reasoning, calls, inner, whitespace)
+        if calls is not None and constraint is not None and (tools := calls.relaxable_tools):
+            loose = make_answer_constraint(reasoning, calls.relax(), inner, whitespace)
+            if loose is not None:
+                fallback = Fallback(loose, tuple(tool.schema_path for tool in tools))
+    except BudgetError as error:
+        message = "this model's reasoning cannot be counted: its end tag is not one token."
+        path = "thinking.budget_tokens"
+        raise FieldError(message, path, code="unsupported_value") from error
+    sampling, hidden = request.sampling, list[str]()
+    delimiters = set(calls.format.delimiters if calls else ())
+    delimiters |= {reasoning.tags.begin, reasoning.tags.end} if reasoning else set()
+    added = files.tokenizer.get_added_tokens_decoder().values()
+    special = {token.content for token in added if token.special}
+    if sampling.skip_special_tokens and delimiters & special:
+        # The parser must find the delimiters, so it takes the other special tokens out itself.
+        sampling = structs.replace(sampling, skip_special_tokens=False)
+        hidden = sorted(special - delimiters)
+    if sampling.stop or sampling.stop_regex:
+        spans = [calls.format.make_span()] if calls else []
+        if reasoning is not None and values["separate_reasoning"]:
+            spans.append(reasoning.tags.make_span(is_open=reasoning.is_open))
+        sampling = structs.replace(sampling, stop_spans=tuple(spans))
+    chat = ChatSettings(
+        calls=calls,
+        reasoning=reasoning,
+        hidden=hidden,
+        separate_reasoning=values["separate_reasoning"],
+        stream_reasoning=values["stream_reasoning"],
+    )
+    return replace(request, constraint=constraint, fallback=fallback, sampling=sampling, chat=chat)
 
 
 def _find_source(values: Values) -> str:

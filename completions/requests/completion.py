@@ -7,6 +7,7 @@ from typing import NamedTuple
 from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import INTEGERS, MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     BooleanField,
     IntegerField,
@@ -72,22 +73,25 @@ class CompletionRequestObject(GenerationFields):
     )
     tool_choice = TextField('Only "none", which has no effect.')
 
-    def check(self, values: Values) -> GenerationRequest:
+    def make(self, values: Values, context: Context) -> GenerationRequest:
         _check_tools(values)
-        length = self.parse_length(values)
+        length = self.parse_length(values, context)
         max_tokens: int = values["max_tokens"] if length is None else length
         _check_echo(values, max_tokens)
         _check_best_of(values)
-        context = self.requested.files.max_model_len
+        files = context.model.files
+        longest = files.max_model_len
         truncates = values["truncate_sequence"]
         if truncates:
             if values["min_tokens"] <= max_tokens:  # else a length beyond the context is refused
-                values = {**values, "min_tokens": min(values["min_tokens"], context - 1)}
-            max_tokens = min(max_tokens, context - 1)
-        prompts, truncated = self._make_prompts(values, context - max_tokens if truncates else None)
-        check_context(prompts, max_tokens, context)
+                values = {**values, "min_tokens": min(values["min_tokens"], longest - 1)}
+            max_tokens = min(max_tokens, longest - 1)
+        room = longest - max_tokens if truncates else None
+        prompts, truncated = _make_prompts(values, files, room)
+        check_context(prompts, max_tokens, longest)
         request = self.make_request(
             values,
+            context,
             prompts,
             max_tokens=max_tokens,
             logprobs=(values["logprobs"], values["echo"]),
@@ -95,17 +99,20 @@ class CompletionRequestObject(GenerationFields):
         )
         return replace(request, echo=values["echo"], truncated_tokens=truncated)
 
-    def _make_prompts(self, values: Values, max_prompt_tokens: int | None) -> tuple[Prompts, int]:
-        """Return the prompts, cut to `max_prompt_tokens` tokens and with the suffix where the model
-        reads it; and how many tokens were cut."""
-        frame = _make_frame(values["suffix"], self.requested.files)
-        prompts: Prompts = values["prompt"]
-        truncated = 0
-        if max_prompt_tokens is not None and max_prompt_tokens > frame.length:
-            cut = [prompt[frame.length - max_prompt_tokens :] for prompt in prompts]
-            truncated = sum(map(len, prompts)) - sum(map(len, cut))
-            prompts = cut
-        return [frame.wrap(prompt) for prompt in prompts], truncated
+
+def _make_prompts(
+    values: Values, files: ModelFiles, max_prompt_tokens: int | None
+) -> tuple[Prompts, int]:
+    """Return the prompts, cut to `max_prompt_tokens` tokens and with the suffix where the model
+    reads it; and how many tokens were cut."""
+    frame = _make_frame(values["suffix"], files)
+    prompts: Prompts = values["prompt"]
+    truncated = 0
+    if max_prompt_tokens is not None and max_prompt_tokens > frame.length:
+        cut = [prompt[frame.length - max_prompt_tokens :] for prompt in prompts]
+        truncated = sum(map(len, prompts)) - sum(map(len, cut))
+        prompts = cut
+    return [frame.wrap(prompt) for prompt in prompts], truncated
 
 
 def _check_tools(values: Values) -> None:

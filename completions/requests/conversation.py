@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
@@ -13,6 +14,7 @@ from completions.chat.reasoning import AUTO, DISABLED, ENABLED
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import NONE, Tool
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     SHOWN_NAME,
     ChoiceField,
@@ -79,56 +81,38 @@ class ConversationFields(ModelRequestObject):
     )
 
     def make_calls(
-        self, values: Values, tools: Sequence[Tool], parallel: bool | None = None
+        self, values: Values, files: ModelFiles, tools: Sequence[Tool], parallel: bool | None = None
     ) -> ToolCalls | None:
         """Return the calls that may come; None for none. Raises FieldError."""
         choice = parse_choice(values["tool_choice"], parallel, tools)
         allowed = choice.filter_tools(tuple(tools))
         if choice.mode == NONE or not allowed:
             return None
-        tool_format = find_chat_style(self.requested.files).tool_format
+        tool_format = find_chat_style(files).tool_format
         if tool_format is None:
             message = 'this model calls no tools; send tool_choice "none" or use another model.'
             raise FieldError(message, "tools", code="unsupported_parameter")
         return ToolCalls(tool_format, allowed, choice)
 
-    def list_unread(self, values: Values) -> list[str]:
+    def list_unread(self, values: Values, context: Context) -> list[str]:
         """Return paths of variables that this model's template does not read, and of what is
         ignored in messages. Raises FieldError."""
-        variables = self._list_unread_variables(values["chat_template_kwargs"] or {})
-        messages = ConversationFields.messages.list_ignored_paths(self.initial_data.get("messages"))
+        files = context.model.files
+        variables = _list_unread_variables(values["chat_template_kwargs"] or {}, files)
+        messages = ConversationFields.messages.list_ignored_paths(context.given.get("messages"))
         return [*variables, *messages]
-
-    def _list_unread_variables(self, variables: Mapping[str, Any]) -> list[str]:
-        if len(variables) > MAX_VARIABLES:
-            message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
-            raise FieldError(message, "chat_template_kwargs")
-        for name in variables:
-            path = f"chat_template_kwargs.{name[:SHOWN_NAME]}"
-            if name in template.RESERVED:
-                raise FieldError("is set by the server; leave it out.", path)
-            if not _VARIABLE.fullmatch(name):
-                message = "is not a variable's name: use up to 64 letters, digits and _."
-                raise FieldError(message, path)
-        if not variables:
-            return []
-        try:
-            read = template.find_variables(self.requested.files.chat_template or "")
-        except ChatTemplateError as error:
-            raise FieldError(f"{error}.", "messages") from error
-        return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
 
     def render_conversation(
         self,
         values: Values,
+        files: ModelFiles,
         calls: ToolCalls | None,
         tools: Sequence[Tool],
         add_generation_prompt: bool = True,
     ) -> str:
         """Return the messages as text, up to where the answer begins. Raises FieldError."""
-        files = self.requested.files
         thinking: Thinking = values["thinking"] or Thinking()
-        variables = self._add_switch(values["chat_template_kwargs"] or {}, thinking.type)
+        variables = _add_switch(values["chat_template_kwargs"] or {}, files, thinking.type)
         tool_format = find_chat_style(files).tool_format
         try:
             return render_prompt(
@@ -142,21 +126,42 @@ class ConversationFields(ModelRequestObject):
         except ChatTemplateError as error:
             raise FieldError(f"{error}.", "messages") from error
 
-    def _add_switch(self, variables: Mapping[str, Any], mode: str) -> Mapping[str, Any]:
-        """Return the variables, with the template's thinking switch if it has one."""
-        if mode == AUTO:
-            return variables
-        style = find_chat_style(self.requested.files)
-        if style.think_tags is None:
-            if mode == ENABLED:
-                raise FieldError(NO_THOUGHTS, "thinking.type", code="unsupported_value")
-        elif style.thinking_switch is None and mode == DISABLED:
-            message = "this model always thinks. Leave this out, or use another model."
-            raise FieldError(message, "thinking.type", code="unsupported_value")
-        if style.thinking_switch is None:
-            return variables
-        value = mode == ENABLED
-        if variables.get(style.thinking_switch, value) is not value:
-            message = f"contradicts chat_template_kwargs.{style.thinking_switch}. Send only one."
-            raise FieldError(message, "thinking.type")
-        return {**variables, style.thinking_switch: value}
+
+def _list_unread_variables(variables: Mapping[str, Any], files: ModelFiles) -> list[str]:
+    if len(variables) > MAX_VARIABLES:
+        message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
+        raise FieldError(message, "chat_template_kwargs")
+    for name in variables:
+        path = f"chat_template_kwargs.{name[:SHOWN_NAME]}"
+        if name in template.RESERVED:
+            raise FieldError("is set by the server; leave it out.", path)
+        if not _VARIABLE.fullmatch(name):
+            message = "is not a variable's name: use up to 64 letters, digits and _."
+            raise FieldError(message, path)
+    if not variables:
+        return []
+    try:
+        read = template.find_variables(files.chat_template or "")
+    except ChatTemplateError as error:
+        raise FieldError(f"{error}.", "messages") from error
+    return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
+
+
+def _add_switch(variables: Mapping[str, Any], files: ModelFiles, mode: str) -> Mapping[str, Any]:
+    """Return the variables, with the template's thinking switch if it has one."""
+    style = find_chat_style(files)
+    if mode == AUTO:
+        return variables
+    if style.think_tags is None:
+        if mode == ENABLED:
+            raise FieldError(NO_THOUGHTS, "thinking.type", code="unsupported_value")
+    elif style.thinking_switch is None and mode == DISABLED:
+        message = "this model always thinks. Leave this out, or use another model."
+        raise FieldError(message, "thinking.type", code="unsupported_value")
+    if style.thinking_switch is None:
+        return variables
+    value = mode == ENABLED
+    if variables.get(style.thinking_switch, value) is not value:
+        message = f"contradicts chat_template_kwargs.{style.thinking_switch}. Send only one."
+        raise FieldError(message, "thinking.type")
+    return {**variables, style.thinking_switch: value}

@@ -7,6 +7,7 @@ from completions.chat.grammar import Reasoning, ToolCalls
 from completions.contract.sampling import SamplingParams
 from completions.exceptions import FieldError
 from completions.grammars import Constraint
+from completions.requests.context import Context, RequestedModel
 from completions.requests.fields import constraint as constraint_fields
 from completions.requests.fields import logprobs as logprob_fields
 from completions.requests.fields import returns as return_fields
@@ -20,7 +21,7 @@ from completions.requests.fields.returns import ReturnFields, ReturnSettings, pa
 from completions.requests.fields.routing import RoutingFields, RoutingSettings, parse_routing
 from completions.requests.fields.sampling import SamplingFields, parse_sampling
 from completions.requests.fields.tokens import make_context_error
-from completions.requests.model import ModelRequestObject, RequestedModel
+from completions.requests.model import ModelRequestObject
 from completions.requests.validation import Fallback
 
 MAX_CHOICES = 1024
@@ -72,12 +73,13 @@ class GenerationFields(
     IgnoredFields,
 ):
     """The fields of both routes. Each route adds the prompt in its form, `max_tokens` and
-    `logprobs`, and its `check` makes a GenerationRequest."""
+    `logprobs`, and its `make` returns a GenerationRequest."""
 
-    def parse_length(self, values: Values) -> int | None:
+    def parse_length(self, values: Values, context: Context) -> int | None:
         """Return the most tokens to generate, from either of the two fields that set it. Raises
         FieldError."""
-        length: int | None = self.initial_data.get("max_tokens")
+        is_given = context.given.get("max_tokens") is not None  # the route has a default
+        length: int | None = values["max_tokens"] if is_given else None
         newer: int | None = values["max_completion_tokens"]
         if length is not None and newer is not None and length != newer:
             older = format_number(length)
@@ -88,6 +90,7 @@ class GenerationFields(
     def make_request(
         self,
         values: Values,
+        context: Context,
         prompts: Prompts,
         *,
         max_tokens: int,
@@ -97,9 +100,9 @@ class GenerationFields(
         """Return the request made of validated fields, as far as both routes have them in common.
         `logprobs` are `top` and `of_prompt` of LogprobSettings; `ignored_too` names the route's own
         fields that have no effect. Raises FieldError and APIError."""
-        model, principal = self.requested, self.principal
+        model, principal = context.model, context.principal
         constraint = parse_constraint(values, model.files)
-        has_default_length = self.parse_length(values) is None
+        has_default_length = self.parse_length(values, context) is None
         if values["ignore_eos"] and has_default_length:
             message = "this field is required with ignore_eos."
             raise FieldError(message, "max_tokens", code="missing_required_parameter")

@@ -1,17 +1,16 @@
 """The field `model`: which model a request names, and whether its key may use it."""
 
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
-from completions.catalog.model_files import ModelFiles
 from completions.exceptions import APIError, FieldError
+from completions.requests.context import Context, RequestedModel
 from completions.requests.fair_semaphore import Checks
-from completions.requests.fields.base import Field, TextField
-from completions.requests.fields.objects import StrictObject
+from completions.requests.fields.base import TextField
+from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.routing import explain_missing_adapter
 
 DEFAULT_MODEL = "default"
@@ -24,17 +23,6 @@ _MANY = 256
 """Fields and elements together."""
 _FAST = frozenset({"prompt", "tokens"})
 """Fields of token ids, which one fast pass checks."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedModel:
-    """The model that a request names, looked up once."""
-
-    name: str
-    """The model as the request names it: `id` or `id:adapter`."""
-    entry: ModelEntry
-    adapter: str | None
-    files: ModelFiles
 
 
 def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]:
@@ -90,13 +78,8 @@ def choose_model(principal: Principal, name: str | None) -> str:
 
 
 class ModelRequestObject(StrictObject):
-    """A body whose `model` comes first, so that later fields are checked against it."""
+    """A body that names a model, against which its fields are checked."""
 
-    initial_data: Any
-    principal: Principal
-    """The caller."""
-    requested: RequestedModel
-    """The value of `model`."""
     always_long: ClassVar[bool] = False
     """Whether `is_long` is true whatever the body holds."""
     model = TextField(
@@ -108,16 +91,26 @@ class ModelRequestObject(StrictObject):
     @classmethod
     async def validate_request(cls, checks: Checks, data: Any, principal: Principal) -> Any:
         """Return the validated body. A body that takes long is checked in a thread."""
-        body = cls.parse(data, principal)
-        if cls.is_long(data):
-            return await checks.run(principal.organization_id, body.validate, data)
-        return body.validate(data)
-
-    @classmethod
-    def parse(cls, data: Any, principal: Principal) -> Self:
         body = cls()
-        body.initial_data, body.principal = data, principal
-        return body
+        if cls.is_long(data):
+            owner = principal.organization_id
+            return await checks.run(owner, body.validate_for, data, principal)
+        return body.validate_for(data, principal)
+
+    def validate_for(self, data: Any, principal: Principal) -> Any:
+        """Return the value of a whole body that `principal` sent. Raises APIError."""
+        try:
+            self.check_names(data)
+            # The model comes first: the other fields are checked against its files.
+            context = Context(principal, _find_model(data.get("model"), principal), data)
+            return self.make(self.read_values(data, context), context)
+        except FieldError as error:
+            raise error.api_error() from error
+
+    def make(self, values: Values, context: Context) -> Any:
+        """Return the body's value, once the rules between its fields are checked. Raises
+        FieldError and APIError."""
+        raise NotImplementedError
 
     @classmethod
     def is_long(cls, data: Any) -> bool:
@@ -130,21 +123,18 @@ class ModelRequestObject(StrictObject):
             return True
         return _is_large([each for name, each in data.items() if not _is_fast(name, each)])
 
-    def read(self, data: Any, model: Any = None) -> Any:
-        if type(data) is dict and data.get("model") is None:
-            # The other fields are checked against the model's files, so one is always read.
-            data = {**data, "model": DEFAULT_MODEL}
-        return super().read(data, model)
 
-    def read_field(self, field: Field, value: Any, model: Any) -> Any:
-        if field.key != "model":
-            return field.read(value, self.requested.files)
-        name = field.read(value)
+def _find_model(given: Any, principal: Principal) -> RequestedModel:
+    """Return the model that a body names, or else the only one. Raises FieldError and APIError."""
+    try:
+        name = DEFAULT_MODEL if given is None else TextField().read(given)
         if name == DEFAULT_MODEL and model_files.load_catalog().get(name) is None:
-            name = choose_model(self.principal, self.initial_data.get("model"))
-        entry, adapter = find_entry(name, self.principal)
-        self.requested = RequestedModel(name, entry, adapter, model_files.load(entry))
-        return self.requested
+            name = choose_model(principal, given)
+    except FieldError as error:
+        error.inside("model")
+        raise
+    entry, adapter = find_entry(name, principal)
+    return RequestedModel(name, entry, adapter, model_files.load(entry))
 
 
 def _is_fast(name: str, value: Any) -> bool:

@@ -9,6 +9,7 @@ import orjson
 
 from completions.contract.sampling import Range
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 
 SHOWN_NAME = 64
 """How many characters of a client's own key an error message repeats."""
@@ -94,10 +95,10 @@ class Field:
     def __set_name__(self, owner: type, name: str) -> None:
         self.key = name
 
-    def read(self, data: Any, model: Any = None) -> Any:
+    def read(self, data: Any, context: Context | None = None) -> Any:
         """Return the validated form of a JSON value that is not null. Raises FieldError.
 
-        `model` holds the files of the model that the body names, if it names one.
+        `context` is None in a body that names no model.
         """
         raise NotImplementedError
 
@@ -121,7 +122,7 @@ class Field:
 class BooleanField(Field):
     accepts = {"type": "boolean"}
 
-    def read(self, data: Any, model: Any = None) -> bool:
+    def read(self, data: Any, context: Context | None = None) -> bool:
         expect(data, bool, "true or false")
         return bool(data)
 
@@ -147,7 +148,7 @@ class IntegerField(Field):
     def to_schema(self) -> dict[str, Any]:
         return {"type": "integer", **make_bounds(minimum=self.min_value, maximum=self.max_value)}
 
-    def read(self, data: Any, model: Any = None) -> int:
+    def read(self, data: Any, context: Context | None = None) -> int:
         expect(data, int, "an integer")
         if self.min_value is not None and data < self.min_value:
             message = f"must be at least {self.min_value}, not {format_number(data)}."
@@ -173,7 +174,7 @@ class NumberField(Field):
             **make_bounds(**{low: self.range.low, "maximum": self.range.high}),
         }
 
-    def read(self, data: Any, model: Any = None) -> float:
+    def read(self, data: Any, context: Context | None = None) -> float:
         return check_number(data, self.range)
 
 
@@ -190,7 +191,7 @@ class TextField(Field):
         pattern = f"^(?:{self.pattern.pattern})$" if self.pattern else None
         return {"type": "string", **make_bounds(maxLength=self.max_length, pattern=pattern)}
 
-    def read(self, data: Any, model: Any = None) -> str:
+    def read(self, data: Any, context: Context | None = None) -> str:
         expect(data, str, "a string")
         if self.max_length is not None and len(data) > self.max_length:
             raise FieldError(f"has {len(data)} characters; it may have at most {self.max_length}.")
@@ -207,7 +208,7 @@ class ChoiceField(Field):
     def to_schema(self) -> dict[str, Any]:
         return {"type": "string", "enum": self.choices}
 
-    def read(self, data: Any, model: Any = None) -> str:
+    def read(self, data: Any, context: Context | None = None) -> str:
         expect(data, str, "a string")
         if data not in self.choices:
             raise FieldError(f"must be one of: {', '.join(self.choices)}.")
@@ -219,7 +220,7 @@ class ObjectField(Field):
 
     accepts = {"type": "object"}
 
-    def read(self, data: Any, model: Any = None) -> dict[str, Any]:
+    def read(self, data: Any, context: Context | None = None) -> dict[str, Any]:
         expect(data, dict, "an object")
         return dict(data)
 
@@ -227,8 +228,8 @@ class ObjectField(Field):
 class StorableObjectField(ObjectField):
     """An object that orjson can store: integers of at most 64 bits, and bounded nesting."""
 
-    def read(self, data: Any, model: Any = None) -> dict[str, Any]:
-        value = super().read(data, model)
+    def read(self, data: Any, context: Context | None = None) -> dict[str, Any]:
+        value = super().read(data, context)
         try:
             orjson.dumps(value)
         except TypeError as error:
@@ -241,7 +242,7 @@ class SchemaField(Field):
 
     accepts = {"anyOf": [{"type": "object"}, {"type": "string"}]}
 
-    def read(self, data: Any, model: Any = None) -> Any:
+    def read(self, data: Any, context: Context | None = None) -> Any:
         if type(data) is not str:
             expect(data, dict, "an object, or a string that holds one")
         return data
@@ -266,12 +267,12 @@ class ListField(Field):
         lengths = make_bounds(minItems=1 if self.not_empty else None, maxItems=self.max_length)
         return {"type": "array", "items": self.child.to_schema(), **lengths}
 
-    def read(self, data: Any, model: Any = None) -> list[Any]:
+    def read(self, data: Any, context: Context | None = None) -> list[Any]:
         expect(data, list, "an array")
         if self.not_empty and not data:
             raise FieldError("must have at least 1 element.", code="empty_array")
         check_count(data, self.max_length)
-        return read_each(data, lambda item: self.child.read(item, model))
+        return read_each(data, lambda item: self.child.read(item, context))
 
     def list_ignored(self, data: Any) -> Iterator[str]:
         for index, item in enumerate(data):
@@ -319,10 +320,10 @@ class PerPromptField(Field):
         """Return whether `data` has a value for each prompt."""
         return type(data) is list
 
-    def read(self, data: Any, model: Any = None) -> PerPrompt:
+    def read(self, data: Any, context: Context | None = None) -> PerPrompt:
         def read(item: Any) -> Any:
-            return None if item is None and self.holes else self.child.read(item, model)
+            return None if item is None and self.holes else self.child.read(item, context)
 
         if not self.is_array(data):
-            return PerPrompt([self.child.read(data, model)], each=False)
+            return PerPrompt([self.child.read(data, context)], each=False)
         return PerPrompt(read_each(data, read), each=True)

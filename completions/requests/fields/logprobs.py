@@ -7,6 +7,7 @@ from typing import Any
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     BooleanField,
     IntegerField,
@@ -28,8 +29,8 @@ class ScoredIdsField(PerPromptField):
     def is_array(self, data: Any) -> bool:
         return type(data) is list and bool(data) and all(type(item) is not int for item in data)
 
-    def read(self, data: Any, model: Any = None) -> Any:
-        return super().read([data] if type(data) is int else data, model)
+    def read(self, data: Any, context: Context | None = None) -> Any:
+        return super().read([data] if type(data) is int else data, context)
 
 
 class LogprobFields(StrictObject):

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from completions.exceptions import FieldError
+from completions.requests.context import Context, get_files
 from completions.requests.fields.base import (
     SHOWN_NAME,
     ChoiceField,
@@ -52,7 +53,7 @@ class ContentField(Field):
         parts = {"type": "array", "items": {"anyOf": [part, {"type": "string"}]}}
         return {"anyOf": [{"type": "string"}, parts]}
 
-    def read(self, data: Any, model: Any = None) -> str:
+    def read(self, data: Any, context: Context | None = None) -> str:
         if type(data) is str:
             return data
         expect(data, list, "a string or an array of text parts")
@@ -111,8 +112,8 @@ class MessageObject(OpenObject):
 class PromptMessageObject(MessageObject):
     """What an operator or a user says. `developer` means `system`."""
 
-    def read(self, data: Any, model: Any = None) -> Message:
-        message: Message = super().read(data, model)
+    def read(self, data: Any, context: Context | None = None) -> Message:
+        message: Message = super().read(data, context)
         if "content" not in data:
             text = "this field is required."
             raise FieldError(text, "content", code="missing_required_parameter")
@@ -171,9 +172,9 @@ class ChatMessageField(Field):
             "additionalProperties": True,
         }
 
-    def read(self, data: Any, model: Any = None) -> Message:
+    def read(self, data: Any, context: Context | None = None) -> Message:
         expect(data, dict, "an object")
-        message: Message = _choose_object(data).read(data, model)
+        message: Message = _choose_object(data).read(data, context)
         return message
 
     def list_ignored(self, data: Any) -> Iterator[str]:
@@ -191,16 +192,17 @@ class MessagesField(ListField):
     def to_schema(self) -> dict[str, Any]:
         return {"anyOf": [super().to_schema(), {"type": "string"}]}
 
-    def read(self, data: Any, model: Any = None) -> Any:
+    def read(self, data: Any, context: Context | None = None) -> Any:
         if type(data) is str:
-            return encode_text(model, data)
-        if type(data) is list and len(data) > model.max_model_len:
+            return encode_text(get_files(context), data)
+        longest = get_files(context).max_model_len
+        if type(data) is list and len(data) > longest:
             raise make_context_error(
-                model.max_model_len,
+                longest,
                 f"you sent {len(data)} messages, and each takes at least 1 token. Please reduce "
                 "the length of the messages.",
             )
-        return link_calls(super().read(data, model))
+        return link_calls(super().read(data, context))
 
     def list_ignored_paths(self, data: Any) -> list[str]:
         """Return paths of what was ignored in the messages of a body, up to MAX_NAMED of them."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import SHOWN_NAME, Field, expect
 
 _T = TypeVar("_T")
@@ -50,9 +51,17 @@ class StrictObject(Field):
             "additionalProperties": False,
         }
 
-    def read(self, data: Any, model: Any = None) -> Any:
+    def read(self, data: Any, context: Context | None = None) -> Any:
+        self.check_names(data)
+        return self.check(self.read_values(data, context))
+
+    def check_names(self, data: Any) -> None:
+        """Raise FieldError unless `data` is an object whose fields are all known."""
         expect(data, dict, "an object")
         self._refuse_unknown(data)
+
+    def read_values(self, data: dict[str, Any], context: Context | None) -> Values:
+        """Return the value of each field. Raises FieldError at the first error."""
         # A body has few of the hundred fields, so only those are looked at.
         names = self._required.union(name for name in data if name in self._paths)
         values = dict(self._defaults)
@@ -61,17 +70,13 @@ class StrictObject(Field):
             for name in sorted(names, key=self._paths.__getitem__):
                 field, value = self.fields[name], data.get(name)
                 if value is not None:
-                    values[name] = self.read_field(field, value, model)
+                    values[name] = field.read(value, context)
                 elif field.required:
                     raise FieldError("this field is required.", code="missing_required_parameter")
         except FieldError as error:
             error.inside(name)
             raise
-        return self.check(values)
-
-    def read_field(self, field: Field, value: Any, model: Any) -> Any:
-        """Return the value of one field. Raises FieldError."""
-        return field.read(value, model)
+        return values
 
     def check(self, values: Values) -> Any:
         """Return the object's value, once the rules between its fields are checked. Raises

@@ -6,6 +6,7 @@ from typing import Any
 
 from completions.contract import strict_json
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import Field, TextField
 from completions.requests.fields.objects import OpenObject, Values
 
@@ -18,7 +19,7 @@ class ArgumentsField(Field):
 
     accepts = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 
-    def read(self, data: Any, model: Any = None) -> dict[str, Any] | str:
+    def read(self, data: Any, context: Context | None = None) -> dict[str, Any] | str:
         if type(data) is dict:
             return data
         if type(data) is not str:

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import FieldError
+from completions.requests.context import Context, get_files
 from completions.requests.fields.base import Field, expect, name_type
 from completions.requests.fields.tokens import (
     TOKEN_ID,
@@ -29,7 +30,8 @@ class PromptField(Field):
         batches = [{"type": "array", "items": ids, **several}, {**texts, **several}]
         return {"anyOf": [ids, *batches, {"type": "string"}]}
 
-    def read(self, data: Any, model: Any = None) -> list[list[int]]:
+    def read(self, data: Any, context: Context | None = None) -> list[list[int]]:
+        model = get_files(context)
         if model.entry.text_prompts and _is_text(data):
             return _tokenize(data, model)
         return parse_prompt(data, model.vocab_size)
@@ -40,11 +42,13 @@ class RawPromptField(Field):
 
     accepts = {"anyOf": [{"type": "string"}, TokenIdsField().to_schema()]}
 
-    def read(self, data: Any, model: Any = None) -> list[int]:
+    def read(self, data: Any, context: Context | None = None) -> list[int]:
         if type(data) not in (str, list):
             message = f"must be a string or an array of token ids, not {name_type(data)}."
             raise FieldError(message, code="invalid_type")
-        return encode_text(model, data) if type(data) is str else TokenIdsField().read(data, model)
+        if type(data) is str:
+            return encode_text(get_files(context), data)
+        return TokenIdsField().read(data, context)
 
 
 def _is_text(value: Any) -> bool:

@@ -7,6 +7,7 @@ from completions.accounts.keys import Principal
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import APIError, FieldError
 from completions.models import Scope
+from completions.requests.context import Context
 from completions.requests.fields.base import BooleanField, Field, IntegerField, format_number
 from completions.requests.fields.objects import StrictObject, Values, make_settings
 
@@ -55,7 +56,7 @@ class HiddenStatesField(Field):
 
     accepts = {"anyOf": [{"type": "boolean"}, {"const": "last"}]}
 
-    def read(self, data: Any, model: Any = None) -> bool:
+    def read(self, data: Any, context: Context | None = None) -> bool:
         if type(data) is bool:
             return data
         if data != "last":

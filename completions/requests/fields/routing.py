@@ -7,6 +7,7 @@ from typing import Any
 from completions.accounts.keys import Principal
 from completions.catalog.entries import ModelEntry
 from completions.exceptions import APIError, FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     Field,
     IntegerField,
@@ -36,7 +37,7 @@ class AdapterField(Field):
 
     accepts = {"type": "string"}
 
-    def read(self, data: Any, model: Any = None) -> str:
+    def read(self, data: Any, context: Context | None = None) -> str:
         if type(data) is dict and data.keys() == {"generation"}:
             message = "must be an adapter's name, not a generation. GET /v1/models lists the names."
             raise FieldError(message, code="unsupported_value")

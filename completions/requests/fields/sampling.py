@@ -10,6 +10,7 @@ from completions.contract.sampling import FLOATS, INTEGERS, SamplingParams
 from completions.contract.stop_regex import automaton
 from completions.contract.stop_regex.syntax import RegexError
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     BooleanField,
     Field,
@@ -42,16 +43,16 @@ class TopKField(IntegerField):
     """Read as -1, which means that the filter is off, for -1, 0, and more than any vocabulary
     has."""
 
-    def read(self, data: Any, model: Any = None) -> int:
-        top_k = super().read(data, model)
+    def read(self, data: Any, context: Context | None = None) -> int:
+        top_k = super().read(data, context)
         return top_k if 0 < top_k < 2**31 else -1
 
 
 class BreakersField(ListField):
     """Texts that are not empty."""
 
-    def read(self, data: Any, model: Any = None) -> list[Any]:
-        texts = super().read(data, model)
+    def read(self, data: Any, context: Context | None = None) -> list[Any]:
+        texts = super().read(data, context)
         check_count(texts, MAX_BREAKERS, "strings")
         if "" in texts:
             path = f"[{texts.index('')}]"
@@ -62,8 +63,8 @@ class BreakersField(ListField):
 class ParamsField(StorableObjectField):
     """Scalars, arrays of scalars and objects of scalars by name, as in SGLang."""
 
-    def read(self, data: Any, model: Any = None) -> dict[str, Any]:
-        params = super().read(data, model)
+    def read(self, data: Any, context: Context | None = None) -> dict[str, Any]:
+        params = super().read(data, context)
         if (size := len(orjson.dumps(params))) > MAX_PARAMS_BYTES:
             raise FieldError(f"has {size} bytes as JSON; it may have at most {MAX_PARAMS_BYTES}.")
         for name, value in params.items():
@@ -86,7 +87,7 @@ class StopField(Field):
         text = {"type": "string", "minLength": 1, "maxLength": self.max_characters}
         return {"anyOf": [text, {"type": "array", "items": text, "maxItems": self.max_texts}]}
 
-    def read(self, data: Any, model: Any = None) -> list[str]:
+    def read(self, data: Any, context: Context | None = None) -> list[str]:
         if type(data) is str:
             return [self.check_text(data)]
         expect(data, list, "a string or an array of strings")
@@ -119,8 +120,8 @@ class StopRegexField(StopField):
             raise FieldError(f"{error}.") from error
         return pattern
 
-    def read(self, data: Any, model: Any = None) -> list[str]:
-        patterns = super().read(data, model)
+    def read(self, data: Any, context: Context | None = None) -> list[str]:
+        patterns = super().read(data, context)
         try:
             automaton.compile_all(patterns)
         except RegexError as error:

@@ -7,6 +7,7 @@ from completions.catalog.model_files import ModelFiles
 from completions.catalog.tokenization import TokenIds
 from completions.contract.sampling import LOGIT_BIAS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
+from completions.requests.context import Context, get_files
 from completions.requests.fields.base import (
     SHOWN_NAME,
     Field,
@@ -78,7 +79,8 @@ class TokenIdsField(Field):
     def to_schema(self) -> dict[str, Any]:
         return {"type": "array", "items": TOKEN_ID, **make_bounds(maxItems=self.max_length)}
 
-    def read(self, data: Any, model: Any = None) -> list[int]:
+    def read(self, data: Any, context: Context | None = None) -> list[int]:
+        vocab_size = get_files(context).vocab_size
         expect(data, list, "an array of token ids")
         check_count(data, self.max_length, "ids")
         for index, token in enumerate(data):
@@ -87,7 +89,7 @@ class TokenIdsField(Field):
                 raise FieldError(
                     "must be a token id, not a boolean.", path, code="invalid_token_id"
                 )
-            check_token_id(token, model.vocab_size, path)
+            check_token_id(token, vocab_size, path)
         return list(data)
 
 
@@ -106,7 +108,8 @@ class LogitBiasField(Field):
             "maxProperties": MAX_BIASES,
         }
 
-    def read(self, data: Any, model: Any = None) -> dict[int, float]:
+    def read(self, data: Any, context: Context | None = None) -> dict[int, float]:
+        vocab_size = get_files(context).vocab_size
         expect(data, dict, "an object")
         if len(data) > MAX_BIASES:
             raise FieldError(f"has {len(data)} entries; it may have at most {MAX_BIASES}.")
@@ -114,8 +117,8 @@ class LogitBiasField(Field):
         for key, number in data.items():
             path = key[:SHOWN_NAME]
             token = _parse_decimal(key)
-            if token is None or token >= model.vocab_size:
-                message = f"keys must be token ids (0-{model.vocab_size - 1}) as decimals."
+            if token is None or token >= vocab_size:
+                message = f"keys must be token ids (0-{vocab_size - 1}) as decimals."
                 raise FieldError(message, path, code="invalid_token_id")
             biases[token] = check_number(number, LOGIT_BIAS, path)
         return biases

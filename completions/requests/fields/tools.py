@@ -6,6 +6,7 @@ from typing import Any
 
 from completions.chat.tools import AUTO, NONE, REQUIRED, Tool, ToolChoice
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
@@ -105,7 +106,7 @@ class ToolChoiceField(Field):
         words = {"type": "string", "enum": [NONE, AUTO, REQUIRED]}
         return {"anyOf": [words, ToolChoiceObject().to_schema()]}
 
-    def read(self, data: Any, model: Any = None) -> Any:
+    def read(self, data: Any, context: Context | None = None) -> Any:
         if type(data) is str:
             if data not in (NONE, AUTO, REQUIRED):
                 raise FieldError(f"must be one of: {NONE}, {AUTO}, {REQUIRED}, or an object.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from completions.exceptions import FieldError
+from completions.requests.context import Context
 from completions.requests.fields.base import BooleanField, Field, ListField, SchemaField, TextField
 from completions.requests.fields.objects import StrictObject, Values
 
@@ -47,8 +48,8 @@ class OneOfField(ListField):
     def __init__(self, help: str) -> None:
         super().__init__(help, child=TextField(), max_length=MAX_CHOICES_LISTED, not_empty=True)
 
-    def read(self, data: Any, model: Any = None) -> Any:
-        texts = super().read(data, model)
+    def read(self, data: Any, context: Context | None = None) -> Any:
+        texts = super().read(data, context)
         elements = [{"type": "const_string", "value": text} for text in dict.fromkeys(texts)]
         tree = {"type": "or", "elements": elements}
         return Constrained("structural_tag", {"type": "structural_tag", "format": tree})
@@ -63,7 +64,7 @@ class EitherGrammarField(Field):
 
     accepts = {"type": "string"}
 
-    def read(self, data: Any, model: Any = None) -> Any:
+    def read(self, data: Any, context: Context | None = None) -> Any:
         text = TextField().read(data)
         lines = [_COMMENT.sub("", line) for line in text.splitlines()]
         if not text or any("::=" in line for line in lines):

@@ -81,7 +81,7 @@ def test_messages_are_those_of_a_chat(
     load = model_files.load
     with monkeypatch.context() as patch:  # the preamble of tools is longer than the context
         patch.setattr(model_files, "load", lambda entry: replace(load(entry), max_model_len=4096))
-        chat = ChatRequestObject.parse(body, ANYONE).validate({"model": "texts", **body})
+        chat = ChatRequestObject().validate_for({"model": "texts", **body}, ANYONE)
         response = post(api, "tokenize", **{"model": "texts", **body})
     assert response.json()["tokens"] == chat.prompts[0]
     assert response.headers.get("x-ignored-params", "") == ", ".join(chat.ignored)

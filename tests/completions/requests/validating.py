@@ -9,6 +9,7 @@ from asgiref.sync import async_to_sync
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError
 from completions.requests.completion import CompletionRequestObject
+from completions.requests.context import Context
 from completions.requests.generation import GenerationRequest
 from completions.requests.preparation import PreparedRequest, prepare
 from tests.completions.checking import new_checks
@@ -19,13 +20,13 @@ OF_THE_WORKER = ("request_id", "organization", "deadline", "published", "publish
 
 
 class _FieldValues(CompletionRequestObject):
-    def check(self, values: Mapping[str, Any]) -> Any:
+    def make(self, values: Mapping[str, Any], context: Context) -> Any:
         return values
 
 
 def field_values(body: Any) -> Mapping[str, Any]:
     """The value of every field, without the rules between fields."""
-    values: Mapping[str, Any] = _FieldValues.parse(body, ANYONE).validate(body)
+    values: Mapping[str, Any] = _FieldValues().validate_for(body, ANYONE)
     return values
 
 

@@ -1,5 +1,6 @@
 """Messages of a conversation: what each role may say, and everything that a history may hold."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ def read(message: Any) -> Any:
 
 
 def read_all(messages: Any) -> Any:
-    files: Any = type("Files", (), {"max_model_len": 100})
-    return FIELD.read(messages, files)
+    files = SimpleNamespace(max_model_len=100)
+    context: Any = SimpleNamespace(model=SimpleNamespace(files=files))
+    return FIELD.read(messages, context)
 
 
 def ignored(*messages: Any) -> list[str]:
