@@ -1,42 +1,48 @@
 """The engine's deltas and errors in the form of events."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from completions.jobs.events import EncodedChoice, JobError
+from completions.jobs.events import ChoiceGain, JobError
 from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import EngineError, GrammarError
 
 
-def encode_choice(delta: ChoiceDelta) -> EncodedChoice:
+def encode_choice(delta: ChoiceDelta) -> ChoiceGain:
     """Return a delta in the form of an event's choice."""
-    choice = (delta.index, delta.token_ids, delta.text, delta.finish_reason, delta.matched_stop)
-    extras = _encode_extras(delta)
-    return (*choice, extras) if extras else choice
+    return ChoiceGain(
+        delta.index,
+        delta.token_ids,
+        delta.text,
+        delta.finish_reason,
+        delta.matched_stop,
+        _encode_extras(delta) or None,
+    )
 
 
-def join_choices(choices: Sequence[EncodedChoice]) -> list[EncodedChoice]:
+def join_choices(gains: Sequence[ChoiceGain]) -> list[ChoiceGain]:
     """Join what each choice gained in several steps. A step with extras begins a new event, and log
     probabilities stay with their tokens."""
-    events: list[EncodedChoice] = []
+    joined: list[ChoiceGain] = []
     last: dict[int, int] = {}  # place of each choice's last event
-    for choice in choices:
-        index, token_ids, text, *_ = choice
-        at = last.get(index)
-        before = events[at] if at is not None else None
-        if at is None or before is None or len(choice) > 5 or "logprobs" in _get_extras(before):
-            last[index] = len(events)
-            events.append(choice)
+    for gain in gains:
+        at = last.get(gain.index)
+        before = joined[at] if at is not None else None
+        if at is None or before is None or gain.extras or "logprobs" in (before.extras or ()):
+            last[gain.index] = len(joined)
+            joined.append(gain)
             continue
-        ids = [*before[1], *token_ids]
-        events[at] = (index, ids, before[2] + text, *choice[3:5], *before[5:])
-    return events
-
-
-def _get_extras(choice: EncodedChoice) -> Mapping[str, Any]:
-    return choice[5] if len(choice) > 5 else {}
+        joined[at] = ChoiceGain(
+            gain.index,
+            [*before.token_ids, *gain.token_ids],
+            before.text + gain.text,
+            gain.finish_reason,
+            gain.matched_stop,
+            before.extras,
+        )
+    return joined
 
 
 def _encode_extras(delta: ChoiceDelta) -> dict[str, Any]:

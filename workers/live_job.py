@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from completions.contract.usage import Usage
-from completions.jobs.events import EncodedChoice, JobError
+from completions.jobs.events import ChoiceGain, JobError
 from completions.jobs.execute import Claim, Ending, StepEvent
 from completions.jobs.record import Kind
 from workers.attempt_spans import AttemptSpan
@@ -47,7 +47,7 @@ class LiveJob:
     deadline: float
     times: RequestTimes
     span: AttemptSpan | None
-    choices: list[EncodedChoice] = field(default_factory=list)
+    choices: list[ChoiceGain] = field(default_factory=list)
     """Output that is generated and not yet part of a batch to publish."""
     pending: int = 0
     """Tokens in `choices`."""

@@ -1,7 +1,7 @@
 """The reasoning in an answer: its think tags, a parser that splits it off, and a counter."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from completions.chat.markers import split_at
 from completions.contract.stop_spans import StopSpan
@@ -11,8 +11,7 @@ _NEWLINES = 2
 """Line breaks between the end of the reasoning and the answer that belong to neither."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkTags:
+class ThinkTags(NamedTuple):
     """The tags around a model's reasoning."""
 
     begin: str

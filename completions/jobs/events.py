@@ -31,11 +31,13 @@ Extras are absent if there are none. All but the last two appear only in jobs th
 `top_ids` and `top` are absent if k is 0, `named` if m is 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from completions.contract.usage import Usage
 
@@ -78,18 +80,28 @@ class EndEvent:
     usage: Usage | None
 
 
+_NUM_PLAIN = 5
+"""Values of a choice without extras."""
 Event = list[ChoiceEvent] | EndEvent
 """One entry of the Redis stream: what the choices gained in a step, or the end."""
-EncodedChoice = (
-    tuple[int, Sequence[int], str, str | None, int | str | None]
-    | tuple[int, Sequence[int], str, str | None, int | str | None, Mapping[str, Any]]
-)
-"""Index, new token ids, new text, finish reason, matched stop, and extras if there are any."""
 
 
-def encode_choices(sequence_number: int, choices: Sequence[EncodedChoice]) -> bytes:
+class ChoiceGain(Struct, frozen=True):
+    """What one choice gained, on its way into an event."""
+
+    index: int
+    token_ids: Sequence[int]
+    text: str
+    finish_reason: str | None = None
+    matched_stop: int | str | None = None
+    extras: Mapping[str, Any] | None = None
+    """None rather than empty."""
+
+
+def encode_choices(sequence_number: int, gains: Iterable[ChoiceGain]) -> bytes:
     """Encode a step's event. Numbers in the extras may be numpy arrays; numbers that are not finite
     become null."""
+    choices = [astuple(gain)[: None if gain.extras else _NUM_PLAIN] for gain in gains]
     return orjson.dumps({"s": sequence_number, "c": choices}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

@@ -97,7 +97,7 @@ class StepEvent:
     job_id: str
     attempt: int
     sequence_number: int
-    choices: Sequence[events.EncodedChoice]
+    choices: Sequence[events.ChoiceGain]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Execution:
         for step in steps:
             number, choices = step.sequence_number, step.choices
             event = events.encode_choices(number, choices) if choices else b""
-            tokens = sum(len(token_ids) for _, token_ids, *_ in choices)
+            tokens = sum(len(gain.token_ids) for gain in choices)
             args += (step.job_id, step.attempt, number, len(choices), tokens, event)
         return args
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from completions.accounts.keys import Principal
 from completions.contract.job_request import JobRequest
 from completions.exceptions import APIError
@@ -15,9 +17,9 @@ from completions.models.timed_ids import new_id
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fair_semaphore import Checks
-from completions.requests.generation import GenerationFields, GenerationRequest
+from completions.requests.generation import ChatSettings, GenerationFields, GenerationRequest
 from completions.requests.validation import validate_grammar
-from completions.responses.chat import ChatResponseContext
+from completions.responses.chat import ChatResponseContext, OfferedTool
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
 
@@ -74,10 +76,10 @@ async def prepare(
         compile_ms = round((time.monotonic() - began) * 1000, 3)
     job_id = job_id or new_id(route.context_type.id_prefix)
     if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
-        fields = await checks.run(principal.organization_id, _make_context_fields, request)
+        owner = principal.organization_id
+        context = await checks.run(owner, _make_context, request, job_id, compile_ms)
     else:
-        fields = _make_context_fields(request)
-    context = route.context_type(id=job_id, grammar_compile_ms=compile_ms, **fields)
+        context = _make_context(request, job_id, compile_ms)
     return PreparedRequest(request, _make_job_request(request, grammar), context)
 
 
@@ -118,72 +120,76 @@ def _make_job_request(request: GenerationRequest, grammar: str | None) -> JobReq
     )
 
 
-def _make_context_fields(request: GenerationRequest) -> dict[str, Any]:
-    """Return the fields of a View, or of a ChatView for a chat."""
+def _make_context(
+    request: GenerationRequest, job_id: str, compile_ms: float | None
+) -> ResponseContext:
     model, returns, logprobs = request.model, request.returns, request.logprobs
     options, rid = returns.stream_options, request.routing.rid
     shows_prompts = returns.return_token_ids or logprobs.has_prompts
-    fields: dict[str, Any] = {
-        "model": model.name,
-        "base_model": None if model.name == model.entry.id else model.entry.id,
-        "created": int(time.time()),
-        "n": request.sampling.n,
-        "prompt_lengths": [len(prompt) for prompt in request.prompts],
-        "prompts": request.prompts if shows_prompts else None,
-        "return_token_ids": returns.return_token_ids,
-        "sglang_logprobs": logprobs.sglang and [each and list(each) for each in logprobs.sglang],
-        "text_in_logprobs": logprobs.return_text,
-        "meta_info": (
+    context = ResponseContext(
+        id=job_id,
+        model=model.name,
+        base_model=None if model.name == model.entry.id else model.entry.id,
+        created=int(time.time()),
+        n=request.sampling.n,
+        prompt_lengths=[len(prompt) for prompt in request.prompts],
+        prompts=request.prompts if shows_prompts else None,
+        return_token_ids=returns.return_token_ids,
+        sglang_logprobs=logprobs.sglang,
+        text_in_logprobs=logprobs.return_text,
+        meta_info=(
             returns.return_meta_info
             or returns.return_routed_experts
             or rid is not None
             or bool(request.sampling.stop_regex)
             or logprobs.sglang is not None
         ),
-        "hidden_states": returns.return_hidden_states,
-        "routed_experts": returns.return_routed_experts,
-        "cached_tokens_details": returns.return_cached_tokens_details,
-        "rid": rid,
-        "truncated_tokens": request.truncated_tokens,
-        "include_usage": options.include_usage,
-        "continuous_usage_stats": options.continuous_usage_stats,
-        "obfuscation": options.include_obfuscation,
-        "prices": model.entry.prices or None,
-        "default_length": request.default_length,
-        "constrained": request.constraint is not None,
-        "weight_version": model.files.weight_version,
-        "ignored_params": request.ignored,
-    }
-    return fields | (
-        _make_completion_fields(request) if request.chat is None else _make_chat_fields(request)
+        hidden_states=returns.return_hidden_states,
+        routed_experts=returns.return_routed_experts,
+        cached_tokens_details=returns.return_cached_tokens_details,
+        rid=rid,
+        truncated_tokens=request.truncated_tokens,
+        include_usage=options.include_usage,
+        continuous_usage_stats=options.continuous_usage_stats,
+        obfuscation=options.include_obfuscation,
+        prices=model.entry.prices or None,
+        default_length=request.default_length,
+        constrained=request.constraint is not None,
+        grammar_compile_ms=compile_ms,
+        weight_version=model.files.weight_version,
+        ignored_params=request.ignored,
+    )
+    if request.chat is not None:
+        return _make_chat_context(context, request.chat, logprobs.top)
+    return _add_completion(context, request)
+
+
+def _add_completion(context: ResponseContext, request: GenerationRequest) -> ResponseContext:
+    if not request.echo:
+        return structs.replace(context, logprobs=request.logprobs.top)
+    skip = request.sampling.skip_special_tokens
+    echoes = echo_prompts(request.model.files, request.prompts, skip)
+    return structs.replace(
+        context,
+        logprobs=request.logprobs.top,
+        echo=echoes.texts,
+        open_ends=echoes.open_ends or (),
+        skip_special_tokens=skip,
     )
 
 
-def _make_completion_fields(request: GenerationRequest) -> dict[str, Any]:
-    fields: dict[str, Any] = {"logprobs": request.logprobs.top}
-    if not request.echo:
-        return fields
-    skip = request.sampling.skip_special_tokens
-    echoes = echo_prompts(request.model.files, request.prompts, skip)
-    return {
-        **fields,
-        "echo": echoes.texts,
-        "open_ends": [each and list(each) for each in echoes.open_ends] or (),
-        "skip_special_tokens": skip,
-    }
-
-
-def _make_chat_fields(request: GenerationRequest) -> dict[str, Any]:
-    chat = request.chat
-    assert chat is not None
+def _make_chat_context(
+    context: ResponseContext, chat: ChatSettings, top_logprobs: int | None
+) -> ChatResponseContext:
     calls, reasoning = chat.calls, chat.reasoning
     tags = reasoning.tags if reasoning is not None and chat.separate_reasoning else None
-    return {
-        "tool_format": calls.format.name if calls else None,
-        "tools": [(tool.name, tool.parameters) for tool in calls.tools] if calls else (),
-        "think_tags": None if tags is None else (tags.begin, tags.end),
-        "is_reasoning_open": reasoning.is_open if reasoning else False,
-        "hidden": chat.hidden,
-        "alternatives": request.logprobs.top,
-        "stream_reasoning": chat.stream_reasoning,
-    }
+    return ChatResponseContext(
+        **structs.asdict(context),
+        tool_format=calls.format.name if calls else None,
+        tools=[OfferedTool(each.name, each.parameters) for each in calls.tools] if calls else (),
+        think_tags=tags,
+        is_reasoning_open=reasoning.is_open if reasoning else False,
+        hidden=chat.hidden,
+        alternatives=top_logprobs,
+        stream_reasoning=chat.stream_reasoning,
+    )

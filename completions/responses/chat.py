@@ -1,9 +1,8 @@
 """OpenAI's chat completion objects from a job's events: messages, deltas, polled states."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from completions.chat.call_parser import CallParser
 from completions.chat.parser import CallDelta, Delta, OutputParser
@@ -17,8 +16,14 @@ from completions.responses.completion import Chunks, CollectedResponse, Response
 from completions.responses.logprobs import make_chat_logprobs
 
 
-@dataclass(frozen=True, slots=True)
-class ChatResponseContext(ResponseContext):
+class OfferedTool(NamedTuple):
+    """What the parser of calls needs of a tool. JSON has its values, as an array."""
+
+    name: str
+    parameters: Mapping[str, Any] | None
+
+
+class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     """The response context of a chat completion."""
 
     id_prefix: ClassVar[str] = "chatcmpl-"
@@ -28,9 +33,8 @@ class ChatResponseContext(ResponseContext):
 
     tool_format: str | None = None
     """The format of tool calls, if the answer may have any."""
-    tools: Sequence[tuple[str, Mapping[str, Any] | None]] = ()
-    """Names and schemas of tools, if the format's parser needs them."""
-    think_tags: tuple[str, str] | None = None
+    tools: Sequence[OfferedTool] = ()
+    think_tags: ThinkTags | None = None
     """The tags around reasoning, if the answer may have any and it is separate."""
     is_reasoning_open: bool = False
     hidden: Sequence[str] = ()
@@ -49,10 +53,9 @@ class ChatResponseContext(ResponseContext):
         """Return a parser for one choice's text."""
         thinking = calls = None
         if self.think_tags is not None:
-            tags = ThinkTags(*self.think_tags)
-            thinking = ReasoningParser(tags, is_open=self.is_reasoning_open)
+            thinking = ReasoningParser(self.think_tags, is_open=self.is_reasoning_open)
         if self.tool_format is not None:
-            tools = [Tool(name, None, parameters) for name, parameters in self.tools]
+            tools = [Tool(each.name, None, each.parameters) for each in self.tools]
             calls = CallParser(TOOL_FORMATS[self.tool_format], tools)
         return OutputParser(thinking, calls, self.hidden)
 
@@ -60,8 +63,7 @@ class ChatResponseContext(ResponseContext):
         """Make a counter for one choice's reasoning; None if it cannot have any."""
         if self.think_tags is None:
             return None
-        tags = ThinkTags(*self.think_tags)
-        return ReasoningCounter(tags, is_open=self.is_reasoning_open, hidden=self.hidden)
+        return ReasoningCounter(self.think_tags, is_open=self.is_reasoning_open, hidden=self.hidden)
 
     def make_logprobs(self, event: ChoiceEvent) -> dict[str, Any] | None:
         """Return log probabilities of an event's tokens; None unless the request asks for them."""

@@ -28,10 +28,9 @@ STATUS: Final[Mapping[str, str]] = {
 """The status of a polled completion, by the state of its job."""
 
 
-class ResponseContext(ResponseFields):
+class ResponseContext(ResponseFields, frozen=True, omit_defaults=True):
     """The response context of a completion."""
 
-    __slots__ = ()
     id_prefix: ClassVar[str] = "cmpl-"
     object: ClassVar[str] = "text_completion"
     chunk_object: ClassVar[str] = "text_completion"

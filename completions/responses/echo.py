@@ -4,27 +4,17 @@ then the prompt alone decodes to U+FFFD, and the completion's text has the whole
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.contract.token_bytes import REPLACEMENT, take_unfinished
 from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
-from completions.responses.response_context import ResponseFields
+from completions.responses.response_context import OpenEnd, ResponseFields
 from completions.responses.token_texts import TokenTexts
 
 _MAX_OPEN_BYTES = 3
 """Bytes, and so tokens, of a character that is not whole."""
-
-
-class OpenEnd(NamedTuple):
-    """The end of a prompt that ends within a character."""
-
-    before: str
-    """The prompt's text before the character."""
-    begun: str
-    """The character's first bytes, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,7 @@ class Echo:
         self._context = context
         self._token_ids: list[int] = []
         self._waits = True
-        self.length = len(self._text if self._open is None else self._open[0])
+        self.length = len(self._text if self._open is None else self._open.before)
         """How many characters come before the completion's text, as far as is known."""
 
     def push(self, event: ChoiceEvent) -> str:
@@ -92,7 +82,7 @@ class Echo:
             if not event.text and event.finish_reason is None:
                 return ""
             if self._is_completed_by(event.text):
-                self._text = self._open[0]
+                self._text = self._open.before
         self._waits, self.length = False, len(self._text)
         return self._text
 
@@ -100,7 +90,7 @@ class Echo:
         """Return whether the completion's first character is the one that begins in the prompt, and
         not another one that begins with the same bytes."""
         assert self._open is not None
-        character, begun = text[:1].encode(), bytes.fromhex(self._open[1])
+        character, begun = text[:1].encode(), bytes.fromhex(self._open.begun)
         if not character.startswith(begun):
             return False
         texts = token_texts.load_token_texts(self._context.served_model)

@@ -1,18 +1,41 @@
 """What the responses of a job are built from, in addition to its events."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
+
+import msgspec
 
 _FORMER_NAMES = {"thinking_marks": "think_tags", "thinking_open": "is_reasoning_open"}
 """Fields of stored contexts that had another name in version 0.1; until version 0.3."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseFields:
+class OpenEnd(NamedTuple):
+    """The end of a prompt that ends within a character. JSON has its values, as an array."""
+
+    before: str
+    """The prompt's text before the character."""
+    begun: str
+    """The character's first bytes, in hexadecimal."""
+
+
+class SGLangLogprobs(NamedTuple):
+    """The log probabilities of one prompt that SGLang's fields (`return_logprob` and the like) ask
+    for. JSON has its values, as an array."""
+
+    tokens: bool
+    """Whether those of the sampled tokens are wanted."""
+    top: int
+    """The number of likeliest tokens listed at each position."""
+    ids: Sequence[int]
+    """The tokens that are scored at each position."""
+    start: int
+    """The first scored position of the prompt; -1 if the prompt is not scored."""
+
+
+class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields of a response context, stored with the job so that any process can build its
-    responses."""
+    responses. To add one, give it a default: contexts of earlier versions lack it, and theirs
+    ignore it."""
 
     id_prefix: ClassVar[str]
     object: ClassVar[str]
@@ -34,14 +57,14 @@ class ResponseFields:
     return_token_ids: bool = False
     echo: Sequence[str] | None = None
     """The prompts' texts, if they come before the completions' texts."""
-    open_ends: Sequence[Sequence[str] | None] = ()
-    """The fields of an OpenEnd per echoed prompt, or None; empty if no prompt has one."""
+    open_ends: Sequence[OpenEnd | None] = ()
+    """By echoed prompt; empty if no prompt ends within a character."""
     skip_special_tokens: bool = True
     """Whether an echo leaves out special tokens."""
     logprobs: int | None = None
     """Alternatives per token in `choices[].logprobs`."""
-    sglang_logprobs: Sequence[Sequence[Any] | None] | None = None
-    """The fields of an SGLangLogprobs per prompt."""
+    sglang_logprobs: Sequence[SGLangLogprobs | None] | None = None
+    """By prompt."""
     text_in_logprobs: bool = False
     meta_info: bool = False
     hidden_states: bool = False
@@ -65,13 +88,15 @@ class ResponseFields:
 
     @classmethod
     def load(cls, fields: Mapping[str, Any]) -> Self:
-        """Make the context from what :meth:`to_dict` returned, perhaps in the previous version."""
-        return cls(**{_FORMER_NAMES.get(name, name): value for name, value in fields.items()})
+        """Make the context from what :meth:`to_dict` returned, perhaps in another version."""
+        return msgspec.convert(
+            {_FORMER_NAMES.get(name, name): value for name, value in fields.items()}, cls
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
-        defaults = _list_defaults(type(self)).items()  # type: ignore[arg-type] # a class is hashable
-        return {name: v for name, default in defaults if (v := getattr(self, name)) != default}
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
 
     @property
     def served_model(self) -> str:
@@ -107,8 +132,3 @@ class ResponseFields:
             return self.rid if self.num_choices == 1 else f"{self.rid}_{choice}"
         prompt, number = divmod(choice, self.n)
         return self.rid[prompt] if self.n == 1 else f"{self.rid[prompt]}_{number}"
-
-
-@lru_cache
-def _list_defaults(context_type: type[ResponseFields]) -> dict[str, Any]:
-    return {each.name: each.default for each in fields(context_type)}

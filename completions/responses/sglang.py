@@ -2,24 +2,11 @@
 responses."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from completions.responses import constraint_report, token_texts
 from completions.responses.choice_record import ABORT, ChoiceRecord, Choices, Scores
-
-
-class SGLangLogprobs(NamedTuple):
-    """The log probabilities of one prompt that SGLang's fields (`return_logprob` and the like) ask
-    for."""
-
-    tokens: bool
-    """Whether those of the sampled tokens are wanted."""
-    top: int
-    """The number of likeliest tokens listed at each position."""
-    ids: Sequence[int]
-    """The tokens that are scored at each position."""
-    start: int
-    """The first scored position of the prompt; -1 if the prompt is not scored."""
+from completions.responses.response_context import SGLangLogprobs
 
 
 def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
@@ -39,7 +26,7 @@ def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
     if record.routed_experts is not None:
         info["routed_experts"] = record.routed_experts
     if context.sglang_logprobs and (settings := context.sglang_logprobs[record.index // context.n]):
-        info |= _make_logprobs(choices, record, SGLangLogprobs(*settings))
+        info |= _make_logprobs(choices, record, settings)
     return info
 
 

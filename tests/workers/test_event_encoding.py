@@ -10,7 +10,7 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from completions.exceptions import from_job_error
 from completions.jobs import events
-from completions.jobs.events import ChoiceEvent
+from completions.jobs.events import ChoiceEvent, ChoiceGain
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import NumberField
 from workers.engine.core.output import ChoiceDelta, TokenLogprobs
@@ -37,7 +37,7 @@ def through_the_wire(delta: ChoiceDelta) -> ChoiceEvent:
 
 
 def test_a_plain_delta_has_no_extras():
-    assert encode_choice(ChoiceDelta(1, [5], "a")) == (1, [5], "a", None, None)
+    assert encode_choice(ChoiceDelta(1, [5], "a")) == ChoiceGain(1, [5], "a")
     assert through_the_wire(ChoiceDelta(1, [5], "a")).extras == {}
 
 

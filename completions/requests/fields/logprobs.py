@@ -16,7 +16,7 @@ from completions.requests.fields.base import (
 )
 from completions.requests.fields.objects import StrictObject, Values
 from completions.requests.fields.tokens import TokenIdsField
-from completions.responses.sglang import SGLangLogprobs
+from completions.responses.response_context import SGLangLogprobs
 
 
 class ScoredIdsField(PerPromptField):

@@ -11,6 +11,7 @@ from django.utils import timezone
 from completions.contract.job_request import JobRequest, encode_job_request
 from completions.contract.json_lines import compress_lines
 from completions.contract.sampling import SamplingParams
+from completions.jobs.events import ChoiceGain
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
@@ -44,7 +45,9 @@ def run(client: redis.Redis, job_id: str = "cmpl-live") -> Execution:
     worker = Execution(JobStore(client, settings.REDIS_PREFIX), "worker-1")
     worker.beat("tiny", {})
     (claim,) = worker.claim([job_id])
-    worker.publish([StepEvent(job_id, claim.attempt, 1, [(0, [65], "A", None, None)])], [])
+    worker.publish(
+        [StepEvent(job_id, claim.attempt, 1, [ChoiceGain(0, [65], "A", None, None)])], []
+    )
     return worker
 
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
-from completions.jobs.events import EndState
+from completions.jobs.events import ChoiceGain, EndState
 from completions.jobs.execute import Claim, Ending, Execution, Room, StepEvent, Verdict
 from completions.jobs.record import Level
 from completions.jobs.store import SyncStore
@@ -159,7 +159,7 @@ class Workers(RuleBasedStateMachine):
             size = 0  # only the end says that Redis has lost something
         for held in chosen:
             number = held.number + ahead
-            choices = [(0, [next(self.tokens)], "x", None, None) for _ in range(size)]
+            choices = [ChoiceGain(0, [next(self.tokens)], "x", None, None) for _ in range(size)]
             steps.append(StepEvent(held.claim.job_id, held.claim.attempt, number, choices))
             held.number += size
             if end:
@@ -180,7 +180,7 @@ class Workers(RuleBasedStateMachine):
         written: Sequence[bool],
     ) -> None:
         for held, step, verdict in zip(chosen, steps, verdicts, strict=True):
-            tokens = [token for choice in step.choices for token in choice[1]]
+            tokens = [token for choice in step.choices for token in choice.token_ids]
             assert verdict == self.model.publish(held, step.sequence_number, tokens)
         for held, it, done in zip(chosen, endings, written, strict=False):
             assert it.usage is not None

@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 
 from completions.contract.usage import Usage
 from completions.jobs import events
-from completions.jobs.events import ChoiceEvent, EndEvent, JobError
+from completions.jobs.events import ChoiceEvent, ChoiceGain, EndEvent, JobError
 
 choices = st.lists(
-    st.tuples(
+    st.builds(
+        ChoiceGain,
         st.integers(0, 1023),
         st.lists(st.integers(0, 2**31), max_size=5),
         st.text(),
@@ -26,12 +27,12 @@ def test_choices_survive_the_wire_and_are_numbered_without_gaps(first, sent):
     assert isinstance(decoded, list)
     assert [c.sequence_number for c in decoded] == list(range(first, first + len(sent)))
     assert [
-        (c.index, c.token_ids, c.text, c.finish_reason, c.matched_stop) for c in decoded
+        ChoiceGain(c.index, c.token_ids, c.text, c.finish_reason, c.matched_stop) for c in decoded
     ] == sent
 
 
 def test_a_choice_has_a_compact_form():
-    assert events.encode_choices(7, [(0, [5], "a", None, None)]) == (
+    assert events.encode_choices(7, [ChoiceGain(0, [5], "a", None, None)]) == (
         b'{"s":7,"c":[[0,[5],"a",null,null]]}'
     )
     assert events.decode(b'{"s":7,"c":[[0,[5],"a",null,null]]}') == [

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from completions.chat.reasoning import ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import ToolCall
 from completions.contract.usage import Usage
@@ -139,7 +140,7 @@ def test_calls_cut_short_do_not_finish_as_calls(finish: str, text: str) -> None:
 
 
 def thinking_view(**changes: Any) -> ChatResponseContext:
-    return make_view(think_tags=("<think>", "</think>"), **changes)
+    return make_view(think_tags=ThinkTags("<think>", "</think>"), **changes)
 
 
 def test_thoughts_and_their_tokens() -> None:

@@ -207,7 +207,7 @@ def test_a_job_past_its_deadline_is_incomplete(code, reason):
 
 def test_a_view_survives_storage():
     view = make_view(prompts=[[1], [2]], include_usage=True, rid=["a", "b"])
-    assert ResponseContext(**view.to_dict()) == view
+    assert ResponseContext.load(view.to_dict()) == view
     assert "echo" not in view.to_dict()
 
 

@@ -8,7 +8,8 @@ from completions.responses import token_texts
 from completions.responses.choice_record import ABORT
 from completions.responses.completion import Chunks, CollectedResponse, ResponseContext
 from completions.responses.logprobs import CompletionLogprobs, iter_scores, make_chat_logprobs
-from completions.responses.sglang import SGLangLogprobs, make_logprob_arrays
+from completions.responses.response_context import OpenEnd, SGLangLogprobs
+from completions.responses.sglang import make_logprob_arrays
 from tests.completions.responses.test_completion import make_view
 
 pytestmark = pytest.mark.usefixtures("served")
@@ -178,7 +179,11 @@ def test_an_echo_comes_first_with_its_scores():
 
 def test_offsets_behind_an_echo_that_ends_within_a_character():
     euro = model_files.load(model_files.load_catalog().entries["tiny"]).tokenizer.encode("\u20ac")
-    open_end = {"echo": ["b\ufffd"], "open_ends": [["b", "e282"]], "prompts": [[B, *euro.ids[1:3]]]}
+    open_end = {
+        "echo": ["b\ufffd"],
+        "open_ends": [OpenEnd("b", "e282")],
+        "prompts": [[B, *euro.ids[1:3]]],
+    }
     scored = {"logprobs": scores(-1.0, -2.0, offsets=[0, 1])}
     events = [ChoiceEvent(1, 0, [euro.ids[3], A], "\u20aca", "length", None, scored)]
     collected = CollectedResponse(view(logprobs=0, **open_end))
@@ -251,5 +256,5 @@ def test_the_first_row_is_null_wherever_it_begins():
 
 def test_a_stored_view_still_knows_what_was_asked():
     wanted = view(sglang_logprobs=[SGLangLogprobs(True, 1, [D], 0)], meta_info=True)
-    assert ResponseContext(**wanted.to_dict()) == wanted
-    assert ResponseContext(**wanted.to_dict()).sglang_logprobs == [(True, 1, [D], 0)]
+    assert ResponseContext.load(wanted.to_dict()) == wanted
+    assert ResponseContext.load(wanted.to_dict()).sglang_logprobs == [(True, 1, [D], 0)]
