@@ -66,7 +66,7 @@ def new_job(number: int, limits: Limits) -> NewJob:
     return NewJob(
         id=f"cmpl-{number}", kind="sync", model="m", organization_id=ORGANIZATION, api_key_id=KEY,
         request=JobRequest((tuple(range(1000, 1512)),), sampling),
-        context={"id": f"cmpl-{number}", "model": "m", "n": 1}, deadline=time.time() + 300, ttl=60,
+        context={"id": f"cmpl-{number}", "model": "m", "n": 1}, seconds=300, ttl=60,
         limits=limits, prices=(500.0, 100.0, 2000.0) if limits is LIMITED else (),
     )  # fmt: skip
 

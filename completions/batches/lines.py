@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import orjson
+from django.utils import timezone
 from msgspec import Struct, structs
 
 from completions.accounts.keys import read_limits
@@ -78,7 +79,7 @@ def make_job(batch: Batch, line: BatchLine) -> NewJob:
         api_key_id=batch.api_key_id,
         request=structs.replace(job.request, priority=PRIORITY),
         context=context,
-        deadline=batch.expires_at.timestamp(),
+        seconds=(batch.expires_at - timezone.now()).total_seconds(),
         ttl=LINE_TTL,
         request_id=f"req_{context['id']}",  # as in the output file
         limits=read_limits(batch.api_key),

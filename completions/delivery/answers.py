@@ -1,6 +1,5 @@
 """HTTP responses for a job: its result once it is done, 202 until then, or its polled state."""
 
-import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -30,7 +29,7 @@ async def answer(
     """Wait for a job and answer with its result. A job that is not durable is cancelled when its
     client hangs up. Raises APIError."""
     end = None
-    seconds = job.deadline - time.time() + PAST_DEADLINE
+    seconds = job.seconds + PAST_DEADLINE
     try:
         outcome = await follow(process, view, seconds, is_blocking=not job.is_durable)
         end = outcome.end

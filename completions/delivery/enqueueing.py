@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from contextlib import suppress
 from functools import partial
 
@@ -73,7 +72,7 @@ def new_job(
         api_key_id=principal.key_id,
         request=prepared.job_request,
         context=view.to_dict(),
-        deadline=time.time() + timeout,
+        seconds=timeout,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,
         is_counted=is_counted,

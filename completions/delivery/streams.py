@@ -1,7 +1,6 @@
 """A job's events as a stream of server-sent events."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -33,16 +32,17 @@ _DEFAULTS = StreamQuery()
 async def stream_frames(
     process: WebProcess,
     view: ResponseContext,
-    deadline: float,
+    seconds_left: float,
     query: StreamQuery = _DEFAULTS,
     stored: StoredEvents | None = None,
     cancel_on_disconnect: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a job's events as SSE, ending with `[DONE]`. With `cancel_on_disconnect`, the job is
+    """Yield the events of a job that has `seconds_left` to its deadline as SSE, ending with
+    `[DONE]`. With `cancel_on_disconnect`, the job is
     cancelled when its connection ends; for that, the server must read the first frame even after a
     hang-up."""
     clock = asyncio.get_running_loop().time  # the wall clock may jump
-    over_at = clock() + deadline - time.time() + PAST_DEADLINE
+    over_at = clock() + seconds_left + PAST_DEADLINE
     chunks = view.make_chunks()
     event: Event | None = None
     try:

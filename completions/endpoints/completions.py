@@ -62,7 +62,7 @@ class CompletionsView(AsyncAPIView):
         if returns.stream:
             is_only_reader = kind == "stream" and not job.is_durable
             events = stream_frames(
-                process, context, job.deadline, query, cancel_on_disconnect=is_only_reader
+                process, context, job.seconds, query, cancel_on_disconnect=is_only_reader
             )
             stream = sse.make_response(events)
             return stream if is_only_reader else answers.add_location(stream, context, preferences)
@@ -91,7 +91,7 @@ class CompletionsView(AsyncAPIView):
         self.headers[idempotency.REPLAYED] = "true"
         if streams:
             stream = sse.make_response(
-                stream_frames(process, context, job.deadline, query, stored=job.events)
+                stream_frames(process, context, job.seconds_left, query, stored=job.events)
             )
             return answers.add_location(stream, context, preferences)
         if in_background:
@@ -147,7 +147,7 @@ class CompletionView(AsyncAPIView):
             ids = read_flag(request, "sse_ids") or "Last-Event-ID" in request.headers
             query = StreamQuery(after, ids, wants_meta(request))
             return sse.make_response(
-                stream_frames(process, context, job.deadline, query, job.events)
+                stream_frames(process, context, job.seconds_left, query, job.events)
             )
         wait = read_seconds(request, "wait", MAX_POLL_WAIT)
         etag = request.headers.get("If-None-Match")

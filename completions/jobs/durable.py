@@ -45,7 +45,7 @@ class KeyTakenError(Exception):
 
 async def store(job: NewJob) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
-    deadline = datetime.fromtimestamp(job.deadline, UTC)
+    deadline = datetime.now(UTC) + timedelta(seconds=job.seconds)
     request = msgspec.to_builtins(job.request, str_keys=True)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
     row = Job(deadline_at=deadline, request=request, **shared)
@@ -134,8 +134,8 @@ def _new_job(job: Job) -> NewJob:
         key = IdempotencyKey(job.route, job.idempotency_key, job.body_digest)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
     request = msgspec.convert(job.request, JobRequest, str_keys=True)
-    deadline = job.deadline_at.timestamp()
-    return NewJob(request=request, deadline=deadline, idempotency=key, **shared)
+    seconds = (job.deadline_at - datetime.now(UTC)).total_seconds()
+    return NewJob(request=request, seconds=seconds, idempotency=key, **shared)
 
 
 def make_record(job: Job) -> JobRecord:

@@ -80,8 +80,8 @@ class NewJob:
     request: JobRequest
     context: Mapping[str, Any]
     """What responses are built from."""
-    deadline: float
-    """Unix time at which the job fails if it has not ended."""
+    seconds: float
+    """How long it may take to end; then it fails."""
     ttl: int
     """Seconds that an ended job can still be fetched."""
     limits: Limits = UNLIMITED
@@ -236,7 +236,7 @@ def _is_one(raw: bytes) -> bool:
 
 
 _SHARED_FIELDS: Final = (
-    *("id", "kind", "model", "organization_id", "api_key_id", "context", "deadline", "ttl"),
+    *("id", "kind", "model", "organization_id", "api_key_id", "context", "ttl"),
     *("is_durable", "priority", "request_id", "adapter", "prompt_tokens"),
 )
 """Fields that NewJob and JobRecord share."""
@@ -263,6 +263,9 @@ class JobRecord:
     context: Mapping[str, Any] = field(default_factory=dict, metadata=hash_field(orjson.loads))
     """What responses are built from."""
     deadline: float = field(default=0.0, metadata=hash_field(float))
+    """On Redis's clock, and so of no use where that is not read too."""
+    seconds_left: float = 0.0
+    """Until its deadline, when the record was made."""
     ttl: int = field(default=0, metadata=hash_field(int))
     """Seconds that the job can be fetched after its end."""
     priority: int = field(default=0, metadata=hash_field(int))
@@ -322,7 +325,13 @@ class JobRecord:
         """Return the record of a job that was just accepted."""
         shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
         parameters = summarize_parameters(job.request)
-        return cls(state="queued", created=time.time(), parameters=parameters, **shared)
+        return cls(
+            state="queued",
+            created=time.time(),
+            parameters=parameters,
+            seconds_left=job.seconds,
+            **shared,
+        )
 
     def with_end(self, end: EndEvent, finished: float, events: Sequence[Event]) -> "JobRecord":
         """Return the same job after its end."""

@@ -1,7 +1,6 @@
 """The web tier's side of a job: submit it, cancel it, look it up, and keep the web process's
 lease."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -116,17 +115,15 @@ class Submission:
             return await self._store.call_each(self._connection, calls)
 
     async def fetch(self, job_id: str) -> JobRecord | None:
-        """Fetch the job without its request, with its deadline in this host's clock; None if it is
-        unknown or has expired."""
+        """Fetch the job without its request; None if it is unknown or has expired."""
         pipeline = self._client.pipeline(transaction=False)
         pipeline.hmget(self._keys.job(job_id), _FETCHED)
         pipeline.time()
         values, (seconds, microseconds) = await pipeline.execute()
         if not any(values):
             return None
-        ahead = time.time() - (seconds + microseconds / 1e6)
         record = JobRecord.read(job_id, dict(zip(_FETCHED, values, strict=True)))
-        return replace(record, deadline=record.deadline + ahead)
+        return replace(record, seconds_left=record.deadline - seconds - microseconds / 1e6)
 
     async def states(self, job_ids: Sequence[str]) -> list[str | None]:
         """Fetch the state of each job; None where Redis does not know it."""
@@ -224,7 +221,7 @@ def _submit_args(
     """Make the arguments that `submit.lua` documents: the terms of the job, its message, the fields
     of its record. `bounds` is None for a job that was admitted before."""
     is_admitted, bounds = bounds is None, bounds or UNBOUNDED
-    limits, seconds = job.limits, job.deadline - time.time()
+    limits = job.limits
     max_bytes = [bounds.bytes_of_organization, bounds.bytes_of_class, bounds.bytes]
     if job.kind != "batch":
         max_bytes.insert(0, bounds.bytes_of_key)
@@ -243,7 +240,7 @@ def _submit_args(
         "max_bytes": max_bytes,
         "check_after": check_after,
         "patience": patience,
-        "seconds": seconds,
+        "seconds": job.seconds,
         "rates": _make_rates(limits, job.request, job.is_counted),
         "places": limits.max_concurrency or 0,
         "is_admitted": is_admitted,
@@ -257,5 +254,5 @@ def _submit_args(
     if REFUNDED in limits.rates:
         terms["reserved"] = job.max_total_tokens
     if job.kind != "batch":
-        terms["lease"] = seconds + LEASE_MARGIN
+        terms["lease"] = job.seconds + LEASE_MARGIN
     return [orjson.dumps(terms), message.payload, *job.record_fields(web_id)]

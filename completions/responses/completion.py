@@ -1,5 +1,6 @@
 """OpenAI's completion objects from a job's events: whole responses, chunks, polled states."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -66,7 +67,7 @@ class CollectedResponse:
             **self._make_body(job.usage, job.has_ended),
             "status": STATUS[job.state],
             "error": None,
-            "expires_at": int((job.finished or job.deadline) + job.ttl),
+            "expires_at": int((job.finished or time.time() + job.seconds_left) + job.ttl),
         }
         if job.error is not None:
             error = from_job_error(job.error.code, job.error.message)

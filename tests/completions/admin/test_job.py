@@ -1,7 +1,5 @@
 """Jobs in the admin: live ones from Redis, ended ones from SQL, and what one may do with them."""
 
-import time
-
 import pytest
 import redis
 from django.conf import settings
@@ -34,7 +32,7 @@ def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> No
         tenant.key.pk,
         REQUEST,
         {},
-        time.time() + 60,
+        60,
         60,
         request_id="trace-1",
     )

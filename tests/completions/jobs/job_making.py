@@ -1,7 +1,5 @@
 """Jobs, steps and endings as the tests of this folder write them, and what is in Redis then."""
 
-import time
-
 from completions.contract.job_request import JobRequest
 from completions.contract.sampling import SamplingParams
 from completions.contract.usage import Usage
@@ -24,7 +22,7 @@ def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
         "api_key_id": 8,
         "request": REQUEST,
         "context": {"n": 1},
-        "deadline": time.time() + 60,
+        "seconds": 60,
         "ttl": 100,
     }
     return NewJob(**{**fields, **changes})

@@ -27,7 +27,6 @@ REQUEST = JobRequest(((1,),), SamplingParams(logit_bias={5: 1.0}))
 
 def new_job(tenant, job_id) -> NewJob:
     view = {"id": job_id, "n": 1}
-    deadline = time.time() + 60
     return NewJob(
         job_id,
         "background",
@@ -36,7 +35,7 @@ def new_job(tenant, job_id) -> NewJob:
         tenant.key.pk,
         REQUEST,
         view,
-        deadline,
+        60.0,
         60,
     )
 

@@ -1,7 +1,5 @@
 """Ended jobs on their way from Redis to SQL."""
 
-import time
-
 import pytest
 
 from completions.contract.job_request import JobRequest
@@ -22,9 +20,7 @@ PREFIX = "e:"
 
 
 def run(client, job_id, kind="background"):
-    job = NewJob(
-        job_id, kind, "tiny", 1, 2, JobRequest(((1,),)), {"id": job_id}, time.time() + 60, 30
-    )
+    job = NewJob(job_id, kind, "tiny", 1, 2, JobRequest(((1,),)), {"id": job_id}, 60, 30)
     submit_durable(JobStore(client, PREFIX), [job])
     FakeWorker(client, PREFIX).run(job_id)
 

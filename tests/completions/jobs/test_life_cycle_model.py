@@ -106,7 +106,7 @@ class LifeCycle(Workers):
     def _submit(self, kind: Any, key: int, web: int, rid: str, again: bool) -> None:
         """`again` if the first reply was lost."""
         limited = key == LIMITED_KEY
-        job_id, fields = f"job-{len(self.model.accepted)}", {"deadline": time.time() + 3600}
+        job_id, fields = f"job-{len(self.model.accepted)}", {"seconds": 3600}
         if limited:
             more = {"prices": PRICES, "api_key_id": LIMITED_KEY}
             new = limited_job(job_id, LIMITS, kind, **more, **fields)

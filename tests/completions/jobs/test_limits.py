@@ -132,7 +132,7 @@ async def test_a_killed_web_process_frees_its_places(submission, worker, redis_c
 
 async def test_a_place_is_free_at_the_latest_after_the_deadline(submission, worker) -> None:
     limits = Limits(max_concurrency=1)
-    await submission.submit(limited_job("a", limits, deadline=time.time() - 100))
+    await submission.submit(limited_job("a", limits, seconds=-100))
     await submission.submit(limited_job("b", limits))
 
 
@@ -147,7 +147,7 @@ async def test_a_wrong_clock_of_the_web_host_frees_no_place(
     await submission.submit(limited_job("a", limits))
     assert (await refused(submission, limited_job("b", limits))).limit == "concurrency"
     await submission.cancel("a")
-    await submission.submit(limited_job("late", limits, deadline=time.time() - 100))
+    await submission.submit(limited_job("late", limits, seconds=-100))
     await submission.submit(limited_job("b", limits))
 
 

@@ -1,7 +1,5 @@
 """What the operator sees of jobs in Redis, and does to them."""
 
-import time
-
 import pytest
 
 from completions.contract.job_request import JobRequest, decode_job_request
@@ -29,8 +27,7 @@ async def submit(valkey, redis_client):
 
         async def send(job_id, kind="background"):
             await submission.renew_lease()
-            deadline = time.time() + 60
-            job = NewJob(job_id, kind, "m", 7, 8, REQUEST, {}, deadline, 100)
+            job = NewJob(job_id, kind, "m", 7, 8, REQUEST, {}, 60, 100)
             await submission.submit(job)
 
         yield send

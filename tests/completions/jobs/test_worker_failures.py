@@ -107,7 +107,7 @@ async def test_the_death_of_a_worker_is_noticed_although_its_job_waited_long(
     submission, worker, redis_client
 ):
     """The pause before the next message of a job that waits doubles, up to an hour."""
-    await submission.submit(new_job(deadline=time.time() + 9999))
+    await submission.submit(new_job(seconds=9999))
     for _ in range(8):
         redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})
         reconcile(JobStore(redis_client, PREFIX))
@@ -145,7 +145,7 @@ async def test_a_claim_whose_reply_was_lost_is_given_again(submission, worker, r
 
 
 async def test_a_worker_that_never_ends_a_job_loses_it(submission, worker, redis_client):
-    await submission.submit(new_job(deadline=time.time() + 60))
+    await submission.submit(new_job(seconds=60))
     (claim,) = worker.claim(["cmpl-1"])
     redis_client.hset(f"{PREFIX}job:cmpl-1", "deadline", time.time() - 61)
     redis_client.zadd(f"{PREFIX}open", {"cmpl-1": 0})

@@ -1,6 +1,5 @@
 """Ended jobs: usage and results from Redis to SQL, each exactly once."""
 
-import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +30,7 @@ def run_job(client, tenant, job_id, state="completed", error=None, kind="backgro
     """A job's whole life in Redis."""
     job = NewJob(
         job_id, kind, "m", tenant.organization.pk, tenant.key.pk, request or JobRequest(), {},
-        time.time() + 60, 60,
+        60, 60,
         request_id=f"req_{job_id}",
     )  # fmt: skip
     submit_durable(JobStore(client, PREFIX), [job])

@@ -216,7 +216,7 @@ def test_a_cancelled_choice_keeps_what_it_has() -> None:
         organization_id=1,
         api_key_id=2,
         created=0.0,
-        deadline=100.0,
+        seconds_left=100.0,
         ttl=10,
         finished=50.0,
         usage=Usage(3, 1),

@@ -1,10 +1,13 @@
 """Events to completion objects: whole, polled, streamed."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from completions.contract.usage import Usage
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError
 from completions.jobs.record import JobRecord
+from completions.responses import completion
 from completions.responses.completion import Chunks, CollectedResponse, ResponseContext
 
 
@@ -44,7 +47,7 @@ def record(state, **changes) -> JobRecord:
         "organization_id": 1,
         "api_key_id": 2,
         "created": 0.0,
-        "deadline": 100.0,
+        "seconds_left": 100.0,
         "ttl": 10,
         "finished": None,
         "error": None,
@@ -176,7 +179,8 @@ def test_a_cancelled_job_aborts_its_unfinished_choices():
 
 
 @pytest.mark.parametrize(("state", "status"), [("queued", "queued"), ("running", "in_progress")])
-def test_a_polled_job_has_no_choices_before_its_end(state, status):
+def test_a_polled_job_has_no_choices_before_its_end(state, status, monkeypatch):
+    monkeypatch.setattr(completion, "time", SimpleNamespace(time=lambda: 0.0))
     body = CollectedResponse(make_view()).make_polled(record(state))
     assert (body["status"], body["choices"], body["usage"]) == (status, [], None)
     assert body["expires_at"] == 110

@@ -1,7 +1,5 @@
 """A relay on its bench, and jobs for it."""
 
-import time
-
 import pytest
 
 from completions.contract.job_request import JobRequest
@@ -27,7 +25,7 @@ async def submit(valkey, redis_client):
 
     async def send(job_id="job", seconds=60.0, kind="background", organization=1, **extra):
         request = JobRequest(((1, 2),), SAMPLING, **extra)
-        job = NewJob(job_id, kind, "m", organization, 1, request, {}, time.time() + seconds, 60)
+        job = NewJob(job_id, kind, "m", organization, 1, request, {}, seconds, 60)
         await submission.submit(job)
 
     send.submission = submission
