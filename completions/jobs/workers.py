@@ -79,23 +79,27 @@ def _records(replies: Iterable[tuple[bytes, bytes, int, int]]) -> list[WorkerRec
     return records
 
 
-_MAX_BUILDS = 1000
-_builds: dict[str, str] = {}
-"""Builds of recently live workers, for results that are read after the worker has gone."""
+class Builds:
+    """The engine builds of recently live workers, for results that are read after the worker has
+    gone."""
 
+    MAX = 1000
 
-def find_build(store: SyncStore, worker_id: str) -> str | None:
-    """Find the engine build of a worker; None if the worker is gone and its build was never looked
-    up."""
-    if worker_id not in _builds:
-        beat = store.client.get(store.keys.worker(worker_id))
-        build = orjson.loads(beat).get("build") if isinstance(beat, bytes) else None
-        if build is None:
-            return None
-        if len(_builds) >= _MAX_BUILDS:
-            _builds.clear()
-        _builds[worker_id] = build
-    return _builds[worker_id]
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def find(self, store: SyncStore, worker_id: str) -> str | None:
+        """Find the build of a worker; None if the worker is gone and its build was never looked
+        up."""
+        if worker_id not in self._known:
+            beat = store.client.get(store.keys.worker(worker_id))
+            build = orjson.loads(beat).get("build") if isinstance(beat, bytes) else None
+            if build is None:
+                return None
+            if len(self._known) >= self.MAX:
+                self._known.clear()
+            self._known[worker_id] = build
+        return self._known[worker_id]
 
 
 def drain(store: SyncStore, worker_id: str) -> None:

@@ -18,7 +18,7 @@ from completions.batches.receipts.receipt import BuildOf
 from completions.jobs import durable
 from completions.jobs.ended import FIRST, EndedJob, delete_entries, read_ended
 from completions.jobs.store import SyncStore
-from completions.jobs.workers import find_build
+from completions.jobs.workers import Builds
 from completions.usage import ledger
 
 logger = logging.getLogger(__name__)
@@ -27,14 +27,15 @@ BATCH_SIZE = 100
 """Jobs per transaction. With results of 2,000 tokens each it holds about 10 MB."""
 
 
-def settle(store: SyncStore) -> int:
-    """Move all ended jobs. Returns how many."""
+def settle(store: SyncStore, builds: Builds | None = None) -> int:
+    """Move all ended jobs. Returns how many. `builds` is what earlier calls found of workers."""
+    find_build = partial((builds or Builds()).find, store)
     settled = 0
     since: str | None = FIRST
     while since is not None:
         jobs, since = read_ended(store, BATCH_SIZE, since)
         try:
-            stored = _store_all(jobs, partial(find_build, store))
+            stored = _store_all(jobs, find_build)
         except IntegrityError as error:
             # The lock was lost, and another worker stored some jobs. The next run skips them.
             logger.warning(

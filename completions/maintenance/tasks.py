@@ -24,7 +24,7 @@ from completions.jobs.ended import has_ended_jobs
 from completions.jobs.message import dispatch
 from completions.jobs.rids import BatchRids
 from completions.jobs.store import JobStore, SyncStore
-from completions.jobs.workers import list_workers_sync
+from completions.jobs.workers import Builds, list_workers_sync
 from completions.maintenance import budget_warnings, load, pruning, settlement
 from completions.maintenance.locks import Lease, lease
 from completions.maintenance.reconcile import correct_byte_sums
@@ -58,6 +58,11 @@ def _store() -> SyncStore:
 
 
 @cache
+def _get_builds() -> Builds:
+    return Builds()
+
+
+@cache
 def _get_validator() -> Validator:
     validator = make_validator()
     atexit.register(validator.close)
@@ -88,7 +93,7 @@ def settle() -> int:
     with _acquire_lock("settle") as mine:
         if not mine:
             return 0
-        return settlement.settle(_store())
+        return settlement.settle(_store(), _get_builds())
 
 
 @_task
