@@ -4,7 +4,8 @@ import asyncio
 import threading
 
 from completions.requests import fair_semaphore
-from completions.requests.fair_semaphore import Checks, FairSemaphore
+from completions.requests.fair_semaphore import FairSemaphore
+from tests.completions.checking import new_checks
 
 
 async def settled(rounds=10):
@@ -74,7 +75,7 @@ async def test_a_turn_granted_after_a_cancellation_is_returned():
 
 async def test_a_thread_stays_taken_while_its_function_runs():
     """Even after the caller was cancelled."""
-    checks, end = Checks(), threading.Event()
+    checks, end = new_checks(), threading.Event()
     crowd = [asyncio.create_task(checks.run(1, end.wait)) for _ in range(fair_semaphore.THREADS)]
     await asyncio.sleep(0.05)
     for task in crowd:
