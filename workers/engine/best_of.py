@@ -25,19 +25,19 @@ class BestOf:
         """Add what candidates gained. Return the choices of prompts that are now complete."""
         complete = []
         for seq, delta in gained:
-            whole = self._candidates[seq.prompt_index].setdefault(seq, ChoiceDelta(0))
+            whole = self._candidates[seq.origin.prompt_index].setdefault(seq, ChoiceDelta(0))
             whole.add(delta)
             if delta.finish_reason is not None:
-                self._unfinished[seq.prompt_index] -= 1
-                if not self._unfinished[seq.prompt_index]:
-                    complete.append(seq.prompt_index)
+                self._unfinished[seq.origin.prompt_index] -= 1
+                if not self._unfinished[seq.origin.prompt_index]:
+                    complete.append(seq.origin.prompt_index)
         return [choice for prompt in complete for choice in self._best(prompt)]
 
     def _best(self, prompt: int) -> list[ChoiceDelta]:
         candidates, self._candidates[prompt] = self._candidates[prompt], {}
         if prompt in self._published:
             return []
-        in_order = sorted(candidates, key=lambda seq: seq.choice_index)
+        in_order = sorted(candidates, key=lambda seq: seq.origin.choice_index)
         best = sorted(in_order, key=_mean_logprob, reverse=True)[: self._n]
         scored = candidates[in_order[0]].prompt_logprobs
         for rank, seq in enumerate(best):

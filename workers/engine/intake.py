@@ -13,6 +13,7 @@ from workers.engine.core.output import ConstraintEffect
 from workers.engine.core.record import Record
 from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import Origin, Prefix, SamplingRules
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import (
@@ -86,26 +87,29 @@ class Intake:
             *([] if prompt_scores is None else [prompt_scores.start]),
         ]
         return Sequence(
-            prompt_index=prompt_index,
-            choice_index=choice_index,
             sampling=sampling,
             choice=choice,
             token_ids=[*prompt, *published],
             prompt_len=len(prompt),
             max_total_tokens=max_total,
-            priority=request.priority,
-            audience=request.audience,
-            organization=request.organization,
+            origin=Origin(
+                prompt_index,
+                choice_index,
+                priority=request.priority,
+                audience=request.audience,
+                organization=request.organization,
+                family=None if request.grammar is None else _family(request.grammar, salt),
+            ),
+            rules=SamplingRules(
+                every_position=any(x is not None for x in (record, logprobs, processor)),
+                processor=processor,
+                dry_breakers=self._dry_breakers(request),
+                penalizes_prompt=self.penalizes_prompt and sampling.repetition_penalty != 1,
+            ),
             adapter=adapter,
-            cache_salt=salt,
-            every_position=any(x is not None for x in (record, logprobs, processor)),
             record=record,
             logprobs=logprobs,
-            processor=processor,
-            dry_breakers=self._dry_breakers(request),
-            penalizes_prompt=self.penalizes_prompt and sampling.repetition_penalty != 1,
-            cache_reuse_limit=min(reuse_limits, default=None),
-            family=None if request.grammar is None else _family(request.grammar, salt),
+            prefix=Prefix(salt, min(reuse_limits, default=None)),
         )
 
     def _processor(self, request: Request, prompt_len: int) -> CustomProcessor | None:

@@ -49,7 +49,7 @@ class Progress:
             return
         first = state.sequences[0]
         for seq in state.sequences:
-            if seq.prompt_index != first.prompt_index:
+            if seq.origin.prompt_index != first.origin.prompt_index:
                 first = seq
             if seq is not first and first.logprobs is not None and first.logprobs.prompt_is_due:
                 first.held.append(seq)
@@ -126,7 +126,7 @@ class Progress:
         """Append the tokens that the grammar forces next. The step that samples the token after
         them computes them too. Return how many there are."""
         num_tokens = 0
-        while not seq.every_position and (token_id := seq.choice.forced_token) is not None:
+        while not seq.rules.every_position and (token_id := seq.choice.forced_token) is not None:
             self._extend(seq, token_id)
             num_tokens += 1
         return num_tokens

@@ -79,7 +79,9 @@ class RequestState:
         forced = sum(seq.choice.num_forced for seq in self.sequences)
         return Usage(
             prompt_tokens=self._prompt_tokens(),
-            cached_tokens=sum(seq.cached_tokens for seq in self.sequences if not seq.choice_index),
+            cached_tokens=sum(
+                seq.cached_tokens for seq in self.sequences if not seq.origin.choice_index
+            ),
             completion_tokens=sum(seq.num_output_tokens for seq in self.sequences),
             forced_tokens=forced,
         )
@@ -90,5 +92,5 @@ class RequestState:
             return sum(map(len, prompts))
         used = [0] * len(prompts)
         for seq in self.sequences:
-            used[seq.prompt_index] = max(used[seq.prompt_index], seq.num_prompt_used)
+            used[seq.origin.prompt_index] = max(used[seq.origin.prompt_index], seq.num_prompt_used)
         return sum(used)

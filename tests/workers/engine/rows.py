@@ -7,6 +7,7 @@ from unittest.mock import Mock
 from completions.contract.sampling import SamplingParams
 from workers.engine.core.choice import Choice
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import Origin, SamplingRules
 from workers.engine.text.stop_checker import StopChecker
 
 EOS = frozenset({0})
@@ -27,12 +28,11 @@ def row(
     for _ in output:
         checker.count()
     return Sequence(
-        prompt_index=place[0],
-        choice_index=place[1],
         sampling=sampling,
         choice=Choice(0, Mock(), checker, grammar),
         token_ids=[*prompt, *output],
         prompt_len=len(list(prompt)),
         max_total_tokens=100,
-        penalizes_prompt=penalizes_prompt,
+        origin=Origin(*place),
+        rules=SamplingRules(penalizes_prompt=penalizes_prompt),
     )

@@ -48,7 +48,7 @@ def test_what_cannot_run_is_refused(refused: Request) -> None:
 
 def test_all_sequences_of_a_request_have_its_audience() -> None:
     state = INTAKE.accept(structs.replace(request((1, 2), (3,), n=2), audience=Audience.TOKENS))
-    assert [sequence.audience for sequence in state.sequences] == 4 * [Audience.TOKENS]
+    assert [sequence.origin.audience for sequence in state.sequences] == 4 * [Audience.TOKENS]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_prompt_is_penalised_if_engine_and_request_ask_for_it(
 ) -> None:
     intake = replace(INTAKE, penalizes_prompt=setting)
     (sequence,) = intake.accept(request((1, 2), repetition_penalty=penalty)).sequences
-    assert sequence.penalizes_prompt == penalizes
+    assert sequence.rules.penalizes_prompt == penalizes
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,9 @@ def test_prompt_and_max_tokens_must_fit_the_context(
 
 def test_a_sequence_per_choice_in_the_order_of_the_contract() -> None:
     state = INTAKE.accept(request((1, 2), (3,), n=2, published={3: (7, 8)}))
-    places = [(s.choice.index, s.prompt_index, s.choice_index) for s in state.sequences]
+    places = [
+        (s.choice.index, s.origin.prompt_index, s.origin.choice_index) for s in state.sequences
+    ]
     assert places == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
     assert [s.token_ids for s in state.sequences] == [[1, 2], [1, 2], [3], [3, 7, 8]]
     assert [s.prompt_len for s in state.sequences] == [2, 2, 1, 1]

@@ -1,45 +1,16 @@
 """One prompt with the output of one candidate: its tokens and the memory they hold."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 from completions.contract.sampling import SamplingParams
 from workers.engine.core.choice import Choice
 from workers.engine.core.draft import NO_DRAFT, Draft
 from workers.engine.core.logprob_record import LogprobRecord
 from workers.engine.core.record import Record
-from workers.engine.core.request import Audience
+from workers.engine.core.sequence_parts import UNPLACED, Origin, Prefix, SamplingRules, Turn
 from workers.engine.text.finish import Finish
-
-UNPLACED = -1
-
-Processor = Callable[[list[int], Any], object]
-"""Changes logits, a tensor [vocabulary], in place, given the tokens so far."""
-
-
-class PendingState(NamedTuple):
-    """A state that a step saves. It may be used once it has led to finite logits."""
-
-    digest: bytes
-    """The hash of the tokens that lead to it."""
-    row: int
-    is_passing: bool
-    """The state of a later position takes its place."""
-
-
-@dataclass(slots=True)
-class SequenceStates:
-    """The saved states of a sequence, for models that keep states beside the blocks."""
-
-    restored_from: int | None = None
-    """The row of the state that the sequence starts from, unless it starts with its first token."""
-    borders: set[int] = field(default_factory=set)
-    """Positions at which another sequence may want to begin."""
-    pending: list[PendingState] = field(default_factory=list)
-    passing: bytes | None = None
-    """The hash of the newest state that is only passing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,74 +22,38 @@ class Sequence:
     its tokens again.
     """
 
-    # What the request asks for
-    prompt_index: int
-    choice_index: int
-    """The candidate's index among its prompt's candidates."""
     sampling: SamplingParams
     choice: Choice
     token_ids: list[int]
     """The prompt, then the output."""
     prompt_len: int
     max_total_tokens: int
-    priority: int = 0
-    audience: Audience = Audience.NOBODY
-    every_position: bool = False
-    """Every output token needs logits of its own, even one that the grammar forces."""
-    organization: str = ""
+    origin: Origin = field(default_factory=Origin)
+    rules: SamplingRules = field(default_factory=SamplingRules)
     adapter: str | None = None
-    cache_salt: bytes = b""
-    """The salt of the hashes under which its blocks are cached."""
-    cache_reuse_limit: int | None = None
-    """Tokens from this position on are computed even if cached: their logits are needed."""
     record: Record | None = None
     """Collects hidden states and routed experts, if the request asks for them."""
     logprobs: LogprobRecord | None = None
     """Collects log probabilities, if the request asks for them."""
     held: list[Self] = field(default_factory=list)
     """Other choices of this prompt. They wait until the prompt is scored, then share its blocks."""
-    processor: Processor | None = None
-    """The request's custom logit processor."""
-    dry_breakers: frozenset[int] = frozenset()
-    """DRY's sequence breakers: no repetition extends across one of these tokens."""
-    penalizes_prompt: bool = False
-    """The repetition penalty counts the prompt's tokens too."""
-    family: bytes | None = None
-    """A digest of constraint, organization and cache salt. Sequences of one family produce similar
-    text, and may draft from each other's output."""
 
-    # What the scheduler keeps
+    turn: Turn = field(default_factory=Turn)
+    prefix: Prefix = field(default_factory=Prefix)
+    slot: int = UNPLACED
+    block_ids: list[int] = field(default_factory=list)
     num_computed: int = 0
     """Tokens in the KV cache, from the first on."""
-    block_ids: list[int] = field(default_factory=list)
-    slot: int = UNPLACED
-    finished: bool = False
-    block_hashes: list[bytes] = field(default_factory=list)
-    num_stored: int = 0
-    """Full blocks that the prefix cache knows."""
-    cached_tokens: int = 0
-    """Prompt tokens that were in the prefix cache when the sequence first ran."""
-    num_at_start: int = 0
-    """Tokens that it had when it last got a slot."""
-    num_cached_at_start: int = 0
-    """Those of them that it did not have to compute again."""
-    has_yielded: bool = False
-    """It was preempted for an organization that ran nothing."""
     num_begun: int = 0
     """Prompt tokens that a step has begun to compute, or that were cached."""
-    arrival: int = UNPLACED
-    """Orders sequences of one rank."""
-    promoted: bool = False
-    """Ranks above every priority, since it was overtaken too often."""
-    passed_over: int = 0
-    """How many others started while the rest of its prompt waited."""
-    num_charged: int = 0
-    """Tokens that its organization has been charged for, cached ones included."""
-    num_in_flight: int = 0
-    """Tokens beyond ``token_ids`` that the step in flight adds."""
-    states: SequenceStates = field(default_factory=SequenceStates)
+    cached_tokens: int = 0
+    """Prompt tokens that were in the prefix cache when the sequence first ran."""
+    finished: bool = False
+
     draft: Draft = NO_DRAFT
     """The drafted tokens that the current step computes after ``token_ids``."""
+    num_in_flight: int = 0
+    """Tokens beyond ``token_ids`` that the step in flight adds."""
     _withheld: list[int] = field(default_factory=list)
 
     def append(self, token_id: int) -> Finish | None:
@@ -149,7 +84,7 @@ class Sequence:
     def may_draft(self) -> bool:
         """Whether a step may compute drafted tokens. A custom processor may keep state, and a
         record must not hold rejected tokens."""
-        return self.processor is None and self.record is None
+        return self.rules.processor is None and self.record is None
 
     @property
     def is_ready_to_draft(self) -> bool:
@@ -176,7 +111,7 @@ class Sequence:
 
     @property
     def rank(self) -> float:
-        return math.inf if self.promoted else self.priority
+        return math.inf if self.turn.promoted else self.origin.priority
 
     @property
     def num_tokens(self) -> int:
@@ -185,7 +120,7 @@ class Sequence:
     @property
     def is_starting(self) -> bool:
         """Whether tokens that it had when it got its slot are not computed yet."""
-        return self.num_computed < self.num_at_start
+        return self.num_computed < self.turn.num_at_start
 
     @property
     def num_uncomputed(self) -> int:

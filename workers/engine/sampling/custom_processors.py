@@ -19,7 +19,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from workers.engine.core.rows import Row
-from workers.engine.core.sequence import Processor, Sequence
+from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import Processor
 from workers.engine.exceptions import EngineError, InvalidRequest, ProcessorError
 
 
@@ -67,9 +68,9 @@ class CustomProcessors:
 
     def set_rows(self, rows: Rows[Row]) -> None:
         self._rows = [
-            (row, seq, seq.processor)
+            (row, seq, seq.rules.processor)
             for row, (seq, _, _) in enumerate(rows)
-            if seq.processor is not None
+            if seq.rules.processor is not None
         ]
         self.faults = {}
 

@@ -86,7 +86,7 @@ class Repetitions:
         self._sequence = sequence
         self._tokens: Ints = np.empty(sequence.max_total_tokens, dtype=np.int64)
         self._num_tokens = 0
-        self._breakers: Ints = np.array(sorted(sequence.dry_breakers), dtype=np.int64)
+        self._breakers: Ints = np.array(sorted(sequence.rules.dry_breakers), dtype=np.int64)
         # _lengths[i]: how many tokens up to i equal those at the end; 0 except at _places.
         self._lengths = np.zeros(sequence.max_total_tokens, dtype=np.int64)
         self._places: Ints = np.empty(0, dtype=np.int64)

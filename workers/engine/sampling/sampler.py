@@ -230,8 +230,8 @@ class _Draw:
         self._temperature = temperature.float()[:, None]
         self._filter = Filter(top_k=ranks, top_p=top_p, min_p=min_p.float())
         self._key = philox.stream_keys([p.seed for p in params])
-        self._choice = np.array([s.choice_index for s in self._sequences], dtype=np.uint32)
-        self._prompt = np.array([s.prompt_index for s in self._sequences], dtype=np.uint32)
+        self._choice = np.array([s.origin.choice_index for s in self._sequences], dtype=np.uint32)
+        self._prompt = np.array([s.origin.prompt_index for s in self._sequences], dtype=np.uint32)
 
     def fill(self, token_ids: Tensor, logits: Tensor, highest: Tensor, waits: bool = True) -> None:
         """Set ``token_ids`` [rows] of the rows that draw; ``logits`` are overwritten. Without

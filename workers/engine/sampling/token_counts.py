@@ -27,7 +27,7 @@ class TokenCounts:
         """The place of each token in these arrays."""
         self.sequence = sequence
         self._num_seen = sequence.prompt_len
-        if sequence.penalizes_prompt:
+        if sequence.rules.penalizes_prompt:
             for token_id in sequence.token_ids[: sequence.prompt_len]:
                 if token_id not in self.columns:
                     self._add(token_id)

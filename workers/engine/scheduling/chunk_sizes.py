@@ -86,7 +86,9 @@ class ChunkSizes:
         limit = math.inf
         if self._step_seconds < math.inf:
             # As is_starting, without its call: a step has many sequences.
-            audiences = {s.audience for s in running if s.num_computed >= s.num_at_start}
+            audiences = {
+                s.origin.audience for s in running if s.num_computed >= s.turn.num_at_start
+            }
             limit = self._step_seconds * min((_PATIENCE[a] for a in audiences), default=math.inf)
         work = measure_work(chunks)
         if limit < math.inf:

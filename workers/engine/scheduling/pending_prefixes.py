@@ -35,7 +35,7 @@ class PendingPrefixes:
         """Return the sequences that wait for an owner's blocks: these are cached now or never."""
         if owner not in self._waiting:
             return []
-        for digest in owner.block_hashes:
+        for digest in owner.prefix.hashes:
             if self._owners.get(digest) is owner:
                 del self._owners[digest]
         waiting = self._waiting.pop(owner)
@@ -65,7 +65,7 @@ class PendingPrefixes:
             return None
         usable = self._cache.usable_hashes(sequence)[num_matched:]
         owner = self._owners.get(usable[0]) if usable else None
-        if owner is None or owner.priority < sequence.priority:
+        if owner is None or owner.origin.priority < sequence.origin.priority:
             return None
         shared = 0
         for digest in usable:

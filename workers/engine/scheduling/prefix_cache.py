@@ -44,9 +44,9 @@ class BlockPrefixCache:
 
     def hashes(self, sequence: Sequence) -> list[bytes]:
         """Return one hash for each full block of the sequence's tokens, in order."""
-        size, hashes = self._block_size, sequence.block_hashes
+        size, hashes = self._block_size, sequence.prefix.hashes
         for start in range(len(hashes) * size, sequence.num_tokens - size + 1, size):
-            chain = hashes[-1] if hashes else sequence.cache_salt
+            chain = hashes[-1] if hashes else sequence.prefix.salt
             tokens = array("q", sequence.token_ids[start : start + size])
             hashes.append(hashlib.sha256(chain + tokens.tobytes()).digest())
         return hashes
@@ -55,8 +55,8 @@ class BlockPrefixCache:
         """Return the hashes of the blocks that a sequence may take from the cache. They never
         reach its last token, which must be computed for its logits."""
         limit = sequence.num_tokens - 1
-        if sequence.cache_reuse_limit is not None:
-            limit = min(limit, sequence.cache_reuse_limit)
+        if sequence.prefix.reuse_limit is not None:
+            limit = min(limit, sequence.prefix.reuse_limit)
         return self.hashes(sequence)[: limit // self._block_size]
 
     def match(self, sequence: Sequence) -> list[int]:
@@ -87,13 +87,13 @@ class BlockPrefixCache:
         """Add the sequence's computed full blocks. Of equal blocks the first one is kept."""
         hashes = self.hashes(sequence)
         num_full = sequence.num_computed // self._block_size
-        for index in range(sequence.num_stored, num_full):
+        for index in range(sequence.prefix.num_stored, num_full):
             digest, block = hashes[index], sequence.block_ids[index]
             if digest not in self._blocks:
                 self._blocks[digest] = block
                 self._hashes[block] = digest
                 self._pool.keep(block)
-        sequence.num_stored = num_full
+        sequence.prefix.num_stored = num_full
 
     def discard(self, blocks: list[int]) -> None:
         """Remove blocks from the cache. Sequences that hold them keep them."""

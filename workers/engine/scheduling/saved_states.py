@@ -9,7 +9,8 @@ generates. The number of saved states is bounded; a new one replaces the least r
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from workers.engine.core.sequence import PendingState, Sequence
+from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import PendingState
 from workers.engine.core.step import StateSave
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import BlockPrefixCache
@@ -65,16 +66,16 @@ class StatefulPrefixCache(BlockPrefixCache):
 
     def match(self, sequence: Sequence) -> list[int]:
         blocks = super().match(sequence)
-        hashes = sequence.block_hashes
+        hashes = sequence.prefix.hashes
         while blocks and hashes[len(blocks) - 1] not in self.saved:
             blocks.pop()
         return blocks
 
     def begin(self, sequence: Sequence, num_matched: int) -> None:
-        states = sequence.states
+        states = sequence.prefix.states
         states.restored_from = None
         if num_matched:
-            states.restored_from = self.saved.use(sequence.block_hashes[num_matched - 1])
+            states.restored_from = self.saved.use(sequence.prefix.hashes[num_matched - 1])
         if (num_common := len(super().match(sequence))) > num_matched:
             states.borders.add(num_common * self._block_size)
 
@@ -86,12 +87,12 @@ class StatefulPrefixCache(BlockPrefixCache):
                 if digest in self.saved or (row := self.saved.take()) is None:
                     continue
                 saves.append(StateSave(sequence, border, row))
-                sequence.states.pending.append(PendingState(digest, row, is_passing))
+                sequence.prefix.states.pending.append(PendingState(digest, row, is_passing))
         return saves
 
     def store(self, sequence: Sequence) -> None:
         super().store(sequence)
-        states = sequence.states
+        states = sequence.prefix.states
         for digest, row, is_passing in states.pending:
             self.saved.add(digest, row)
             if is_passing:
@@ -101,12 +102,12 @@ class StatefulPrefixCache(BlockPrefixCache):
         states.pending.clear()
 
     def abandon(self, sequence: Sequence) -> None:
-        for pending in sequence.states.pending:
+        for pending in sequence.prefix.states.pending:
             self.saved.give_back(pending.row)
-        sequence.states.pending.clear()
+        sequence.prefix.states.pending.clear()
 
     def num_shareable(self, owner: Sequence, num_tokens: int) -> int:
-        states = owner.states
+        states = owner.prefix.states
         if owner.num_computed < num_tokens:
             states.borders.add(num_tokens)
             return num_tokens
@@ -125,7 +126,10 @@ class StatefulPrefixCache(BlockPrefixCache):
         if start >= sequence.prompt_len:
             last = end // block * block
             return [(last, last % step > 0)] if last > start else []
-        lasting = {*range(start // step * step + step, end + 1, step), *sequence.states.borders}
+        lasting = {
+            *range(start // step * step + step, end + 1, step),
+            *sequence.prefix.states.borders,
+        }
         is_whole = end >= sequence.num_tokens
         # A prompt's last token is always computed, for its logits.
         last = (end - is_whole) // block * block

@@ -6,7 +6,8 @@ from itertools import count
 
 from workers.engine.core.draft import NO_DRAFT, Draft
 from workers.engine.core.prefix_cache import PrefixCache
-from workers.engine.core.sequence import UNPLACED, Sequence
+from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import UNPLACED
 from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes, StepRoom
@@ -82,7 +83,7 @@ class Scheduler:
         return bool(self.running or self._queue)
 
     def add(self, sequence: Sequence) -> None:
-        sequence.arrival = next(self._arrivals)
+        sequence.turn.arrival = next(self._arrivals)
         self._queue.add(sequence)
 
     def schedule(self) -> SchedulerOutput:
@@ -110,7 +111,7 @@ class Scheduler:
             if not crowded and not is_overdue(sequence):
                 self._admit(output, room, before=sequence)
             if _place(output, sequence, room):
-                sequence.passed_over = 0
+                sequence.turn.passed_over = 0
         if not crowded:
             self._admit(output, room)
         if self._cache is not None:
@@ -219,13 +220,13 @@ class Scheduler:
         if sequence.finished:
             return
         sequence.finished = True
-        if sequence.arrival == UNPLACED:
+        if sequence.turn.arrival == UNPLACED:
             return
         if sequence.slot != UNPLACED:
             self._release(sequence)
         elif not self._pending.leave(sequence):
             self._queue.remove(sequence)
-        if (unused := sequence.num_charged - sequence.num_tokens) > 0:
+        if (unused := sequence.turn.num_charged - sequence.num_tokens) > 0:
             self._queue.charge(sequence, -unused)
         self._queue.forget(sequence)
 
@@ -271,7 +272,7 @@ class Scheduler:
         if not self._queue:
             return
         for victim in self._find_victims() or ():
-            victim.has_yielded = True
+            victim.turn.has_yielded = True
             self._preempt(victim)
 
     def _find_victims(self) -> list[Sequence] | None:
@@ -285,7 +286,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._release(sequence)
-        sequence.num_computed = sequence.num_stored = 0
+        sequence.num_computed = sequence.prefix.num_stored = 0
         self._queue.put_back(sequence)
         self.preemptions += 1
 
@@ -300,17 +301,17 @@ class Scheduler:
     def _confirm(self, sequence: Sequence) -> None:
         """Store a sequence's blocks: all its tokens are computed and the next one is sampled."""
         if self._cache is not None:
-            if sequence.num_computed // self._blocks.block_size > sequence.num_stored:
+            if sequence.num_computed // self._blocks.block_size > sequence.prefix.num_stored:
                 self._cache.store(sequence)
             self._end_waits(sequence)
-        if len(sequence.token_ids) >= sequence.num_charged:
+        if len(sequence.token_ids) >= sequence.turn.num_charged:
             self._charge(sequence)
 
     def _charge(self, sequence: Sequence) -> None:
         paid = min(sequence.num_tokens + _PAID_AHEAD, sequence.max_total_tokens)
-        if paid > sequence.num_charged:
-            self._queue.charge(sequence, paid - sequence.num_charged)
-            sequence.num_charged = paid
+        if paid > sequence.turn.num_charged:
+            self._queue.charge(sequence, paid - sequence.turn.num_charged)
+            sequence.turn.num_charged = paid
 
     # Waiting ------------------------------------------------------------------------------------
 
@@ -368,15 +369,15 @@ class Scheduler:
     def _start(self, sequence: Sequence, matched: list[int]) -> None:
         self._queue.start(sequence)
         for other in self.running:
-            other.passed_over += other.is_starting and other.rank <= sequence.rank
+            other.turn.passed_over += other.is_starting and other.rank <= sequence.rank
         self._blocks.start(sequence, matched)
         sequence.slot = self.free_slots.pop()
-        sequence.num_at_start = len(sequence.token_ids)
-        sequence.num_cached_at_start = sequence.num_computed
+        sequence.turn.num_at_start = len(sequence.token_ids)
+        sequence.turn.num_cached_at_start = sequence.num_computed
         insort(self.running, sequence, key=_seniority)
-        if not sequence.num_charged:  # it starts for the first time
+        if not sequence.turn.num_charged:  # it starts for the first time
             sequence.cached_tokens = min(sequence.num_computed, sequence.prompt_len)
-            sequence.num_charged = sequence.num_computed
+            sequence.turn.num_charged = sequence.num_computed
             if self._cache is not None:
                 self._cache.queries += sequence.num_tokens
                 self._cache.hits += sequence.num_computed
@@ -400,4 +401,4 @@ def _place(output: SchedulerOutput, sequence: Sequence, room: StepRoom) -> bool:
 
 
 def _seniority(sequence: Sequence) -> tuple[float, int]:
-    return -sequence.rank, sequence.arrival
+    return -sequence.rank, sequence.turn.arrival

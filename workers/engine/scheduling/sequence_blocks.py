@@ -41,7 +41,7 @@ class SequenceBlocks:
         assert blocks is not None
         sequence.block_ids = matched + blocks
         sequence.num_computed = len(matched) * self.block_size
-        sequence.num_stored = len(matched)
+        sequence.prefix.num_stored = len(matched)
 
     def lengthen(self, sequence: Sequence, missing: int) -> list[int] | None:
         """Give a sequence that many more blocks. Return the tainted ones among them, or None if too

@@ -20,7 +20,7 @@ def take_turns(unfinished: list[Sequence]) -> list[Sequence]:
     keys = {}
     for sequence in sorted(unfinished, key=_rest):
         is_prefill = sequence.num_computed < sequence.prompt_len
-        owner = sequence.rank, sequence.organization
+        owner = sequence.rank, sequence.origin.organization
         place = counts[owner] = counts.get(owner, 0) + is_prefill
         length = sequence.num_uncomputed if is_prefill else 0
         keys[sequence] = is_prefill, not is_overdue(sequence), -sequence.rank, place, length
@@ -41,7 +41,7 @@ def find_victims(
     by_owner: dict[str, list[Sequence]] = {}
     for sequence in running:
         if sequence.rank == rank:
-            by_owner.setdefault(sequence.organization, []).append(sequence)
+            by_owner.setdefault(sequence.origin.organization, []).append(sequence)
     holders = Counter[int]()
     victims: list[Sequence] = []
     while not victims or missing > 0:
@@ -59,7 +59,7 @@ def _pop_newest(by_owner: dict[str, list[Sequence]]) -> Sequence | None:
     for sequences in sorted(by_owner.values(), key=len, reverse=True):
         for sequence in reversed(sequences):
             is_last = len(sequences) == 1
-            if _has_progressed(sequence) or not (is_last or sequence.has_yielded):
+            if _has_progressed(sequence) or not (is_last or sequence.turn.has_yielded):
                 sequences.remove(sequence)
                 return sequence
     return None
@@ -68,14 +68,14 @@ def _pop_newest(by_owner: dict[str, list[Sequence]]) -> Sequence | None:
 def _has_progressed(sequence: Sequence) -> bool:
     """Whether a sequence has gained enough since it started to be worth the tokens that its start
     cost. Cached ones cost nothing."""
-    gained = len(sequence.token_ids) - sequence.num_at_start
-    cost = sequence.num_at_start - sequence.num_cached_at_start
+    gained = len(sequence.token_ids) - sequence.turn.num_at_start
+    cost = sequence.turn.num_at_start - sequence.turn.num_cached_at_start
     return gained >= max(LEAST_PROGRESS, cost // 4)
 
 
 def is_overdue(sequence: Sequence) -> bool:
     """Whether too many others started while the rest of its prompt waited."""
-    return sequence.passed_over >= MAX_PASSED_OVER
+    return sequence.turn.passed_over >= MAX_PASSED_OVER
 
 
 def is_before(rank: float, sequence: Sequence, other: Sequence) -> bool:

@@ -95,8 +95,8 @@ class WaitingQueue:
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence. The caller must :meth:`forget` it when it ends."""
-        level = self._levels.setdefault(sequence.priority, _Level())
-        tenant = level.tenants.setdefault(sequence.organization, _Tenant())
+        level = self._levels.setdefault(sequence.origin.priority, _Level())
+        tenant = level.tenants.setdefault(sequence.origin.organization, _Tenant())
         tenant.members += 1
         self._insert(level, tenant, sequence)
 
@@ -107,15 +107,15 @@ class WaitingQueue:
         self._insert(level, tenant, sequence)
         tenant.waiting.move_to_end(sequence, last=False)
         if sequence is self._promoted:
-            sequence.promoted, self._promoted = False, None
+            sequence.turn.promoted, self._promoted = False, None
             level.passed_over = MAX_PASSED_OVER
 
     def remove(self, sequence: Sequence) -> bool:
         """Remove a sequence. Return False if it is not waiting."""
-        if sequence.priority not in self._levels:
+        if sequence.origin.priority not in self._levels:
             return False
-        level = self._levels[sequence.priority]
-        tenant = level.tenants.get(sequence.organization)
+        level = self._levels[sequence.origin.priority]
+        tenant = level.tenants.get(sequence.origin.organization)
         if tenant is None or sequence not in tenant.waiting:
             return False
         if sequence is next(iter(tenant.waiting)):
@@ -133,14 +133,14 @@ class WaitingQueue:
     def start(self, sequence: Sequence) -> None:
         """Remove the sequence whose turn it is, and count its start. The caller must :meth:`stop`
         it when it stops running."""
-        level = self._levels[sequence.priority]
+        level = self._levels[sequence.origin.priority]
         if level is self._overdue():
-            sequence.promoted, self._promoted = True, sequence
+            sequence.turn.promoted, self._promoted = True, sequence
         level.passed_over = 0
         self.remove(sequence)
-        level.tenants[sequence.organization].running += 1
+        level.tenants[sequence.origin.organization].running += 1
         for priority, other in self._levels.items():
-            if priority < sequence.priority and other.ring:
+            if priority < sequence.origin.priority and other.ring:
                 other.passed_over += 1
 
     def stop(self, sequence: Sequence) -> None:
@@ -154,9 +154,9 @@ class WaitingQueue:
         level, tenant = self._find(sequence)
         tenant.members -= 1
         if not tenant.members:
-            del level.tenants[sequence.organization]
+            del level.tenants[sequence.origin.organization]
         if not level.tenants:
-            del self._levels[sequence.priority]
+            del self._levels[sequence.origin.priority]
 
     def charge(self, sequence: Sequence, num_tokens: int) -> None:
         """Charge tokens to a sequence's organization; a negative number gives some back."""
@@ -205,5 +205,5 @@ class WaitingQueue:
         self._size += 1
 
     def _find(self, sequence: Sequence) -> tuple[_Level, _Tenant]:
-        level = self._levels[sequence.priority]
-        return level, level.tenants[sequence.organization]
+        level = self._levels[sequence.origin.priority]
+        return level, level.tenants[sequence.origin.organization]

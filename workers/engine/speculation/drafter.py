@@ -84,7 +84,7 @@ class Drafter:
                 break
             if share < least or not walk.take(token_id):
                 break
-            if not sequence.every_position and not walk.take_forced(room):
+            if not sequence.rules.every_position and not walk.take_forced(room):
                 break
             num_forced = len(walk.drafted) - len(proposal.guesses) - 1
             proposal.guesses += [guess, *[None] * num_forced]
@@ -108,7 +108,7 @@ class Drafter:
             if place is not None:
                 return place
         sources = [(OWN, self._index)]
-        key = self._sequence.family
+        key = self._sequence.origin.family
         if key is not None and (family := self._siblings.find(key)) is not None:
             sources.append((SIBLING, family.index))
         best, best_share = None, 0.0

@@ -97,8 +97,8 @@ class Speculation:
 
     def remember(self, sequence: Sequence) -> None:
         """Remember the output of a sequence that has ended, for its siblings."""
-        if sequence.family is not None:
-            self._siblings.add(sequence.family, sequence.token_ids, sequence.prompt_len)
+        if sequence.origin.family is not None:
+            self._siblings.add(sequence.origin.family, sequence.token_ids, sequence.prompt_len)
 
     def _propose(self, sequence: Sequence, least: float) -> Proposal:
         if sequence not in self._drafters:

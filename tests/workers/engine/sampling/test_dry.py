@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tests.workers.engine.rows import row
 from workers.engine.core.rows import rows_of
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import SamplingRules
 from workers.engine.sampling.dry import Dry, breaker_ids
 
 VOCABULARY = 12
@@ -68,7 +69,7 @@ def test_every_step_subtracts_what_the_formula_says(
 ) -> None:
     seq = row(prompt=prompt, **params)
     seq.max_total_tokens = len(prompt) + len(output)
-    seq.dry_breakers = breakers
+    seq.rules = SamplingRules(dry_breakers=breakers)
     dry = Dry()
     for token in [*output, None]:
         [found] = subtracted(dry, [seq])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.workers.engine.rows import row
+from workers.engine.core.sequence_parts import SamplingRules
 from workers.engine.grammar.mask import GrammarMask
 from workers.engine.sampling.sampler import Sampler
 
@@ -110,7 +111,7 @@ def test_what_is_launched_under_masks_is_what_is_sampled(
 def test_a_row_that_waits_for_the_device_is_not_launched(need: str) -> None:
     other = row(grammar=Mock() if need == "effect" else None)
     other.choice.effect = Mock() if need == "effect" else None
-    other.processor = Mock() if need == "custom processor" else None
+    other.rules = SamplingRules(processor=Mock() if need == "custom processor" else None)
     other.record = Mock() if need == "record" else None
     sampler, plain, device = Sampler(), row(), torch.device("cpu")
     assert sampler.can_launch([plain], device)

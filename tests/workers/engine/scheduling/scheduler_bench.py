@@ -9,6 +9,7 @@ from unittest.mock import Mock
 from completions.contract.sampling import SamplingParams
 from workers.engine.core.request import Audience
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import Origin, Prefix
 from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
@@ -35,17 +36,13 @@ def sequence(
     """A sequence of these tokens, or of so many that no other has."""
     tokens = [next(_unique) for _ in range(prompt)] if isinstance(prompt, int) else list(prompt)
     return Sequence(
-        prompt_index=0,
-        choice_index=0,
         sampling=SamplingParams(max_tokens=max_tokens),
         choice=Mock(),
         token_ids=tokens,
         prompt_len=len(tokens),
         max_total_tokens=len(tokens) + max_tokens,
-        priority=priority,
-        audience=audience,
-        organization=organization,
-        cache_salt=chain_salt(organization),
+        origin=Origin(priority=priority, audience=audience, organization=organization),
+        prefix=Prefix(chain_salt(organization)),
     )
 
 
@@ -104,16 +101,19 @@ class Bench:
 
     def _keep_states(self, output: SchedulerOutput) -> None:
         for seq in output.admitted:
-            row = seq.states.restored_from
+            row = seq.prefix.states.restored_from
             assert (row is None) == (seq.num_computed == 0)
             if row is not None:
-                assert self.states[row] == (seq.organization, seq.token_ids[: seq.num_computed])
+                assert self.states[row] == (
+                    seq.origin.organization,
+                    seq.token_ids[: seq.num_computed],
+                )
         sizes = dict(output.chunks)
         assert len({save.row for save in output.saves}) == len(output.saves)
         for seq, num_tokens, row in output.saves:
             assert 0 < num_tokens - seq.num_computed <= sizes[seq]
             assert num_tokens % BLOCK_SIZE == 0
-            self.states[row] = seq.organization, seq.token_ids[:num_tokens]
+            self.states[row] = seq.origin.organization, seq.token_ids[:num_tokens]
 
     def run(self, most: int = 5_000) -> list[SchedulerOutput]:
         outputs = []

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from completions.contract.sampling import SamplingParams
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import Prefix
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import BlockPrefixCache, chain_salt
 
@@ -13,14 +14,12 @@ SIZE = 4
 
 def sequence(tokens: list[int], salt: bytes = b"") -> Sequence:
     return Sequence(
-        prompt_index=0,
-        choice_index=0,
         sampling=SamplingParams(),
         choice=Mock(),
         token_ids=list(tokens),
         prompt_len=len(tokens),
         max_total_tokens=100,
-        cache_salt=salt,
+        prefix=Prefix(salt),
     )
 
 

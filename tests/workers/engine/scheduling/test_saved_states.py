@@ -65,7 +65,7 @@ def test_a_preempted_sequence_starts_from_a_saved_state() -> None:
     bench.run()
     assert bench.scheduler.preemptions == 1
     assert junior.num_tokens == junior.max_total_tokens
-    assert junior.states.restored_from is not None
+    assert junior.prefix.states.restored_from is not None
 
 
 def test_an_evicted_block_takes_its_state_along() -> None:

@@ -112,7 +112,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for seq in self.sequences:
             for index, block in enumerate(seq.block_ids):
                 end = (index + 1) * BLOCK_SIZE
-                content = (seq.organization, tuple(seq.token_ids[:end]))
+                content = (seq.origin.organization, tuple(seq.token_ids[:end]))
                 assert holders.setdefault(block, content) == content
 
     @invariant()
@@ -138,7 +138,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_queue_knows_what_runs(self) -> None:
-        counts = Counter((s.priority, s.organization) for s in self.sequences if s.slot >= 0)
+        counts = Counter(
+            (s.origin.priority, s.origin.organization) for s in self.sequences if s.slot >= 0
+        )
         for priority, level in self.bench.scheduler._queue._levels.items():
             for organization, tenant in level.tenants.items():
                 assert tenant.running == counts[priority, organization]
@@ -160,10 +162,10 @@ class StatesMachine(SchedulerMachine):
     def every_row_of_saved_states_has_one_use(self) -> None:
         cache = self.bench.cache
         assert isinstance(cache, StatefulPrefixCache)
-        pending = [state.row for seq in self.sequences for state in seq.states.pending]
+        pending = [state.row for seq in self.sequences for state in seq.prefix.states.pending]
         rows = [*cache.saved._free, *cache.saved._rows.values(), *pending]
         assert sorted(rows) == list(range(MAX_NUM_SEQS, MAX_NUM_SEQS + self.saved_states))
-        assert not any(seq.states.pending for seq in self.sequences if seq.finished)
+        assert not any(seq.prefix.states.pending for seq in self.sequences if seq.finished)
 
 
 SchedulerMachine.TestCase.settings = settings(stateful_step_count=30)

@@ -17,7 +17,7 @@ class TestNoStarvation:
         low = sequence(5, max_tokens=30, priority=-5)
         bench.add(low, *(sequence(3, max_tokens=8, priority=1) for _ in range(8)))
         started = self.steps_until(bench, lambda: low.slot != -1)
-        assert low.promoted
+        assert low.turn.promoted
         # Nobody takes its slot any more, so it ends as soon as it can.
         assert self.steps_until(bench, lambda: low.finished) <= low.sampling.max_tokens + 1
         assert started < 200
@@ -26,13 +26,13 @@ class TestNoStarvation:
         """As after a draft whose logits were not finite."""
         bench = Bench(slots=1)
         bench.add(low := sequence(3, max_tokens=30))
-        self.steps_until(bench, lambda: low.promoted)
+        self.steps_until(bench, lambda: low.turn.promoted)
         bench.scheduler.settle(low, spoilt=True)
         assert low.slot == -1
         bench.add(sequence(3, priority=1))
         bench.step()
         assert low.slot != -1
-        assert low.promoted
+        assert low.turn.promoted
         self.steps_until(bench, lambda: low.finished)
 
     def test_all_of_all_priorities_end_and_one_at_a_time_holds_up_the_higher(self) -> None:
@@ -41,7 +41,7 @@ class TestNoStarvation:
         bench.add(*lows)
 
         def all_ended() -> bool:
-            assert sum(seq.promoted and not seq.finished for seq in lows) <= 1
+            assert sum(seq.turn.promoted and not seq.finished for seq in lows) <= 1
             return all(seq.finished for seq in lows)
 
         self.steps_until(bench, all_ended)
@@ -52,7 +52,7 @@ class TestNoStarvation:
         bench.add(low)
         bench.step()
         self.steps_until(bench, lambda: low.finished, length=BUDGET, max_tokens=1)
-        assert not low.promoted
+        assert not low.turn.promoted
 
     @staticmethod
     def steps_until(
@@ -77,7 +77,7 @@ class TestFairness:
             bench.add(*(sequence(*shape, organization=name) for _ in range(600)))
         for _ in range(600):
             for seq, size in bench.step().chunks:
-                served[seq.organization] += size
+                served[seq.origin.organization] += size
         assert bench.scheduler.num_waiting > 100
         total = sum(served.values())
         assert abs(served["short"] - served["long"]) < 0.1 * total
@@ -104,7 +104,7 @@ class TestFairness:
         served = {"exact": 0, "boast": 0}
         for _ in range(400):
             for seq, size in bench.step().chunks:
-                served[seq.organization] += size
+                served[seq.origin.organization] += size
             for seq in boasts:
                 if seq.num_tokens == 19:
                     bench.scheduler.finish(seq)
@@ -120,7 +120,7 @@ class TestFairness:
         served = {"busy": 0, "late": 0}
         for _ in range(300):
             for seq, size in bench.step().chunks:
-                served[seq.organization] += size
+                served[seq.origin.organization] += size
         assert served["late"] < 1.3 * served["busy"]
 
     def test_nothing_is_remembered_of_those_who_left(self) -> None:
@@ -163,7 +163,7 @@ class TestSharing:
         bench.run()
         for limit, cached in ((0, 0), (9, 8), (16, 16), (99, 16)):
             bench.add(seq := sequence(prefix(17)))
-            seq.cache_reuse_limit = limit
+            seq.prefix.reuse_limit = limit
             assert sizes(bench.step()) == [17 - cached]
             bench.run()
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.engine.scheduling.scheduler_bench import Bench, sequence
-from workers.engine.core.sequence import UNPLACED, Sequence
+from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence_parts import UNPLACED
 from workers.engine.scheduling import turns
 
 
@@ -168,9 +169,9 @@ def test_no_organization_waits_long(arrivals: list[tuple[int, str, int, int]], s
             pause -= 1
             bench.step()
             live = [seq for seq in live if not seq.finished]
-            running = {seq.organization for seq in live if seq.slot != UNPLACED}
+            running = {seq.origin.organization for seq in live if seq.slot != UNPLACED}
             for organization in "abcdef":
-                has_any = any(seq.organization == organization for seq in live)
+                has_any = any(seq.origin.organization == organization for seq in live)
                 waits = has_any and organization not in running
                 waited[organization] = waited[organization] + 1 if waits else 0
             # A turn is a prompt in chunks and an output, by no more than an eighth of the budget.

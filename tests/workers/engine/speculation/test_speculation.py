@@ -1,5 +1,6 @@
 """Which sequences draft, what they draft, and what becomes of drafts that fail."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from random import Random
@@ -95,7 +96,7 @@ class TestDrafter:
         siblings.add(b"family", [1, 5, 6, 7, 8], prompt_len=1)
         seq = row([5, 6], prompt=[1])
         assert not Drafter(seq, siblings, Acceptance()).propose(least=0.01).ends
-        seq.family = b"family"
+        seq.origin = dataclasses.replace(seq.origin, family=b"family")
         proposal = Drafter(seq, siblings, Acceptance()).propose(least=0.01)
         assert proposal.token_ids == [7, 8]
         assert proposal.guesses[0] == Guess(SIBLING, 3)
@@ -105,7 +106,7 @@ class TestDrafter:
         for said in (7, 7, 7, 8):
             siblings.add(b"family", [1, 5, 6, said], prompt_len=1)
         seq = row([5, 6], prompt=[1])
-        seq.family = b"family"
+        seq.origin = dataclasses.replace(seq.origin, family=b"family")
         proposal = Drafter(seq, siblings, Acceptance()).propose(least=0.01)
         assert proposal.token_ids == [7]
         assert proposal.guesses[0] == Guess(SIBLING, 3, Support.MOST)
@@ -115,7 +116,7 @@ class TestDrafter:
         for said in (7, 7, 8):
             siblings.add(b"family", [1, 5, 6, said], prompt_len=1)
         seq = row([5, 6], prompt=[1])
-        seq.family = b"family"
+        seq.origin = dataclasses.replace(seq.origin, family=b"family")
         seq.choice.grammar = Only({8, 9})
         proposal = Drafter(seq, siblings, Acceptance()).propose(least=0.01)
         assert proposal.token_ids == [8]

@@ -4,6 +4,7 @@ The reference is the same engine, which samples at every position, where the mas
 but the forced token.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ def run_every_position(engine: Engine, request: Request) -> ChoiceDelta:
     """Without a jump, but the same engine otherwise."""
     engine.submit(request)
     [seq] = engine.live[request.request_id].sequences
-    seq.every_position = True
+    seq.rules = dataclasses.replace(seq.rules, every_position=True)
     whole = ChoiceDelta(0)
     while engine.live:
         for output in engine.turn():

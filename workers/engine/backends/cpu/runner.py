@@ -104,7 +104,7 @@ class CpuRunner:
         self.follow(output.tainted, output.admitted, output.grown)
         if self._mixers is not None:
             for seq in output.admitted:
-                if (row := seq.states.restored_from) is not None:
+                if (row := seq.prefix.states.restored_from) is not None:
                     self._states.copy_row(row, seq.slot)
             batch = self._lay_out(output.chunks)
             return replace(batch, states=self._lay_out_states(batch, output.saves))

@@ -2,8 +2,8 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +38,11 @@ from workers.engine.exceptions import TooLarge, UnsupportedModel
 logger = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
+_FAULTS_OF_TRANSFORMERS = (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError)
+"""What its calls raise for a model that it cannot make or read."""
+_FAULTS_OF_FILES = (OSError, ValueError)
+"""What reading files ourselves raises for those that are damaged or missing. Anything else is a
+fault of ours, and is not reported as one of the model."""
 _NAMED = 5
 """How many missing tensors a refusal lists."""
 
@@ -72,31 +77,25 @@ def read_model(
         )
 
         register_falcon(attention)
-    try:
-        options: dict[str, Any] = {
-            "dtype": dtype,
-            "output_loading_info": True,
-            "ignore_mismatched_sizes": True,  # refused below, by name
-        }
-        if sharding is not None:
-            options["distributed_config"] = sharding.config
-        elif device.type != "cpu" and form is None and find_spec("accelerate") is not None:
-            options["device_map"] = {"": device}
-        if packed is not None:
-            options["quantization_config"] = PackedConfig(packed)
-        if form is not None and form.is_read_here:
-            source = _composed(path, config, form, options, device, is_divided=sharding is not None)
-        else:
-            if form is None:
-                _refuse_quantized(path, config)
-            source = partial(_unquantized, path, config)
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # refused below, by name
+    }
+    if sharding is not None:
+        options["distributed_config"] = sharding.config
+    elif device.type != "cpu" and form is None and find_spec("accelerate") is not None:
+        options["device_map"] = {"": device}
+    if packed is not None:
+        options["quantization_config"] = PackedConfig(packed)
+    if form is not None and form.is_read_here:
+        source = _composed(path, config, form, options, device, is_divided=sharding is not None)
+    else:
+        if form is None:
+            _refuse_quantized(path, config)
+        source = partial(_unquantized, path, config)
+    with _explaining(_FAULTS_OF_TRANSFORMERS, config, form):
         model, info = _read_with(attention, source, options, config.model_type)
-    except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as error:
-        how = f", quantized by {str(form)!r}," if form else ""
-        raise UnsupportedModel(
-            f"{config.model_type}{how} cannot be read as a causal language model: "
-            f"{explain(error, config)}"
-        ) from error
     _refuse_incomplete(info)
     refuse_unread(info["unexpected_keys"], model, path)
     if sharding is not None:
@@ -108,17 +107,25 @@ def check_servable(path: str | Path) -> None:
     """Check what can be checked without reading the weights. Raises UnsupportedModel for a folder
     whose model, tokenizer or quantization no worker can serve."""
     config = read_config(path)
-    kind = model_class(config)
+    model_class(config)
     form = format_of(config, path)
     read_tokenizer(path)
+    if form is None:
+        _refuse_quantized(path, config)
+    _skeleton(copy.deepcopy(config))
+
+
+@contextmanager
+def _explaining(
+    faults: tuple[type[Exception], ...], config: Any, form: Format | None = None
+) -> Iterator[None]:
+    """Raise UnsupportedModel with the reason for one of ``faults`` inside the context."""
     try:
-        if form is None:
-            _refuse_quantized(path, config)
-        with torch.device("meta"):
-            kind.from_config(copy.deepcopy(config))
-    except (OSError, ValueError, KeyError, ImportError, AttributeError, RuntimeError) as error:
+        yield
+    except faults as error:
+        how = f", quantized by {str(form)!r}," if form else ""
         raise UnsupportedModel(
-            f"{config.model_type} cannot be read as a causal language model: "
+            f"{config.model_type}{how} cannot be read as a causal language model: "
             f"{explain(error, config)}"
         ) from error
 
@@ -149,9 +156,10 @@ def _unquantized(path: str | Path, config: Any, **options: Any) -> Any:
 
 def _refuse_quantized(path: str | Path, config: Any) -> None:
     """Raises UnsupportedModel for a checkpoint that is said not to be quantized, but is."""
-    tensors = open_files(path)
-    if any(map(stored_type, tensors.values())):  # a skeleton takes time
-        refuse_other_numbers(tensors, _skeleton(config))
+    with _explaining(_FAULTS_OF_FILES, config):
+        tensors = open_files(path)
+        if any(map(stored_type, tensors.values())):  # a skeleton takes time
+            refuse_other_numbers(tensors, _skeleton(config))
 
 
 def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
@@ -163,19 +171,12 @@ def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
         )
     config = copy.deepcopy(config)
     without_format(config)
-    try:
-        skeleton = _skeleton(config)
-    except (ValueError, KeyError, ImportError, AttributeError) as error:
-        raise UnsupportedModel(
-            f"{config.model_type} cannot be read as a causal language model: "
-            f"{explain(error, config)}"
-        ) from error
-    return plan_sharding(skeleton, ranks)
+    return plan_sharding(_skeleton(config), ranks)
 
 
-def _skeleton(config: Any) -> Any:
-    """The model without weights."""
-    with torch.device("meta"):
+def _skeleton(config: Any, form: Format | None = None) -> Any:
+    """The model without weights. Raises UnsupportedModel."""
+    with _explaining(_FAULTS_OF_TRANSFORMERS, config, form), torch.device("meta"):
         make: Callable[[Any], Any] = model_class(config).from_config
         return make(config)
 
@@ -217,14 +218,15 @@ def _composed(
     """A function like ``from_pretrained``, for weights that are composed as they are read, or only
     parts of which are kept. ``options`` are those that it will be called with."""
     without_format(config)
-    skeleton = _skeleton(config)
+    skeleton = _skeleton(config, form)
     dtype, packed = options["dtype"], options.get("quantization_config")
     if dtype == "auto":
         dtype = skeleton.config.dtype or torch.bfloat16
     if device.type == "cpu" or not is_divided:  # else each weight goes straight to its GPU
         _check_size(skeleton, form, dtype, packed.dtype if packed else None)
-    weights = form.weights(path, torch.float32 if packed else dtype)
-    refuse_other_numbers(weights, skeleton)
+    with _explaining(_FAULTS_OF_FILES, config, form):
+        weights = form.weights(path, torch.float32 if packed else dtype)
+        refuse_other_numbers(weights, skeleton)
     weights = divisible(weights) if is_divided else weights
 
     def read(**options: Any) -> Any:
