@@ -1,12 +1,17 @@
 """Reads the arguments of a call, as its format writes them, to JSON while they arrive."""
 
 from collections.abc import Mapping
+from string import hexdigits
 from typing import Any, Protocol
 
 from completions.chat.argument_types import ArgumentTypes
 from completions.chat.markers import split_at
 from completions.chat.tools import dump
+from completions.contract import strict_json
+from completions.grammars.structural_tag.literals import JSON_QUOTE, Literals
 from completions.grammars.structural_tag.parameters import Style
+
+_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
 class ArgumentReader(Protocol):
@@ -106,3 +111,108 @@ class TaggedReader:
         if self._style.closing.startswith("\n") and value.endswith("\n"):
             value, held = value[:-1], "\n" + held
         return dump(value)[1:-1], held, True
+
+
+class LiteralReader:
+    """Reader of named arguments in literals, up to the bracket that closes them."""
+
+    def __init__(self, literals: Literals) -> None:
+        self.is_done = False
+        self._assign = literals.assign
+        self._quotes = [literals.quote] if literals.quote != JSON_QUOTE else ['"', "'"]
+        self._escapes = literals.quote == JSON_QUOTE
+        self._quote = ""  # of the string that is being read
+        self._stack: list[str] = []
+        self._word = ""
+        self._is_key = True
+        self._begun = False
+
+    def read(self, text: str) -> tuple[str, str]:
+        pieces: list[str] = []
+        while text and not self.is_done:
+            read = self._read_string if self._quote else self._read_outside
+            length, piece = read(text)
+            pieces.append(piece)
+            if not length:
+                break
+            text = text[length:]
+        return "".join(pieces), text
+
+    def _read_string(self, text: str) -> tuple[int, str]:
+        before, mark, held = split_at(text, (self._quote,))
+        if self._escapes and (escape := before.find("\\")) >= 0:
+            if escape:
+                return escape, dump(before[:escape])[1:-1]
+            return self._read_escape(text)
+        if mark is None:
+            return len(text) - len(held), dump(before)[1:-1]
+        self._quote = ""
+        return len(before) + len(mark), dump(before)[1:-1] + '"'
+
+    def _read_escape(self, text: str) -> tuple[int, str]:
+        if text[1:2] == "u":
+            digits = text[2:6]
+            if all(each in hexdigits for each in digits):
+                return (6, text[:6]) if len(digits) == 4 else (0, "")
+        escaped = text[1:2]
+        if not escaped:
+            return 0, ""
+        return 2, f"\\{escaped}" if escaped in '"\\/bfnrt' else dump(escaped)[1:-1]
+
+    def _read_outside(self, text: str) -> tuple[int, str]:
+        character = text[0]
+        if not self._word:
+            for mark in self._quotes:
+                if text.startswith(mark):
+                    self._quote = mark
+                    return len(mark), self._begin() + '"'
+                if mark.startswith(text):
+                    return 0, ""
+        separator = self._assign if not self._stack else ":"
+        if self._is_key and character == separator:
+            return 1, self._end_word(is_key=True) + ":"
+        if character in ",]})" or character.isspace():
+            piece = self._end_word(is_key=False)
+            if character.isspace():
+                return 1, piece
+            if character == ",":
+                self._is_key = not self._stack or self._stack[-1] == "}"
+                return 1, piece + ","
+            return self._close(character, piece)
+        if character in "[{" and not self._word:
+            self._stack.append("]" if character == "[" else "}")
+            piece = self._begin() + character
+            self._is_key = character == "{"
+            return 1, piece
+        self._word += character
+        return 1, ""
+
+    def _close(self, character: str, piece: str) -> tuple[int, str]:
+        if self._stack:
+            self._stack.pop()
+            self._is_key = False
+            return 1, piece + ("]" if character == "]" else "}")
+        self.is_done = True
+        return 0, piece + ("}" if self._begun else "{}")
+
+    def _begin(self) -> str:
+        """Return the bracket before the first argument."""
+        if self._begun:
+            return ""
+        self._begun = True
+        return "{"
+
+    def _end_word(self, *, is_key: bool) -> str:
+        word, self._word = self._word, ""
+        if is_key:
+            self._is_key = False
+            return self._begin() + dump(word) if word else ""
+        if not word:
+            return ""
+        if word in _CONSTANTS:
+            return _CONSTANTS[word]
+        try:
+            strict_json.loads(word)
+        except strict_json.StrictJSONError:
+            return dump(word)
+        return word

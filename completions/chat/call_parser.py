@@ -5,11 +5,18 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from completions.chat.argument_readers import ArgumentReader, JSONReader, TaggedReader
+from completions.chat.argument_readers import (
+    ArgumentReader,
+    JSONReader,
+    LiteralReader,
+    TaggedReader,
+)
 from completions.chat.markers import split_at
 from completions.chat.tool_format import ARGUMENTS, NAME, ToolFormat
 from completions.chat.tools import Tool, dump
 from completions.contract import strict_json
+from completions.grammars.structural_tag.literals import Literals
+from completions.grammars.structural_tag.parameters import Style
 
 _TOKENS = re.compile(r'[^\s{}\[\]:,"]+|[{}\[\]:,"]')
 _NAME = re.compile(r'[^\s"\\{}()]{1,256}')
@@ -58,7 +65,8 @@ class CallParser:
     def __init__(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> None:
         self._format = tool_format
         self._schemas = {tool.name: tool.parameters or {} for tool in tools}
-        self._triggers = (tool_format.opening,)
+        self._triggers = tool_format.list_triggers(list(self._schemas))
+        self._trigger = ""
         self._buffer = ""
         self._at = 0  # what precedes it in the buffer fits a call so far
         self._is_last = False
@@ -113,11 +121,11 @@ class CallParser:
             if self._has_called:
                 self._buffer = self._buffer.lstrip(self._format.dropped)
                 self._has_called = not self._buffer
-            before, trigger, rest = split_at(self._buffer, self._triggers)
+            before, trigger, _ = split_at(self._buffer, self._triggers)
             self._add_text(len(before))
             if trigger is not None:
+                self._trigger = trigger
                 return
-            del rest
             yield from self._wait()
 
     def _read_section(self) -> Generator[None, None, None]:
@@ -135,7 +143,7 @@ class CallParser:
                     self._at = 0
                     return
         else:
-            self._add_text(len(self._format.opening))
+            self._add_text(len(self._trigger))
 
     def _match(self, literal: str) -> Reading:
         """Read a literal of the format. White space between its tokens is free."""
@@ -180,7 +188,8 @@ class CallParser:
     def _list_ends(self) -> Sequence[str]:
         """Return what may follow a name that only arguments or the end of the call end."""
         style = self._format.arguments
-        return [*([style.before] if style else ()), *_split(self._format.end)[:1]]
+        before = [style.before] if isinstance(style, Style) else []
+        return [*before, *_split(self._format.end)[:1]]
 
     def _read_field(self, ends: Sequence[str]) -> Generator[None, None, str | None]:
         """Return a name or an id up to the first of the ends; None if it is none."""
@@ -210,6 +219,8 @@ class CallParser:
         style = self._format.arguments
         if style is None:
             return JSONReader()
+        if isinstance(style, Literals):
+            return LiteralReader(style)
         end = self._format.end.strip().partition("\n")[0]
         return TaggedReader(style, end, self._schemas.get(name, {}))
 

@@ -19,6 +19,7 @@ from completions.grammars.structural_tag.json_nodes import (
     make_tag,
     make_text,
 )
+from completions.grammars.structural_tag.parameters import Style
 
 
 class BudgetError(Exception):
@@ -103,7 +104,7 @@ def _make_called_text(calls: ToolCalls) -> JSONNode:
     section, after = _make_section(calls)
     return make_node(
         "mixed_triggered_tags",
-        triggers=[calls.format.opening],
+        triggers=calls.format.list_triggers([tool.name for tool in calls.tools]),
         tags=section,
         after=after if calls.format.section[1] else make_sequence(),
         stop_after_first=not calls.choice.parallel,
@@ -144,7 +145,7 @@ def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNod
     text = before + begin
     for segment in rest:
         if segment in (ID, ARGUMENTS):
-            if segment == ARGUMENTS and style is not None:
+            if segment == ARGUMENTS and isinstance(style, Style):
                 text = text.rstrip()  # the parameters begin and end with white space
             content.append(make_text(text))
             text = ""
@@ -155,7 +156,9 @@ def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNod
         else:
             text += tool.name if segment == NAME else segment
     opening, *inner = content
-    return make_tag(opening["value"], make_sequence(*inner), end.lstrip() if style else end)
+    return make_tag(
+        opening["value"], make_sequence(*inner), end.lstrip() if isinstance(style, Style) else end
+    )
 
 
 def _add_reasoning(reasoning: Reasoning, answer: JSONNode) -> JSONNode:

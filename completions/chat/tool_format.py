@@ -8,11 +8,14 @@ from functools import cached_property
 
 from completions.chat.tools import Tool, ToolCall, dump
 from completions.contract.stop_spans import StopSpan
+from completions.grammars.structural_tag.literals import JSON_QUOTE, Literals
 from completions.grammars.structural_tag.parameters import Style
 
 NAME, ID, ARGUMENTS = "{name}", "{id}", "{arguments}"
 """Fields of a call's template."""
 WHITESPACE = " \t\r\n"
+_MAX_TRIGGERS = 32
+"""A grammar repeats all triggers before each of them."""
 _FIELDS = re.compile(r"(\{(?:name|id|arguments)\})")
 _MARKS = re.compile(r"<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[[A-Z_]+\]")
 """Texts that may be special tokens of a model."""
@@ -37,15 +40,16 @@ class ToolFormat:
     call: str
     """A call, with the fields {name}, {id} and {arguments}. White space between its marks is
     optional where the parser reads."""
-    arguments: Style | None = None
-    """How arguments are written: as parameters in tags of this style, or as a JSON object."""
+    arguments: Style | Literals | None = None
+    """How arguments are written: as parameters in tags of a style, as literals of a language, or as
+    a JSON object."""
     section: tuple[str, str] = ("", "")
     """The texts around all calls that follow each other; empty if each call stands alone."""
     separator: str = ""
     """The text between two calls."""
     trigger: str = ""
     """The text that a section or call begins with, and that free text cannot contain; default: its
-    first line."""
+    first line. With {name}, there is one for each tool."""
     signature: tuple[str, ...] = ()
     """Texts that are all in the chat templates of models that write this format."""
     model_types: tuple[str, ...] = ()
@@ -84,13 +88,33 @@ class ToolFormat:
     def delimiters(self) -> tuple[str, ...]:
         """Texts of the format that may be special tokens of the model."""
         style = self.arguments
-        tags = (style.before, style.opening, style.closing) if style else ()
-        texts = [*self.section, self.call, *tags]
+        texts = [*self.section, self.call]
+        if isinstance(style, Style):
+            texts += [style.before, style.opening, style.closing]
+        elif style is not None:
+            texts.append(style.quote)
         return tuple(dict.fromkeys(mark for text in texts for mark in _MARKS.findall(text)))
 
-    def make_span(self) -> StopSpan:
-        """Return a call in an answer's text, with the characters that are dropped behind it."""
-        return StopSpan(self.opening, self.closing, self.arguments is None, self.dropped)
+    def list_triggers(self, names: Sequence[str]) -> list[str]:
+        """Return the texts of which one begins a section or call of these tools. There are at most
+        _MAX_TRIGGERS, which are as long as they can be."""
+        triggers = [self.opening.replace(NAME, name) for name in names]
+        longest = max(map(len, triggers), default=0)
+        cuts = ({each[:length] for each in triggers} for length in range(longest, 0, -1))
+        return sorted(next((cut for cut in cuts if len(cut) <= _MAX_TRIGGERS), {self.opening}))
+
+    def make_spans(self, names: Sequence[str]) -> list[StopSpan]:
+        """Return calls in an answer's text, with the characters that are dropped behind them."""
+        return [
+            StopSpan(trigger, self.closing, self.nests_brackets, self.dropped)
+            for trigger in self.list_triggers(names)
+        ]
+
+    @property
+    def nests_brackets(self) -> bool:
+        """Whether brackets and quotes in a call are those of JSON."""
+        style = self.arguments
+        return style is None or (isinstance(style, Literals) and style.quote == JSON_QUOTE)
 
     @property
     def is_object(self) -> bool:
@@ -112,6 +136,8 @@ class ToolFormat:
         style = self.arguments
         if style is None or isinstance(call.arguments, str):
             return call.text
+        if isinstance(style, Literals):
+            return style.write_members(call.arguments)
         return "\n".join(
             style.write(name, value if is_text else dump(value), is_text=is_text)
             for name, value in call.arguments.items()
@@ -133,7 +159,9 @@ class ToolFormat:
                 yield "0"
             elif segment != ARGUMENTS:
                 yield segment
-            elif style := self.arguments:
+            elif isinstance(style := self.arguments, Literals):
+                yield f"{{argument name}}{style.assign}{{argument value}}{style.separator}..."
+            elif style is not None:
                 yield style.write("{argument name}", "{argument value}", is_text=True) + "\n..."
             else:
                 yield "{arguments as a JSON object}"

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, make_json_value
+from completions.grammars.structural_tag.literals import Literals
 from completions.grammars.structural_tag.parameters import Style
 
 AUTO, NONE, REQUIRED = "auto", "none", "required"
@@ -43,7 +44,7 @@ class Tool:
             function["parameters"] = self.parameters
         return {"type": "function", "function": function}
 
-    def make_arguments_node(self, style: Style | None) -> JSONNode:
+    def make_arguments_node(self, style: Style | Literals | None) -> JSONNode:
         """Return the grammar node of one object: an instance of `parameters`."""
         schema = {**ANY_OBJECT, **self.parameters} if self.parameters else NO_ARGUMENTS
         fields = asdict(style) if style else None

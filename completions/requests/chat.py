@@ -182,7 +182,7 @@ def _add_answer(
         sampling = structs.replace(sampling, skip_special_tokens=False)
         hidden = sorted(special - delimiters)
     if sampling.stop or sampling.stop_regex:
-        spans = [calls.format.make_span()] if calls else []
+        spans = calls.format.make_spans([tool.name for tool in calls.tools]) if calls else []
         if reasoning is not None and values["separate_reasoning"]:
             spans.append(reasoning.tags.make_span(is_open=reasoning.is_open))
         sampling = structs.replace(sampling, stop_spans=tuple(spans))

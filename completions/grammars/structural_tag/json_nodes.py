@@ -36,15 +36,15 @@ def make_tag(begin: str, content: JSONNode, end: str) -> JSONNode:
 def make_json_value(
     schema: Mapping[str, Any],
     path: str,
-    style: Mapping[str, str] | None = None,
+    style: Mapping[str, Any] | None = None,
     *,
     or_object: bool = False,
 ) -> JSONNode:
     """Return an instance of a schema that stands at a place of the request. Only in a chat's
     answer.
 
-    `style` has the fields of a Style; None for JSON. With `or_object`, any object where a grammar
-    cannot express the schema.
+    `style` has the fields of a Style or of Literals; None for JSON. With `or_object`, any object
+    where a grammar cannot express the schema.
     """
     return make_node(
         "json_schema", json_schema=dict(schema), style=style, place=path, or_object=or_object

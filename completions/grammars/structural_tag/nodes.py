@@ -14,6 +14,7 @@ from completions.grammars.limits import check_shape
 from completions.grammars.messages import format_value
 from completions.grammars.structural_tag import json_nodes, tags
 from completions.grammars.structural_tag.json_object import JSONObject, Readers
+from completions.grammars.structural_tag.literals import Arguments, Literals
 from completions.grammars.structural_tag.lowering import Ends, Lowering, Node
 from completions.grammars.structural_tag.parameters import (
     STYLES,
@@ -45,7 +46,7 @@ def to_object(schema: Any) -> Mapping[str, Any]:
 def make_json_node(
     schema: Any,
     pointer: str,
-    style: Style | None = None,
+    style: Style | Literals | None = None,
     spaces: int | None = None,
     path: str = "",
     or_object: bool = False,
@@ -65,7 +66,9 @@ def make_json_node(
         lowering.warnings += checked.warnings
         if style is None:
             return make_json_symbol(checked.compiled, checked.compiled.get("type"))
-        return Parameters(checked, pointer, style, lowering).lower()
+        if isinstance(style, Style):
+            return Parameters(checked, pointer, style, lowering).lower()
+        return Arguments(checked, pointer, style, lowering).lower()
 
     def lower(lowering: Lowering, ends: Ends) -> Part:
         try:
@@ -103,10 +106,11 @@ def _read_json_schema(node: JSONObject) -> Node:
 def _read_arguments(node: JSONObject) -> Node:
     """Read a schema in an answer. Its pointers start at its place in the request."""
     style = node.take("style", None)
+    make_style = Literals if style and "assign" in style else Style
     return make_json_node(
         _take_schema(node),
         "",
-        Style(**style) if style else None,
+        make_style(**style) if style else None,
         path=node.take_text("place"),
         or_object=node.take_flag("or_object"),
     )

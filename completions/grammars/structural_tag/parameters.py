@@ -2,7 +2,7 @@
 are JSON."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,18 +90,18 @@ STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Location:
+class Location:
     """A schema inside the root, and the path to it without references."""
 
     schema: Mapping[str, Any]
     pointer: str
 
-    def enter(self, keyword: str, name: str, schema: Any) -> "_Location":
+    def enter(self, keyword: str, name: str, schema: Any) -> "Location":
         """Return the location of a subschema; `true` allows anything."""
         if schema is False:
             schema = {"enum": []}
         pointer = f"{self.pointer}/{keyword}/{escape(name)}"
-        return _Location({} if schema is True else schema, pointer)
+        return Location({} if schema is True else schema, pointer)
 
 
 class Parameters:
@@ -115,39 +115,51 @@ class Parameters:
         self._max_chain = lowering.compiler.limits.max_chain
 
     def lower(self) -> Part:
-        root = self._follow(_Location(self._schema.compiled, ""))
-        self._expect(root, {"type", "properties", "required", "additionalProperties"})
-        if root.schema.get("type", "object") != "object":
-            kind = format_value(root.schema.get("type"))
-            raise self._make_error(
-                root, f"the style {self._style.name} needs type object, not {kind}"
-            )
-        properties = root.schema.get("properties", {})
-        required = set(root.schema.get("required", ()))
-        if lost := required - properties.keys():
-            raise self._make_error(
-                root, f"{truncate(min(lost))} is required; declare it in properties"
-            )
+        properties, required, more = self._read_object(
+            self._follow(Location(self._schema.compiled, ""))
+        )
         # An optional parameter stays a separate lexeme. Fused with its neighbours, it would be
         # written once more for each optional parameter before it.
         parts: list[Part] = []
-        for name, schema in properties.items():
-            location = root.enter("properties", name, schema)
+        for name, location in properties.items():
             one = self._lower_parameter(make_literal(name), location)
             parts.append(one if name in required else Loop(one, 0, 1))
-        more = root.schema.get("additionalProperties", not properties)
-        if more is not False:
-            location = _Location(
-                {} if more is True else more, f"{root.pointer}/additionalProperties"
-            )
-            other = self._style.undeclared
-            if properties:
-                other = f"({other} & ~({' | '.join(map(quote, properties))}))"
-            name = Terminal(other, is_open=True)
-            parts.append(Loop(self._lower_parameter(name, location), 0, None))
+        if more is not None:
+            name = Terminal(self._make_undeclared(properties), is_open=True)
+            parts.append(Loop(self._lower_parameter(name, more), 0, None))
         return make_chain([*parts, _SPACES])
 
-    def _lower_parameter(self, name: Part, location: _Location) -> Part:
+    def _read_object(
+        self, location: Location
+    ) -> tuple[dict[str, Location], set[str], Location | None]:
+        """Return an object's properties, the names of those required, and the schema of others;
+        None if there are no others."""
+        schema = location.schema
+        self._expect(location, {"type", "properties", "required", "additionalProperties"})
+        if schema.get("type", "object") != "object":
+            kind = format_value(schema.get("type"))
+            message = f"the style {self._style.name} needs type object, not {kind}"
+            raise self._make_error(location, message)
+        properties = schema.get("properties", {})
+        required = set(schema.get("required", ()))
+        if lost := required - properties.keys():
+            message = f"{truncate(min(lost))} is required; declare it in properties"
+            raise self._make_error(location, message)
+        found = {
+            name: location.enter("properties", name, each) for name, each in properties.items()
+        }
+        more = schema.get("additionalProperties", not properties)
+        if more is False:
+            return found, required, None
+        others = {} if more is True else more
+        return found, required, Location(others, f"{location.pointer}/additionalProperties")
+
+    def _make_undeclared(self, properties: Iterable[str]) -> str:
+        """Return a terminal for the names of other properties."""
+        names = " | ".join(map(quote, properties))
+        return f"({self._style.undeclared} & ~({names}))" if names else self._style.undeclared
+
+    def _lower_parameter(self, name: Part, location: Location) -> Part:
         """Return a name with all ways to write its value, after spaces."""
         before = self._spelling.spell(self._style.before)
         ways: dict[str, list[Part]] = {"true": [], "false": []}
@@ -165,12 +177,12 @@ class Parameters:
         rest = (part for tag in value_begin for part in (_SPACES, self._spelling.spell(tag)))
         return [self._spelling.spell(name_end), *rest]
 
-    def _iter_values(self, location: _Location) -> Iterator[tuple[bool, Part]]:
+    def _iter_values(self, location: Location) -> Iterator[tuple[bool, Part]]:
         """Yield, for each way to write a value, whether it is bare text, and its part with the
         closing tag."""
         for leaf in self._iter_leaves(location):
-            schema, kinds = leaf.schema, _list_kinds(leaf.schema)
-            values = _list_values(schema)
+            schema, kinds = leaf.schema, list_kinds(leaf.schema)
+            values = list_values(schema)
             if any(isinstance(value, str) for value in values):
                 self._expect(leaf, {"const", "enum", "type"})
                 for value in values:
@@ -185,18 +197,18 @@ class Parameters:
             else:
                 yield False, self._lower_json(leaf, kinds)
 
-    def _iter_leaves(self, location: _Location, depth: int = 0) -> Iterator[_Location]:
+    def _iter_leaves(self, location: Location, depth: int = 0) -> Iterator[Location]:
         """Yield the alternatives of a schema, once its references and unions are followed."""
         location = self._follow(location)
         union = next((key for key in ("anyOf", "oneOf") if key in location.schema), None)
-        if union is None or _list_values(location.schema) or depth >= _MAX_UNIONS:
+        if union is None or list_values(location.schema) or depth >= _MAX_UNIONS:
             yield location
             return
         self._expect(location, {union, "type"})
         for index, option in enumerate(location.schema[union]):
             yield from self._iter_leaves(location.enter(union, str(index), option), depth + 1)
 
-    def _lower_text(self, location: _Location) -> Part:
+    def _lower_text(self, location: Location) -> Part:
         """Return a string's bare characters, which cannot contain the closing tag."""
         schema = location.schema
         patterns = _list_patterns(schema)
@@ -212,7 +224,7 @@ class Parameters:
         stops = (closing,) if text.stops else ()
         return replace(text, rest=f"({' & '.join(bounds)})", nullable=nullable, stops=stops)
 
-    def _lower_json(self, location: _Location, kinds: list[str]) -> Part:
+    def _lower_json(self, location: Location, kinds: list[str]) -> Part:
         schema = self._schema.make_part(location.pointer, kinds)
         value = make_json_symbol(schema, kinds[0] if len(kinds) == 1 else None)
         return self._lower_closing(_SPACES, value, _SPACES)
@@ -220,7 +232,7 @@ class Parameters:
     def _lower_closing(self, *parts: Part) -> Part:
         return make_chain([*parts, self._spelling.spell(self._style.closing)])
 
-    def _follow(self, location: _Location) -> _Location:
+    def _follow(self, location: Location) -> Location:
         """Return the place that references lead to. Raises GrammarError for a cycle."""
         for _ in range(self._max_chain):
             reference = location.schema.get("$ref")
@@ -230,10 +242,10 @@ class Parameters:
             target = self._schema.survey.targets.get(reference)
             if target is None or not isinstance(target[1], dict):
                 break
-            location = _Location(target[1], target[0])
+            location = Location(target[1], target[0])
         raise self._make_error(location, "this $ref leads back to itself; let it lead to a schema")
 
-    def _expect(self, location: _Location, keywords: set[str]) -> None:
+    def _expect(self, location: Location, keywords: set[str]) -> None:
         """Raise GrammarError for a keyword that this style cannot enforce."""
         for keyword in location.schema:
             if keyword not in keywords and keyword not in ANNOTATIONS and keyword != OPTIONS:
@@ -245,7 +257,7 @@ class Parameters:
                 raise GrammarError(message, pointer=f"{self._pointer}{pointer}/{name}")
 
     def _find_unsupported(
-        self, location: _Location, keyword: str, supported: set[str]
+        self, location: Location, keyword: str, supported: set[str]
     ) -> tuple[str, str]:
         """Return the pointer and the keyword that the client wrote for a keyword of the schema."""
         pointer = self._schema.rewritten.to_original(location.pointer)
@@ -255,11 +267,11 @@ class Parameters:
         others = (name for name in original if name in ENFORCED and name not in supported)
         return pointer, next(others, keyword)
 
-    def _make_error(self, location: _Location, message: str) -> GrammarError:
+    def _make_error(self, location: Location, message: str) -> GrammarError:
         return GrammarError(message, pointer=self._pointer + location.pointer)
 
 
-def _list_values(schema: Mapping[str, Any]) -> list[Any]:
+def list_values(schema: Mapping[str, Any]) -> list[Any]:
     """Return the only values that a schema allows, if it lists them."""
     values: list[Any] = [schema["const"]] if "const" in schema else schema.get("enum", [])
     return values
@@ -275,6 +287,6 @@ def _list_patterns(schema: Mapping[str, Any]) -> dict[str, list[str]]:
     return patterns
 
 
-def _list_kinds(schema: Mapping[str, Any]) -> list[str]:
+def list_kinds(schema: Mapping[str, Any]) -> list[str]:
     kinds = schema.get("type", [])
     return [kinds] if isinstance(kinds, str) else list(kinds)

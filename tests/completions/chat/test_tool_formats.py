@@ -45,6 +45,20 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         [WEATHER],
         "",
     ),
+    ("llama3", '{"name": "weather", "parameters": {"city": "Rome"}}', [WEATHER], ""),
+    (
+        "llama3",
+        '{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}',
+        [("now", {})] * 2,
+        "",
+    ),
+    (
+        "glm",
+        "Ok.<tool_call>weather<arg_key>city</arg_key><arg_value>7</arg_value></tool_call>"
+        "<tool_call>now\n</tool_call>",
+        [("weather", {"city": "7"}), ("now", {})],
+        "Ok.",
+    ),
     ("hermes", '<tool_call>\n{"arguments": {}, "name": "now"}\n', [("now", {})], ""),
     (
         "qwen3_coder",
@@ -192,6 +206,63 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
 ]
 
 
+TYPES = {
+    "name": "John Doe",
+    "age": -37.5,
+    "address": {"city": "San Francisco", "no": [1, None]},
+    "role": None,
+    "passed": True,
+    "aliases": ["John", "Johnny"],
+}
+PYTHON = (
+    "weather(name='John Doe', age=-37.5, address={'city': 'San Francisco', 'no': [1, None]}, "
+    "role=None, passed=True, aliases=['John', \"Johnny\"])"
+)
+ESCAPED = r"""weather(city='Martha\'s \"x\"\n\\', q="it's \u00e9")"""
+GEMMA = (
+    "call:weather{name:<q>John Doe<q>,age:-37.5,address:{city:<q>San Francisco<q>,no:[1,null]},"
+    "role:null,passed:true,aliases:[<q>John<q>,<q>Johnny<q>]}"
+)
+ROWS += [
+    ("pythonic", f"[{PYTHON}, now()]", [("weather", TYPES), ("now", {})], ""),
+    ("pythonic", f"[{ESCAPED}]", [("weather", {"city": 'Martha\'s "x"\n\\', "q": "it's é"})], ""),
+    ("pythonic", "[weather](https://a) and [1, 2]", [], "[weather](https://a) and [1, 2]"),
+    ("llama4_pythonic", "[now()]", [("now", {})], ""),
+    (
+        "olmo3",
+        f"<function_calls>{PYTHON}\nnow()</function_calls>",
+        [("weather", TYPES), ("now", {})],
+        "",
+    ),
+    (
+        "lfm2",
+        'I.<|tool_call_start|>[weather(city="Rome")]<|tool_call_end|>On.',
+        [WEATHER],
+        "I.On.",
+    ),
+    (
+        "gemma4",
+        f"Let me.<|tool_call>{GEMMA}<tool_call|><|tool_call>call:now{{}}<tool_call|>".replace(
+            "<q>", '<|"|>'
+        ),
+        [("weather", TYPES), ("now", {})],
+        "Let me.",
+    ),
+    (
+        "gemma4",
+        '<|tool_call>call:time{q:{<|"|>3<|"|>:<|"|>a{,]<|"|>}}',
+        [("time", {"q": {"3": "a{,]"}})],
+        "",
+    ),
+    (
+        "functiongemma",
+        f"<start_function_call>{GEMMA}<end_function_call>".replace("<q>", "<escape>"),
+        [("weather", TYPES)],
+        "",
+    ),
+]
+
+
 @pytest.mark.parametrize(("form", "text", "found", "content"), ROWS)
 def test_what_models_write_is_read(
     form: str, text: str, found: list[tuple[str, Any]], content: str
@@ -218,6 +289,64 @@ def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -
             ("Hello.", True, {}),
         ):
             assert bench.fits(text, calls(form, **choice)) is fits, (text, choice)
+
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "minItems": 1, "maxItems": 2},
+        "place": {"$ref": "#/$defs/place"},
+        "flag": {"type": ["boolean", "null"]},
+    },
+    "additionalProperties": False,
+    "$defs": {
+        "tag": {"type": "string", "pattern": "^[a-z]+$"},
+        "place": {
+            "type": "object",
+            "properties": {"x": {"type": "integer"}, "in": {"$ref": "#/$defs/place"}},
+            "required": ["x"],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("form", ["pythonic", "gemma4"])
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [
+        ({}, True),
+        ({"place": {"x": 1, "in": {"x": 2}}}, True),
+        ({"tags": ["a", "b"], "flag": None}, True),
+        ({"flag": True}, True),
+        ({"tags": []}, False),
+        ({"tags": ["a", "b", "c"]}, False),
+        ({"tags": ["A"]}, False),
+        ({"place": {"in": {"x": 2}}}, False),
+        ({"place": {"x": "1"}}, False),
+        ({"flag": 1}, False),
+        ({"more": 1}, False),
+    ],
+)
+def test_literals_fit_their_schema(
+    tmp_path: Path, form: str, arguments: dict[str, Any], fits: bool
+) -> None:
+    tool = Tool("f", None, NESTED, strict=True)
+    asked = calls(form, tool, mode="required")
+    for special in (False, True):
+        bench = Bench(tmp_path, [*TOOL_FORMATS[form].delimiters] if special else [])
+        assert bench.fits(TOOL_FORMATS[form].write(ToolCall("f", arguments)), asked) is fits
+
+
+@pytest.mark.parametrize("form", ["pythonic", "gemma4", "qwen3_coder", "hermes"])
+def test_many_tools_fit_into_one_grammar(tmp_path: Path, form: str) -> None:
+    tools = [Tool(f"{word}_{i}", None, NESTED) for i in range(30) for word in ("get", "put")]
+    asked = calls(form, *tools)
+    bench = Bench(tmp_path, [*TOOL_FORMATS[form].delimiters])
+    assert bench.fits("See " + TOOL_FORMATS[form].write(ToolCall("put_29", {"flag": True})), asked)
+
+
+def test_every_format_has_rows():
+    assert {form for form, *_ in ROWS} == set(TOOL_FORMATS)
 
 
 def test_models_toml_names_the_formats_that_there_are():

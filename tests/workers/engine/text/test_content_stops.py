@@ -25,7 +25,7 @@ SPANNED = {name: form.write(CALL) for name, form in TOOL_FORMATS.items()}
 
 def checker(form: str | None, *, is_open: bool = False, **params: Any) -> StopChecker:
     spans = [MARKS.make_span(is_open=is_open)]
-    spans += [TOOL_FORMATS[form].make_span()] if form else []
+    spans += TOOL_FORMATS[form].make_spans(["f"]) if form else []
     sampling = SamplingParams(max_tokens=9, stop_spans=tuple(spans), **params)
     return StopChecker(sampling, frozenset(), 9)
 

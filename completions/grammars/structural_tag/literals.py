@@ -1,0 +1,210 @@
+"""An object's properties as named arguments, in the literals of a language other than JSON."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from completions.grammars import tokens
+from completions.grammars.json_schema.keywords import ANNOTATIONS
+from completions.grammars.json_schema.schema import Schema, dump
+from completions.grammars.structural_tag.lowering import Lowering
+from completions.grammars.structural_tag.parameters import (
+    Location,
+    Parameters,
+    Style,
+    list_kinds,
+    list_values,
+)
+from completions.grammars.structural_tag.parts import (
+    ANY,
+    EMPTY,
+    SOME,
+    Chain,
+    Loop,
+    OneToken,
+    Opaque,
+    Part,
+    Terminal,
+    quote,
+)
+
+JSON_QUOTE = '"'
+_KINDS = ("string", "number", "boolean", "null", "array", "object")
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """How arguments and their values are written.
+
+    If the quote is JSON's, strings, lists and objects are JSON. Otherwise strings are bare between
+    quotes, and the keys of objects are bare.
+    """
+
+    name: str
+    assign: str
+    """The text between a name and its value."""
+    separator: str
+    quote: str
+    constants: tuple[str, str, str] = ("true", "false", "null")
+
+    def write(self, value: Any) -> str:
+        """Return a value as a model writes it."""
+        if value is None or isinstance(value, bool):
+            return self.constants[2 if value is None else not value]
+        if self.quote == JSON_QUOTE or isinstance(value, int | float):
+            return dump(value)
+        if isinstance(value, str):
+            return f"{self.quote}{value}{self.quote}"
+        if isinstance(value, list):
+            return f"[{self.separator.join(map(self.write, value))}]"
+        return f"{{{self.write_members(value)}}}"
+
+    def write_members(self, values: Mapping[str, Any]) -> str:
+        """Return names with their values."""
+        members = (f"{name}{self.assign}{self.write(value)}" for name, value in values.items())
+        return self.separator.join(members)
+
+
+PYTHON = Literals("python", "=", ", ", JSON_QUOTE, ("True", "False", "None"))
+
+
+class Arguments(Parameters):
+    """The arguments of one object schema, as a grammar of its own: rules may lead back to
+    themselves."""
+
+    def __init__(
+        self, schema: Schema, pointer: str, literals: Literals, lowering: Lowering
+    ) -> None:
+        style = Style(literals.name, "", literals.assign, literals.quote)
+        super().__init__(schema, pointer, style, lowering)
+        self._literals = literals
+        self._grammars = lowering.grammars
+        self._rules: dict[str, str] = {}
+        self._known: dict[str, str] = {}
+        self._terminals: dict[str, str] = {}
+
+    def lower(self) -> Part:
+        root = self._follow(Location(self._schema.compiled, ""))
+        members, is_nullable = self._write_members(root)
+        if not members:
+            return EMPTY
+        lines = [f"start: {members}"]
+        lines += [f"{name}: {rule}" for name, rule in self._rules.items()]
+        lines += [f"{name}: {text}" for text, name in self._terminals.items()]
+        name = f"arguments_{len(self._grammars)}"
+        self._grammars.append({"name": name, "lark_grammar": "\n".join(lines)})
+        part = Opaque(f"@{name}", ANY)
+        return Loop(part, 0, 1) if is_nullable else part
+
+    def _write_members(self, location: Location) -> tuple[str, bool]:
+        """Return the rule of at least one member, empty for none, and whether there may be none."""
+        properties, required, more = self._read_object(location)
+        separator = quote(self._literals.separator)
+        members = [
+            (f"{quote(name + self._literals.assign)} {self._write_value(each)}", name in required)
+            for name, each in properties.items()
+        ]
+        tail, extra = '""', ""
+        if more is not None:
+            value = self._write_value(more)
+            extra = f"{self._name_terminal(self._make_undeclared(properties))} {value}"
+            tail = self._add_rule(f"({separator} {extra})*")
+        ways = [f"{extra} {tail}"] if extra else []
+        for member, is_required in reversed(members):
+            ways = [f"{member} {tail}", *([] if is_required else ways)]
+            following = f"{separator} {member}"
+            tail = self._add_rule(f"{following if is_required else f'({following})?'} {tail}")
+        return " | ".join(ways), not required
+
+    def _make_undeclared(self, properties: Iterable[str]) -> str:
+        return f"({super()._make_undeclared(properties)}) {quote(self._literals.assign)}"
+
+    def _write_value(self, location: Location) -> str:
+        """Return the name of the rule for a value."""
+        location = self._follow(location)
+        is_any = not location.schema.keys() - ANNOTATIONS
+        key = "any" if is_any else location.pointer
+        if key not in self._known:
+            name = self._known[key] = self._add_rule("")
+            options = [each for leaf in self._iter_leaves(location) for each in self._write(leaf)]
+            self._rules[name] = " | ".join(options)
+        return self._known[key]
+
+    def _write(self, leaf: Location) -> Iterator[str]:
+        """Yield the ways to write a value without unions."""
+        schema = leaf.schema
+        if values := list_values(schema):
+            self._expect(leaf, {"const", "enum", "type"})
+            yield from (self._spell(self._literals.write(value)) for value in values)
+            return
+        kinds, is_json = list_kinds(schema) or list(_KINDS), self._literals.quote == JSON_QUOTE
+        constants = self._literals.constants
+        if "boolean" in kinds:
+            yield " | ".join(map(quote, constants[:2]))
+        if "null" in kinds:
+            yield quote(constants[2])
+        as_json = {"number", "integer", *(("string", "array", "object") if is_json else ())}
+        if rest := [kind for kind in kinds if kind in as_json]:
+            part = self._schema.make_part(leaf.pointer, rest)
+            yield self._add_rule(f"%json {json.dumps(part, ensure_ascii=False)}")
+        if is_json:
+            return
+        if "string" in kinds:
+            yield self._write_string(leaf)
+        if "array" in kinds:
+            yield self._write_array(leaf)
+        if "object" in kinds:
+            yield self._write_nested(leaf)
+
+    def _write_nested(self, leaf: Location) -> str:
+        if not _has_keyword(leaf, "type"):
+            leaf = Location({}, leaf.pointer)
+        members, is_nullable = self._write_members(leaf)
+        inner = f"({members})" if members else '""'
+        return f'"{{" {inner}{"?" if members and is_nullable else ""} "}}"'
+
+    def _write_array(self, leaf: Location) -> str:
+        self._expect(leaf, {"type", "items", "minItems", "maxItems"})
+        item = self._write_value(leaf.enter("", "items", leaf.schema.get("items", True)))
+        least, most = leaf.schema.get("minItems", 0), leaf.schema.get("maxItems")
+        if most == 0:
+            return '"[]"'
+        bounds = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
+        items = f"{item} ({quote(self._literals.separator)} {item}){bounds}"
+        return f'"[" ({items}){"" if least else "?"} "]"'
+
+    def _write_string(self, leaf: Location) -> str:
+        if not _has_keyword(leaf, "type"):
+            leaf = Location({}, leaf.pointer)
+        text = self._lower_text(leaf)
+        assert isinstance(text, Terminal)
+        mark = self._spelling.spell(self._literals.quote)
+        if isinstance(mark, OneToken):
+            token = tokens.write_ids(mark.ids)
+            inner = self._name_terminal(f"({text.expression}) & {SOME}")
+            return f"{token} ({inner}){'?' if text.nullable else ''} {token}"
+        around = quote(self._literals.quote)
+        return self._name_terminal(f"{around} ({text.expression}) {around}")
+
+    def _spell(self, text: str) -> str:
+        """Return a text of the model, with its special tokens as tokens."""
+        part = self._spelling.spell(text)
+        items = part.items if isinstance(part, Chain) else (part,)
+        return " ".join(
+            tokens.write_ids(item.ids) if isinstance(item, OneToken) else quote(item.lead)
+            for item in items
+            if isinstance(item, OneToken | Terminal)
+        )
+
+    def _add_rule(self, expression: str) -> str:
+        name = f"r{len(self._rules)}"
+        self._rules[name] = expression
+        return name
+
+    def _name_terminal(self, expression: str) -> str:
+        return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
+
+
+def _has_keyword(location: Location, *keywords: str) -> bool:
+    return not location.schema.keys().isdisjoint(keywords)
