@@ -20,6 +20,8 @@ _THINK_TAGS = (
     ThinkTags("<seed:think>", "</seed:think>"),
     ThinkTags("<longcat_think>", "</longcat_think>"),
     ThinkTags("<|START_THINKING|>", "<|END_THINKING|>"),
+    ThinkTags("<|channel|>analysis<|message|>", "<|end|>"),
+    ThinkTags("<|channel>thought", "<channel|>"),
     ThinkTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ThinkTags("\u25c1think\u25b7", "\u25c1/think\u25b7"),
 )
@@ -104,7 +106,11 @@ def _find_think_tags(files: ModelFiles, source: str) -> ThinkTags | None:
         return ThinkTags(*files.entry.think_tags) if files.entry.think_tags else None
     if not source and files.model_type in _THINKING_TYPES:
         return _THINK_TAGS[0]
-    return next((tags for tags in _THINK_TAGS if tags.end in source), None)
+    # Some templates write only the end of the usual tags.
+    usual = _THINK_TAGS[0]
+    if usual.end in source:
+        return usual
+    return next((tags for tags in _THINK_TAGS if tags.begin in source and tags.end in source), None)
 
 
 def _find_switch(source: str) -> str | None:

@@ -68,35 +68,48 @@ def make_answer_constraint(
     calls: ToolCalls | None,
     constraint: Constraint | None,
     whitespace: str = COMPACT,
+    tool_format: ToolFormat | None = None,
 ) -> Constraint | None:
     """Return the constraint of the whole output; None if it may be anything. Raises BudgetError.
 
-    `whitespace` is the white space allowed between JSON tokens in calls.
+    `whitespace` is the white space allowed between JSON tokens in calls. `tool_format` is the
+    model's, also where no calls may come.
     """
+    around = tool_format if tool_format is not None and tool_format.content[0] else None
     restricts_thoughts = reasoning is not None and (
         reasoning.required or reasoning.budget is not None
     )
-    if calls is None and not restricts_thoughts and (reasoning is None or constraint is None):
+    is_plain = constraint is None or (reasoning is None and around is None)
+    if calls is None and not restricts_thoughts and is_plain:
         return constraint
-    tree = _make_answer(calls, constraint)
+    tree = _make_answer(calls, constraint, around)
     if reasoning is not None:
         tree = _add_reasoning(reasoning, tree)
-    delimiters = [*(calls.format.delimiters if calls else ())]
-    delimiters += [reasoning.tags.begin, reasoning.tags.end] if reasoning else []
+    delimiters = [
+        each for form in (calls and calls.format, around) if form for each in form.delimiters
+    ]
+    delimiters += reasoning.tags.delimiters if reasoning else []
     inner = list(constraint) if constraint else None
     value = {"format": tree, "delimiters": delimiters, "constraint": inner}
     return Constraint(ANSWER, value, whitespace, constraint.error_path if constraint else "tools")
 
 
-def _make_answer(calls: ToolCalls | None, constraint: Constraint | None) -> JSONNode:
+def _make_answer(
+    calls: ToolCalls | None, constraint: Constraint | None, around: ToolFormat | None
+) -> JSONNode:
     otherwise = make_node("mixed_text" if constraint is None else "constrained")
+    start: list[JSONNode] = []
+    if around is not None:
+        start = [make_optional(make_text(around.content[0]))]
+        otherwise = make_sequence(make_text(around.content[1]), otherwise)
     if calls is None:
-        return otherwise
-    if calls.choice.mode != REQUIRED and constraint is None:
+        return make_sequence(*start, otherwise)
+    if calls.choice.mode != REQUIRED and constraint is None and around is None:
         return _make_called_text(calls)
     section, after = _make_section(calls)
     alone = make_sequence(make_choice(section), after)
-    return alone if calls.choice.mode == REQUIRED else make_choice([alone, otherwise])
+    is_required = calls.choice.mode == REQUIRED
+    return make_sequence(*start, alone if is_required else make_choice([alone, otherwise]))
 
 
 def _make_called_text(calls: ToolCalls) -> JSONNode:

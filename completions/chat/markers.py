@@ -3,6 +3,13 @@
 import re
 from collections.abc import Sequence
 
+_MARKS = re.compile(r"<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[/?[A-Z_]+\]")
+
+
+def find_marks(text: str) -> list[str]:
+    """Return the parts of a text that may be special tokens of a model."""
+    return _MARKS.findall(text)
+
 
 def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:
     """Return the text before the first marker, that marker, and the text after it.

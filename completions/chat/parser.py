@@ -34,11 +34,14 @@ class OutputParser:
         thinking: ReasoningParser | None = None,
         calls: CallParser | None = None,
         hidden: Sequence[str] = (),
+        unseen: Sequence[str] = (),
     ) -> None:
-        """Parse with the given parsers. The special tokens `hidden` are removed from the text."""
+        """Parse with the given parsers. The special tokens `hidden` are removed from the text, and
+        `unseen` from the content."""
         self._thinking = thinking
         self._calls = calls
         self._hidden = MarkerFilter(hidden)
+        self._unseen = MarkerFilter(unseen)
         self._num_calls = 0
         self._whitespace = ""  # dropped if a call follows
 
@@ -63,6 +66,7 @@ class OutputParser:
             self._push_answer(answer, delta)
         if self._calls is not None:
             self._take(self._calls.finish(), delta)
+        self._add_text(self._unseen.finish(), delta)
         if not self._num_calls:
             delta.content += self._whitespace
         return delta
@@ -76,23 +80,27 @@ class OutputParser:
 
     def _push_answer(self, text: str, delta: Delta) -> None:
         if self._calls is None:
-            delta.content += text
+            delta.content += self._unseen.push(text)
         elif text:
             self._take(self._calls.push(text), delta)
 
     def _take(self, parts: list[Part], delta: Delta) -> None:
         for part in parts:
             if isinstance(part, CallStart):
+                self._add_text(self._unseen.finish(), delta)
                 self._whitespace = ""
                 delta.calls.append(CallDelta(self._num_calls, part.name, ""))
                 self._num_calls += 1
             elif isinstance(part, Arguments):
                 _extend(delta.calls, CallDelta(self._num_calls - 1, None, part.text))
             else:
-                text = self._whitespace + part.text
-                visible = text.rstrip()
-                self._whitespace = text[len(visible) :]
-                delta.content += visible
+                self._add_text(self._unseen.push(part.text), delta)
+
+    def _add_text(self, text: str, delta: Delta) -> None:
+        text = self._whitespace + text
+        visible = text.rstrip()
+        self._whitespace = text[len(visible) :]
+        delta.content += visible
 
 
 def _extend(calls: list[CallDelta], piece: CallDelta) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from completions.chat.markers import split_at
+from completions.chat.markers import find_marks, split_at
 from completions.contract.stop_spans import StopSpan
 
 ENABLED, DISABLED, AUTO = "enabled", "disabled", "auto"
@@ -16,6 +16,12 @@ class ThinkTags(NamedTuple):
 
     begin: str
     end: str
+
+    @property
+    def delimiters(self) -> list[str]:
+        """The tags, and the parts of them that may be special tokens of the model."""
+        parts = [mark for tag in (self.begin, self.end) for mark in find_marks(tag)]
+        return [self.begin, self.end, *parts]
 
     def make_span(self, *, is_open: bool) -> StopSpan:
         """Return the reasoning in an answer's text, with the line breaks behind them."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from completions.chat.markers import find_marks
 from completions.chat.tools import Tool, ToolCall, dump
 from completions.contract.stop_spans import StopSpan
 from completions.grammars.structural_tag.literals import JSON_QUOTE, Literals
@@ -17,8 +18,6 @@ WHITESPACE = " \t\r\n"
 _MAX_TRIGGERS = 32
 """A grammar repeats all triggers before each of them."""
 _FIELDS = re.compile(r"(\{(?:name|id|arguments)\})")
-_MARKS = re.compile(r"<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[[A-Z_]+\]")
-"""Texts that may be special tokens of a model."""
 _INSTRUCTIONS = """\
 You may call one or more of these functions, whose signatures are inside <tools></tools>:
 <tools>
@@ -47,6 +46,11 @@ class ToolFormat:
     """The texts around all calls that follow each other; empty if each call stands alone."""
     separator: str = ""
     """The text between two calls."""
+    content: tuple[str, str] = ("", "")
+    """Where an answer's own text does not stand alone: the text that may begin each of its parts,
+    and the text before its own text."""
+    unseen: tuple[str, ...] = ()
+    """Further texts that are no part of an answer's own text."""
     trigger: str = ""
     """The text that a section or call begins with, and that free text cannot contain; default: its
     first line. With {name}, there is one for each tool."""
@@ -85,15 +89,20 @@ class ToolFormat:
         return WHITESPACE + self.separator.strip()
 
     @cached_property
+    def hidden(self) -> tuple[str, ...]:
+        """Texts that the parser takes out of an answer's own text."""
+        return tuple(filter(None, (*self.content, *self.unseen)))
+
+    @cached_property
     def delimiters(self) -> tuple[str, ...]:
         """Texts of the format that may be special tokens of the model."""
         style = self.arguments
-        texts = [*self.section, self.call]
+        texts = [*self.section, self.call, *self.content]
         if isinstance(style, Style):
             texts += [style.before, style.opening, style.closing]
         elif style is not None:
             texts.append(style.quote)
-        return tuple(dict.fromkeys(mark for text in texts for mark in _MARKS.findall(text)))
+        return tuple(dict.fromkeys(mark for text in texts for mark in find_marks(text)))
 
     def list_triggers(self, names: Sequence[str]) -> list[str]:
         """Return the texts of which one begins a section or call of these tools. There are at most

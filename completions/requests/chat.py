@@ -8,6 +8,7 @@ from msgspec import structs
 from completions.catalog.model_files import ModelFiles
 from completions.chat.chat_style import find_chat_style
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
+from completions.chat.markers import find_marks
 from completions.chat.reasoning import DISABLED, ENABLED
 from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
@@ -162,10 +163,11 @@ def _add_answer(
         raise FieldError(message, constraint.error_path, code="conflicting_constraints")
     whitespace = values["json_whitespace"] or files.entry.json_whitespace
     inner, fallback = constraint, None
+    form = find_chat_style(files).tool_format
     try:
-        constraint = make_answer_constraint(reasoning, calls, inner, whitespace)
+        constraint = make_answer_constraint(reasoning, calls, inner, whitespace, form)
         if calls is not None and constraint is not None and (tools := calls.relaxable_tools):
-            loose = make_answer_constraint(reasoning, calls.relax(), inner, whitespace)
+            loose = make_answer_constraint(reasoning, calls.relax(), inner, whitespace, form)
             if loose is not None:
                 fallback = Fallback(loose, tuple(tool.schema_path for tool in tools))
     except BudgetError as error:
@@ -173,8 +175,10 @@ def _add_answer(
         path = "thinking.budget_tokens"
         raise FieldError(message, path, code="unsupported_value") from error
     sampling, hidden = request.sampling, list[str]()
-    delimiters = set(calls.format.delimiters if calls else ())
-    delimiters |= {reasoning.tags.begin, reasoning.tags.end} if reasoning else set()
+    unseen = form.hidden if form else ()
+    delimiters = {mark for text in unseen for mark in find_marks(text)}
+    delimiters |= set(calls.format.delimiters) if calls else set()
+    delimiters |= set(reasoning.tags.delimiters) if reasoning else set()
     added = files.tokenizer.get_added_tokens_decoder().values()
     special = {token.content for token in added if token.special}
     if sampling.skip_special_tokens and delimiters & special:
@@ -190,6 +194,7 @@ def _add_answer(
         calls=calls,
         reasoning=reasoning,
         hidden=hidden,
+        unseen=unseen,
         separate_reasoning=values["separate_reasoning"],
         stream_reasoning=values["stream_reasoning"],
     )

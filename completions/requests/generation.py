@@ -37,6 +37,8 @@ class ChatSettings:
     reasoning: Reasoning | None
     hidden: Sequence[str]
     """Special tokens that stay in the text for the parser, which then removes them."""
+    unseen: Sequence[str]
+    """Texts that the parser removes from the content."""
     separate_reasoning: bool
     stream_reasoning: bool
 

@@ -190,6 +190,7 @@ def _make_chat_context(
         think_tags=tags,
         is_reasoning_open=reasoning.is_open if reasoning else False,
         hidden=chat.hidden,
+        unseen=chat.unseen,
         alternatives=top_logprobs,
         stream_reasoning=chat.stream_reasoning,
     )

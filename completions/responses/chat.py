@@ -39,6 +39,8 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     is_reasoning_open: bool = False
     hidden: Sequence[str] = ()
     """Special tokens that are removed from the text."""
+    unseen: Sequence[str] = ()
+    """Texts that are removed from the content: those around it in the model's format."""
     stream_reasoning: bool = True
     alternatives: int | None = None
     """Likeliest tokens listed at each position; None for no log probabilities."""
@@ -57,7 +59,7 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
         if self.tool_format is not None:
             tools = [Tool(each.name, None, each.parameters) for each in self.tools]
             calls = CallParser(TOOL_FORMATS[self.tool_format], tools)
-        return OutputParser(thinking, calls, self.hidden)
+        return OutputParser(thinking, calls, self.hidden, self.unseen)
 
     def make_reasoning_counter(self) -> ReasoningCounter | None:
         """Make a counter for one choice's reasoning; None if it cannot have any."""

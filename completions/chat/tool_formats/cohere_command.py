@@ -8,6 +8,7 @@ FORMAT = ToolFormat(
     section=("<|START_ACTION|>[\n    ", "\n]<|END_ACTION|>"),
     call='{"tool_call_id": "{id}", "tool_name": "{name}", "parameters": {arguments}}',
     separator=",\n    ",
+    unseen=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     trigger="<|START_ACTION|>",
     signature=("<|START_ACTION|>",),
 )

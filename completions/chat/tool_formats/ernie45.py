@@ -8,6 +8,7 @@ FORMAT = replace(
     HERMES,
     name="ernie45",
     families="ERNIE 4.5",
+    unseen=("<response>\n", "\n</response>", "<response>", "</response>"),
     signature=("<tool_call>", "<response>"),
     model_types=("ernie4_5", "ernie4_5_moe"),
 )

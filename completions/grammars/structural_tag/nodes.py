@@ -26,7 +26,6 @@ from completions.grammars.structural_tag.parts import (
     ANY,
     Delimiter,
     Embedded,
-    OneToken,
     Opaque,
     Part,
     Terminal,
@@ -251,7 +250,7 @@ def _read_delimiter(node: JSONObject) -> Node:
 
     def lower(lowering: Lowering, ends: Ends) -> Part:
         spelled = lowering.spelling.spell(text)
-        return spelled if isinstance(spelled, OneToken) else Delimiter(text, cuts)
+        return Delimiter(text, cuts) if isinstance(spelled, Terminal) else spelled
 
     return lower
 

@@ -125,8 +125,8 @@ class Parameters:
             one = self._lower_parameter(make_literal(name), location)
             parts.append(one if name in required else Loop(one, 0, 1))
         if more is not None:
-            name = Terminal(self._make_undeclared(properties), is_open=True)
-            parts.append(Loop(self._lower_parameter(name, more), 0, None))
+            other = Terminal(self._make_undeclared(properties), is_open=True)
+            parts.append(Loop(self._lower_parameter(other, more), 0, None))
         return make_chain([*parts, _SPACES])
 
     def _read_object(

@@ -64,7 +64,11 @@ class Bench:
         thoughts: Reasoning | None = None,
         constraint: Constraint | None = None,
     ) -> bool:
-        wanted = make_answer_constraint(thoughts, calls, constraint)
+        form = calls.format if calls else None
+        wanted = make_answer_constraint(thoughts, calls, constraint, tool_format=form)
+        return self.accepts(text, wanted)
+
+    def accepts(self, text: str, wanted: Constraint | None) -> bool:
         if wanted is None:
             return True
         grammar = translate(wanted, self.compiler).grammar

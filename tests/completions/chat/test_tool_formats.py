@@ -9,8 +9,12 @@ from django.conf import settings
 
 from completions.catalog.entries import TOOL_FORMAT_NAMES
 from completions.chat.call_parser import CallParser, CallStart, Text
+from completions.chat.grammar import Reasoning, make_answer_constraint
+from completions.chat.parser import OutputParser
+from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
+from completions.grammars import Constraint
 from tests.completions.chat.test_grammar import ANY, GOOD, Bench, calls
 
 STRINGS = {"type": "object", "properties": {"city": {"type": "string"}, "q": {"type": "string"}}}
@@ -58,6 +62,12 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         "<tool_call>now\n</tool_call>",
         [("weather", {"city": "7"}), ("now", {})],
         "Ok.",
+    ),
+    (
+        "openai",
+        '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}',
+        [WEATHER],
+        "",
     ),
     ("hermes", '<tool_call>\n{"arguments": {}, "name": "now"}\n', [("now", {})], ""),
     (
@@ -281,12 +291,12 @@ def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -
     for special in (False, True):
         bench = Bench(tmp_path, ["<|x|>", *TOOL_FORMATS[form].delimiters] if special else [])
         for text, fits, choice in (
-            (f"I look.\n{written(GOOD, ANY)}", True, {}),
+            (f"I look.\n{written(GOOD, ANY)}", not TOOL_FORMATS[form].content[0], {}),
             (written(GOOD, ANY), True, {"mode": "required"}),
             (written(GOOD, GOOD), False, {"parallel": False}),
             (written(GOOD)[:-1], False, {}),
             (bad, False, {}),
-            ("Hello.", True, {}),
+            (f"{TOOL_FORMATS[form].content[1]}Hello.", True, {}),
         ):
             assert bench.fits(text, calls(form, **choice)) is fits, (text, choice)
 
@@ -357,3 +367,56 @@ def test_the_documentation_lists_the_formats():
     rows = [f"| {form.families} | `{name}` |" for name, form in sorted(TOOL_FORMATS.items())]
     table = "\n".join(["| family | `tool_format` |", "|---|---|", *rows])
     assert table in (settings.BASE_DIR / "docs" / "models.md").read_text(), table
+
+
+CHANNELS = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content", "num_calls"),
+    [
+        (f"{CHANNELS}<|channel|>final<|message|>Yes.", "Hm.", "Yes.", 0),
+        ("<|channel|>final<|message|>Yes.", "", "Yes.", 0),
+        (f"{CHANNELS}{CALL}", "Hm.", "", 1),
+        (
+            f"{CHANNELS}<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{CALL}",
+            "Hm.",
+            "I look.",
+            1,
+        ),
+        ("<|channel|>analysis<|message|>Hm", "Hm", "", 0),
+    ],
+)
+def test_channels_are_parts_of_a_message(
+    text: str, reasoning: str, content: str, num_calls: int
+) -> None:
+    form = TOOL_FORMATS["openai"]
+    tags = ThinkTags("<|channel|>analysis<|message|>", "<|end|>")
+    for pieces in ([text], list(text)):
+        thinking = ReasoningParser(tags, is_open=False)
+        parser = OutputParser(thinking, CallParser(form, TOOLS), unseen=form.hidden)
+        deltas = [*map(parser.push, pieces), parser.finish()]
+        assert "".join(each.reasoning for each in deltas) == reasoning
+        assert "".join(each.content for each in deltas) == content
+        assert sum(call.name is not None for each in deltas for call in each.calls) == num_calls
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_channels_of_a_constrained_answer(tmp_path: Path, special: bool) -> None:
+    form = TOOL_FORMATS["openai"]
+    marks = ["<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>"]
+    bench = Bench(tmp_path, marks if special else [])
+    thoughts = Reasoning(ThinkTags("<|channel|>analysis<|message|>", "<|end|>"), is_open=False)
+    answer = Constraint("regex", "[0-9]+")
+    for asked, text, fits in (
+        (None, "<|channel|>final<|message|>12", True),
+        (None, "<|channel|>analysis<|message|>Hm.<|end|><|channel|>final<|message|>12", True),
+        (None, f"{CHANNELS}<|channel|>final<|message|>12", True),
+        (None, "12", False),
+        (None, "<|channel|>final<|message|>a", False),
+        (calls("openai"), form.write(GOOD), True),
+        (calls("openai"), "<|channel|>final<|message|>12", True),
+    ):
+        wanted = make_answer_constraint(thoughts, asked, answer, tool_format=form)
+        assert bench.accepts(text, wanted) is fits, text
