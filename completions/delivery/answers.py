@@ -1,6 +1,9 @@
 """HTTP responses for a job: its result once it is done, 202 until then, or its polled state."""
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -10,17 +13,62 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from completions.accounts.keys import Principal
-from completions.delivery.following import PAST_DEADLINE, Outcome, follow
 from completions.delivery.preferences import Preferences
 from completions.exceptions import APIError, from_job_error
 from completions.http.bodies import JSONResponse
 from completions.http.process import WebProcess
 from completions.jobs import durable
+from completions.jobs.blocking_requests import ReaderLostError
+from completions.jobs.events import EndEvent, Event
 from completions.jobs.record import JobRecord, NewJob
-from completions.responses.completion import ResponseContext
+from completions.responses import sse
+from completions.responses.completion import CollectedResponse, ResponseContext
 from completions.responses.meta import make_meta
 
+PAST_DEADLINE = 5.0
+"""Seconds after the deadline within which a worker or the reconciler ends the job."""
 _R = TypeVar("_R", bound=HttpResponseBase)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a job has produced so far; `end` is None until it has ended."""
+
+    collected: CollectedResponse
+    end: EndEvent | None = None
+
+    def add(self, event: Event | None) -> None:
+        if isinstance(event, EndEvent):
+            self.end = event
+        elif event is not None:
+            self.collected.add(event)
+
+
+async def follow(
+    process: WebProcess,
+    view: ResponseContext,
+    seconds: float = PAST_DEADLINE,
+    stored: Sequence[Event] | None = None,
+    *,
+    until_closing: bool = False,
+    is_blocking: bool = False,
+) -> Outcome:
+    """Collect a job's events until it ends, for at most `seconds`. The events of a blocking request
+    (`is_blocking`) arrive together. With `until_closing`, stop when this process shuts down,
+    because another one can answer. Raises APIError."""
+    outcome = Outcome(view.make_collected())
+    reading = process.reader.read(view.id, sse.KEEP_ALIVE_INTERVAL, stored, is_blocking=is_blocking)
+    try:
+        async with asyncio.timeout(seconds), aclosing(reading) as events:
+            async for event in events:
+                outcome.add(event)
+                if until_closing and process.is_closing:
+                    break
+    except TimeoutError:
+        pass
+    except ReaderLostError as error:
+        raise APIError("queue_unavailable") from error
+    return outcome
 
 
 async def answer(

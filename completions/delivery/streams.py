@@ -1,12 +1,11 @@
 """A job's events as a stream of server-sent events."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from completions.delivery.answers import read_meta
-from completions.delivery.following import PAST_DEADLINE, StoredEvents, read_events
+from completions.delivery.answers import PAST_DEADLINE, read_meta
 from completions.exceptions import APIError
 from completions.http.process import WebProcess
 from completions.jobs.blocking_requests import ReaderLostError
@@ -34,7 +33,7 @@ async def stream_frames(
     view: ResponseContext,
     seconds_left: float,
     query: StreamQuery = _DEFAULTS,
-    stored: StoredEvents | None = None,
+    stored: Sequence[Event] | None = None,
     cancel_on_disconnect: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a job that has `seconds_left` to its deadline as SSE, ending with
@@ -46,7 +45,8 @@ async def stream_frames(
     chunks = view.make_chunks()
     event: Event | None = None
     try:
-        async with aclosing(read_events(process, view.id, stored)) as events:
+        reading = process.reader.read(view.id, sse.KEEP_ALIVE_INTERVAL, stored)
+        async with aclosing(reading) as events:
             async for event in events:
                 if process.is_closing:
                     yield sse.make_frame(APIError("server_shutting_down").envelope())

@@ -8,8 +8,8 @@ misses none and sees none twice.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 import redis.asyncio
@@ -204,6 +204,26 @@ class EventReader:
 
     def _stream(self, job_id: str) -> bytes:
         return self._keys.ev(job_id).encode()
+
+    async def read(
+        self,
+        job_id: str,
+        patience: float,
+        stored: Sequence[Event] | None = None,
+        *,
+        is_blocking: bool = False,
+    ) -> AsyncGenerator[Event | None, None]:
+        """Yield a job's events from one of three sources: SQL (`stored`), the end of a blocking
+        request (`is_blocking`), or Redis as :meth:`follow`. Raises ReaderLostError."""
+        if is_blocking:
+            stored = await self.blocking_requests.wait_for_result(job_id)
+        if stored is not None:
+            for event in stored:
+                yield event
+            return
+        async with aclosing(self.follow(job_id, patience)) as events:
+            async for each in events:
+                yield each
 
     async def follow(
         self, job_id: str, patience: float = float("inf")
