@@ -31,7 +31,7 @@ from workers.engine.backends.parallel.group import Ranks
 from workers.engine.backends.recurrent.mixers import Mixers
 from workers.engine.checkpoints.context import count_positions, resolve_context
 from workers.engine.checkpoints.parity.own_attention import OwnAttention, passage
-from workers.engine.checkpoints.parity.parity_check import Proof
+from workers.engine.checkpoints.parity.parity_check import ParityCheck
 from workers.engine.checkpoints.parity.probe import PROBED_TOKENS, find_states, probe
 from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.checkpoints.reading.model_folder import read_tokenizer
@@ -112,11 +112,11 @@ def wrap_model(
     model = model.to(device).eval()
     packed = 0
     try:
-        proof = Proof(model, backend, config.block_size, max_model_len)
+        parity = ParityCheck(model, backend, config.block_size, max_model_len)
         if device.type == "cpu" and ranks is None:
-            packed = pack_linears(model, config.dtype, proof.direct_weights)
+            packed = pack_linears(model, config.dtype, parity.direct_weights)
         text = passage(tokenizer, max_model_len) if config.is_rounded else []
-        forward = _paged(model, proof, backend, config, ranks, text)
+        forward = _paged(model, parity, backend, config, ranks, text)
     except UnsupportedModel as reason:
         if config.is_rounded or (packed and read_again is None) or ranks is not None:
             raise
@@ -148,7 +148,7 @@ def wrap_model(
 
 def _paged(
     model: Any,
-    proof: Proof,
+    parity: ParityCheck,
     backend: AttentionBackend,
     config: EngineConfig,
     ranks: Ranks | None,
@@ -156,17 +156,17 @@ def _paged(
 ) -> _Forward:
     """The model over pages, and in C where the C forward supports it. ``text`` is for
     :class:`OwnAttention`. Raises UnsupportedModel."""
-    max_len = proof.max_len
+    max_len = parity.max_len
     keep_frequencies(model, max_len)
     own = OwnAttention(model, backend, config, ranks, text)
     paged = PagedModel(model)
     adapters = Adapters.load(model, config.adapters)
-    if proof.continues is not None:
+    if parity.continues is not None:
         if config.tensor_parallel_size > 1:
             raise UnsupportedModel(
                 f"{type(model).__name__} keeps states, which cannot be split among processes"
             )
-        paged.mixers = _mixers(paged, proof.continues, backend, config, adapters)
+        paged.mixers = _mixers(paged, parity.continues, backend, config, adapters)
     with adapters.checking(PROBED_TOKENS), finding_routed_modules(model) as routed:
         probed = probe(paged, backend, config.block_size, model.device)
     paged.fusion = _fusion(model, backend, config, ranks)
@@ -175,7 +175,7 @@ def _paged(
     c_may_run = backend.has_native_forward and config.tensor_parallel_size == 1
     if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
         positions = count_positions(max_len, shapes.values(), model.dtype, config)
-        paged.native = _native(paged, own, proof, probed, positions, config)
+        paged.native = _native(paged, own, parity, probed, positions, config)
         if paged.native is not None:
             max_len, shapes = positions, pack_keys(shapes)
     if config.is_rounded and paged.native is None:
@@ -200,7 +200,9 @@ def _mixers(
     UnsupportedModel."""
     mixers = find_states(paged, backend, config.block_size, torch.device(config.device))
     if mixers is None:
-        raise UnsupportedModel(f"{type(paged.model).__name__} shows no states, but its twin does")
+        raise UnsupportedModel(
+            f"{type(paged.model).__name__} shows no states, but its miniature does"
+        )
     mixers.continues, mixers.adapters = continues, adapters
     mixers.wrap()
     return mixers
@@ -254,7 +256,7 @@ def _compare(
 def _native(
     paged: PagedModel,
     own: OwnAttention,
-    proof: Proof,
+    parity: ParityCheck,
     probed: CacheProbe,
     max_len: int,
     config: EngineConfig,
@@ -267,7 +269,7 @@ def _native(
     in_c = PagedModel(paged.model)
     in_c.native = native
     try:
-        proof.check_native()
+        parity.check_native()
         own.compare(in_c, pack_keys(probed.shapes))
     except UnsupportedModel as reason:
         if config.is_rounded:

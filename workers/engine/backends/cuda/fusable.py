@@ -83,10 +83,10 @@ def _epsilon(module: Any) -> float | None:
 def _try_norm(module: Any, weight: Tensor | None, x: Tensor) -> Tensor | None:
     """The module's result for ``x`` with another ``weight``; None if it takes something else."""
     try:
-        twin = object.__new__(type(module))
-        twin.__dict__.update(module.__dict__)
-        twin._parameters = {} if weight is None else {"weight": nn.Parameter(weight)}
-        result = type(module).forward(twin, x)
+        miniature = object.__new__(type(module))
+        miniature.__dict__.update(module.__dict__)
+        miniature._parameters = {} if weight is None else {"weight": nn.Parameter(weight)}
+        result = type(module).forward(miniature, x)
     except Exception:  # noqa: BLE001 - it takes something else
         return None
     return result if isinstance(result, Tensor) else None

@@ -44,7 +44,7 @@ class Sharding:
         if self.share is not None:
             _cut_heads(model, self.share)
         _use_local_weights(model)
-        del model.config.distributed_config  # a twin of the model is not split
+        del model.config.distributed_config  # a miniature of the model is not split
 
 
 def plan_sharding(skeleton: Any, ranks: Ranks) -> Sharding:

@@ -1,7 +1,7 @@
 """A small random model of a model's own structure, whose windows and other lengths are short.
 
 The model itself is too costly to test past a window, a chunk or the length that a rotary embedding
-was trained on: that takes thousands of tokens. With its twin, eighty tokens are enough.
+was trained on: that takes thousands of tokens. With its miniature, eighty tokens are enough.
 """
 
 import copy
@@ -18,7 +18,7 @@ from workers.engine.compat import has_class_for, make_from_config
 
 _LAYERS = 3
 _UNREACHED = 128
-"""A length beyond any text that a twin computes."""
+"""A length beyond any text that a miniature computes."""
 _WINDOW, _CHUNK, _TRAINED, _FLOOR = 11, 16, 24, 8
 
 _SHORTER = {
@@ -51,7 +51,9 @@ _DEPTHS = ("num_hidden_layers", "num_layers", "depth")
 _ROPE = re.compile("rope")
 
 
-def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed: int = 0) -> Any:
+def make_miniature(
+    model: Any, max_len: int, attention: str, dtype: torch.dtype, seed: int = 0
+) -> Any:
     """Make a miniature copy of ``model`` on the CPU, with the same types of layers. Limits of
     positions are kept up to ``max_len``. If the configuration cannot be made smaller, the exception
     of the model's code passes through."""
@@ -69,10 +71,10 @@ def make_twin(model: Any, max_len: int, attention: str, dtype: torch.dtype, seed
         setattr(text, name, 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin = _make(type(model), config, attn_implementation=attention, dtype=torch.float32)
-        _draw(twin)
-    keep_frequencies(twin, max_len)  # as the model itself does
-    return twin.to(dtype).eval()
+        miniature = _make(type(model), config, attn_implementation=attention, dtype=torch.float32)
+        _draw(miniature)
+    keep_frequencies(miniature, max_len)  # as the model itself does
+    return miniature.to(dtype).eval()
 
 
 def _make(kind: Any, config: Any, **options: Any) -> Any:
@@ -155,17 +157,17 @@ def _keep_layers(text: Any, layers: Mapping[int, Any]) -> list[int]:
 
 
 @torch.no_grad()
-def _draw(twin: Any) -> None:
+def _draw(miniature: Any) -> None:
     """Weights large enough that every layer changes the logits."""
-    for parameter in twin.parameters():
+    for parameter in miniature.parameters():
         if parameter.dim() > 1:
             parameter.normal_(0, 1.5 * parameter.shape[-1] ** -0.5)
 
 
-def choose_every_expert(twin: Any) -> None:
-    """Send each token to all experts of the twin's mixtures, so that rounding cannot send it to
-    another one."""
-    for module in twin.modules():
+def choose_every_expert(miniature: Any) -> None:
+    """Send each token to all experts of the mixtures, so that rounding cannot send it to another
+    one."""
+    for module in miniature.modules():
         router: Any = module
         if not (isinstance(getattr(router, "top_k", None), int) and hasattr(router, "weight")):
             continue

@@ -1,8 +1,8 @@
-"""Proves with a twin that a model's forwards over pages compute what ``generate`` does.
+"""Checks on a miniature model that forwards over pages compute what ``generate`` does.
 
-The twin of a model, small, random and with short windows, runs over pages in batches of sequences
-of unequal length, longer than every length that the configuration names. Its logits are compared,
-token by token, with the logits of its own ``generate``.
+The miniature of a model, small, random and with short windows, runs over pages in batches of
+sequences of unequal length, longer than every length that the configuration names. Its logits are
+compared, token by token, with the logits of its own ``generate``.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from workers.engine.backends.cpu.kv_cache import pack_keys
 from workers.engine.backends.cpu.packed_linear import pack_linears
 from workers.engine.backends.fallback.model import FallbackModel, use_own_attention
 from workers.engine.backends.recurrent.mixers import Mixers
-from workers.engine.checkpoints.parity.miniature import choose_every_expert, make_twin
+from workers.engine.checkpoints.parity.miniature import choose_every_expert, make_miniature
 from workers.engine.checkpoints.parity.probe import find_states, probe
 from workers.engine.checkpoints.parity.trial import NOISES, TOLERANCE, Batches, distance
 from workers.engine.core.attention_backend import AttentionBackend
@@ -32,8 +32,8 @@ R = TypeVar("R")
 _PROMPTS = (69, 21, 9)
 _DECODED = 5
 _CHUNKS = (40, 13, 9)
-"""The lengths of the twin's prompts in a first batch, and the tokens after them: past windows and
-chunks, and past the length of its rotary embedding in mid-decode."""
+"""The lengths of prompts in a first batch, and the tokens after them: past windows and chunks,
+and past the length of the rotary embedding in mid-decode."""
 _DRAWS = 3
 """Of random weights."""
 
@@ -65,11 +65,11 @@ class _NativeErrors(NamedTuple):
         return self.error < NOISES * self.noise
 
 
-class Proof:
-    """Proves with a twin that a model's forwards compute what ``generate`` does.
+class ParityCheck:
+    """Checks on a miniature model that a model's forwards compute what ``generate`` does.
 
-    Raises UnsupportedModel for a model that has none, keeps more than keys, values and the states
-    of its mixers, or computes something else over pages.
+    Raises UnsupportedModel for a model that has no miniature, keeps more than keys, values and the
+    states of its mixers, or computes something else over pages.
 
     ``continues``: see :class:`Mixers`. None if the model has no mixers.
     ``direct_weights``: layers that must not be packed.
@@ -83,20 +83,20 @@ class Proof:
         self.max_len = max_len
         self._name = type(model).__name__
         self._model, self._backend, self._block_size = model, backend.on_cpu(), block_size
-        twin = self._twin(torch.float32)
+        miniature = self._miniature(torch.float32)
         draw = torch.Generator().manual_seed(1)
-        vocabulary = twin.get_input_embeddings().num_embeddings
+        vocabulary = miniature.get_input_embeddings().num_embeddings
         self._texts = [
             torch.randint(1, vocabulary, (length + _DECODED,), generator=draw).tolist()
             for length in _PROMPTS
         ]
-        paged = PagedModel(twin)
-        with finding_direct_weights(twin) as direct:
-            paged.mixers = find_states(paged, self._backend, block_size, twin.device)
+        paged = PagedModel(miniature)
+        with finding_direct_weights(miniature) as direct:
+            paged.mixers = find_states(paged, self._backend, block_size, miniature.device)
         self.direct_weights = frozenset(direct)
         if paged.mixers is not None and not backend.keeps_states:
             raise UnsupportedModel(f"{self._name} keeps states, which are batched on CPUs only")
-        self._expected = self._generated(twin, paged.mixers is not None)
+        self._expected = self._generated(miniature, paged.mixers is not None)
         self.continues = None if paged.mixers is None else self._check_mixers(paged, paged.mixers)
         if paged.mixers is None:
             self._check(paged)
@@ -143,38 +143,38 @@ class Proof:
             )
 
     def _native_errors(self, seed: int = 0, *, to_every_expert: bool = False) -> _NativeErrors:
-        """The errors of a twin in bfloat16, each token of which may go to all experts."""
+        """The errors of a miniature in bfloat16, each token of which may go to all experts."""
         expected = None
         if seed or to_every_expert:
-            exact = self._twin(torch.float32, seed)
+            exact = self._miniature(torch.float32, seed)
             if to_every_expert:
                 choose_every_expert(exact)
             expected = self._generated(exact)
-        twin = self._twin(torch.bfloat16, seed)
+        miniature = self._miniature(torch.bfloat16, seed)
         if to_every_expert:
-            choose_every_expert(twin)
-        pack_linears(twin, kept=self.direct_weights)
-        paged = PagedModel(twin)
+            choose_every_expert(miniature)
+        pack_linears(miniature, kept=self.direct_weights)
+        paged = PagedModel(miniature)
         noise = self._error(paged, expected)
-        probed = probe(paged, self._backend, self._block_size, twin.device)
-        native = NativeDecoder.recognise(twin, probed, max(map(len, self._texts)))
+        probed = probe(paged, self._backend, self._block_size, miniature.device)
+        native = NativeDecoder.recognise(miniature, probed, max(map(len, self._texts)))
         if native is None:
-            raise UnsupportedModel(f"the C forward does not take the twin of {self._name}")
+            raise UnsupportedModel(f"the C forward does not take the miniature of {self._name}")
         paged.native = native
         return _NativeErrors(self._error(paged, expected), noise, native.has_experts)
 
-    def _twin(self, dtype: torch.dtype, seed: int = 0) -> Any:
+    def _miniature(self, dtype: torch.dtype, seed: int = 0) -> Any:
         try:
-            return make_twin(self._model, self.max_len, self._backend.attention, dtype, seed)
+            return make_miniature(self._model, self.max_len, self._backend.attention, dtype, seed)
         except Exception as error:
             raise UnsupportedModel(f"{self._name} cannot be made smaller: {error!r}") from error
 
     @torch.inference_mode()
-    def _generated(self, twin: Any, has_mixers: bool = False) -> Tensor:
+    def _generated(self, miniature: Any, has_mixers: bool = False) -> Tensor:
         """The logits [tokens, vocabulary] after each token of each text, as ``generate`` computes
         them: a prompt at once, then token by token."""
-        use_own_attention(twin)
-        general = FallbackModel(twin, Adapters(), max(map(len, self._texts)))
+        use_own_attention(miniature)
+        general = FallbackModel(miniature, Adapters(), max(map(len, self._texts)))
         logits = []
         general.try_out()
         try:
@@ -189,13 +189,13 @@ class Proof:
             raise
         except Exception as error:
             raise UnsupportedModel(f"{self._name} cannot be tried: {error!r}") from error
-        twin.set_attn_implementation(self._backend.attention)
+        miniature.set_attn_implementation(self._backend.attention)
         return torch.cat(logits).float()
 
     @torch.inference_mode()
     def _error(self, paged: PagedModel, expected: Tensor | None = None) -> float:
         """Return the relative error of a forward over pages: all texts in one batch, in chunks.
-        ``expected``: the logits of another twin than the first."""
+        ``expected``: the logits of another miniature than the first."""
         expected = self._expected if expected is None else expected
         shapes = probe(paged, self._backend, self._block_size, expected.device).shapes
         if paged.native is not None:

@@ -20,7 +20,7 @@ from workers.engine.backends.cpu.library import why_no_kernels
 from workers.engine.build import build_engine
 from workers.engine.checkpoints import loader
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
-from workers.engine.checkpoints.parity.parity_check import Proof
+from workers.engine.checkpoints.parity.parity_check import ParityCheck
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.exceptions import UnsupportedModel
@@ -122,7 +122,7 @@ def test_a_forward_that_loses_much_of_a_text_is_refused_with_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     rule = recognition._whole_rule
-    monkeypatch.setattr(Proof, "check_native", lambda self: None)
+    monkeypatch.setattr(ParityCheck, "check_native", lambda self: None)
     monkeypatch.setattr(recognition, "_whole_rule", lambda *args: replace(rule(*args), scale=2.0))
     with pytest.raises(UnsupportedModel) as refused:
         engine_of(save_model(tmp_path, SHAPE), dtype=dtype)

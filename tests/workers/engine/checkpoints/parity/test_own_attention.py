@@ -28,7 +28,7 @@ MISMATCH = RuntimeError("expected Float but found BFloat16")
 def test_a_model_whose_own_check_fails_runs_the_general_way(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, error: Any, way: str
 ) -> None:
-    """Its twin computes in float32. A GPU without memory has none for the general way either."""
+    """Its miniature is in float32. A GPU without memory has none for the general way either."""
     run = Batches.run
 
     def fails(self: Any, texts: Any, *args: Any) -> Any:

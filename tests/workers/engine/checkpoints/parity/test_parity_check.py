@@ -1,4 +1,4 @@
-"""The proof at load: what a twin shows of windows, trained lengths and positions."""
+"""What a miniature model shows of windows, trained lengths and positions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -78,7 +78,7 @@ def test_the_c_forward_computes_what_it_knows(
     assert forward(path, dtype="bfloat16") == expected
 
 
-def test_the_draw_of_a_twin_leaves_others_alone(tiny_llama: Path) -> None:
+def test_the_draw_of_a_miniature_leaves_others_alone(tiny_llama: Path) -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
