@@ -1,6 +1,7 @@
 """What a job asks of a worker: the type that the web tier makes, the job holds as JSON, and the
 engine takes. No torch."""
 
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -11,6 +12,13 @@ from completions.contract.sampling import (
     MAX_TOP_LOGPROBS,
     SamplingParams,
 )
+
+
+class Task(StrEnum):
+    """What a job asks of the model."""
+
+    GENERATE = "generate"
+    """Choices that continue its prompts. The scores of a prompt come with its first choice."""
 
 
 class LogprobParams(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -62,6 +70,7 @@ class JobRequest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     ``TokenLogprobs.forced`` in its log probabilities."""
     logprobs: tuple[LogprobParams | None, ...] | None = None
     """One entry for every prompt, or None."""
+    task: Task = Task.GENERATE
 
     @property
     def prompt_tokens(self) -> int:

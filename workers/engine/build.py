@@ -130,7 +130,7 @@ def compose_engine(
                 speculation,
                 jump_rate,
             ),
-            intake=_make_intake(loaded, pool, config),
+            intake=_make_intake(loaded, runner, pool, config),
             live=live,
             progress=Progress(scheduler, live, speculation, jump_rate),
             followers=followers,
@@ -161,8 +161,11 @@ def _make_speculation(
     return Speculation(scheduler, drafting.is_exact, costs, config.max_num_batched_tokens)
 
 
-def _make_intake(loaded: LoadedModel, pool: BlockPool, config: EngineConfig) -> Intake:
+def _make_intake(
+    loaded: LoadedModel, runner: Runner, pool: BlockPool, config: EngineConfig
+) -> Intake:
     return Intake(
+        tasks=runner.tasks,
         vocabulary=loaded.vocabulary,
         vocab_size=loaded.vocab_size,
         eos_token_ids=loaded.eos_token_ids,

@@ -4,8 +4,9 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
-from completions.contract.job_request import LogprobParams
+from completions.contract.job_request import LogprobParams, Task
 from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.core.choice import Choice
 from workers.engine.core.logprob_record import LogprobRecord, PromptLogprobs
@@ -40,6 +41,8 @@ class Intake:
     max_model_len: int
     max_cached_tokens: int
     """The size of the KV cache in tokens."""
+    tasks: frozenset[Task] = frozenset(Task)
+    """What requests may ask for."""
     adapters: frozenset[str] = frozenset()
     sees_experts: bool = False
     processors: Mapping[str, Factory] = field(default_factory=dict)
@@ -48,17 +51,28 @@ class Intake:
 
     def accept(self, request: Request) -> RequestState:
         """Return the request as sequences that can run to their end. Raises InvalidRequest."""
+        if request.task not in self.tasks:
+            known = ", ".join(sorted(self.tasks))
+            raise InvalidRequest(f"this model cannot {request.task}; what it can: {known}")
         self._check(request)
+        match request.task:
+            case Task.GENERATE:
+                sequences = self._to_generate(request)
+            case _ as unreachable:
+                assert_never(unreachable)
+        return RequestState(request, sequences)
+
+    def _to_generate(self, request: Request) -> list[Sequence]:
+        """One sequence for each candidate of each prompt."""
         candidates = range(request.sampling.num_candidates)
         try:
-            sequences = [
+            return [
                 self._sequence(request, i, j)
                 for i in range(len(request.prompts))
                 for j in candidates
             ]
         except RegexError as error:
             raise InvalidRequest(str(error)) from error
-        return RequestState(request, sequences)
 
     def _sequence(self, request: Request, prompt_index: int, choice_index: int) -> Sequence:
         sampling = request.sampling

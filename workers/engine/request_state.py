@@ -1,7 +1,10 @@
 """One live request: its sequences, what they gained in this step, and its final usage."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
+from completions.contract.job_request import Task
 from completions.contract.usage import Usage
 from workers.engine.best_of import BestOf
 from workers.engine.core.output import ChoiceDelta, RequestOutput
@@ -45,17 +48,26 @@ class RequestState:
     def take_output(self) -> RequestOutput:
         """What is new since the last call, and the usage once the request has ended."""
         changed, self.changed = self.changed, {}
+        request = self.request
+        match request.task:
+            case Task.GENERATE:
+                deltas = self._take_choices(changed)
+            case _ as unreachable:
+                assert_never(unreachable)
+        if not self.ended:
+            return RequestOutput(request.request_id, deltas)
+        return RequestOutput(request.request_id, deltas, True, self.error, self.usage())
+
+    def _take_choices(self, changed: Iterable[Sequence]) -> list[ChoiceDelta]:
+        """What choices gained, without those whose end an earlier run delivered."""
         if self._best_of is None:
             deltas = [delta for seq in changed if (delta := self._take_delta(seq)) is not None]
         else:
             gained = [(seq, delta) for seq in changed if (delta := self._take_delta(seq))]
             deltas = self._best_of.choose(gained)
-        request = self.request
-        if delivered := request.published_ends:
+        if delivered := self.request.published_ends:
             deltas = [delta for delta in deltas if delta.index not in delivered]
-        if not self.ended:
-            return RequestOutput(request.request_id, deltas)
-        return RequestOutput(request.request_id, deltas, True, self.error, self.usage())
+        return deltas
 
     def _take_delta(self, seq: Sequence) -> ChoiceDelta | None:
         """What a sequence gained, with what was recorded for it."""

@@ -136,3 +136,9 @@ def test_what_cannot_be_understood_is_named(changes: dict[str, Any], word: str) 
 def test_a_request_is_an_object_with_prompts(document: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         decode_job_request(document.encode())
+
+
+def test_an_unknown_task_is_refused_by_name() -> None:
+    assert b"task" not in encode_job_request(JobRequest(((1,),)))
+    with pytest.raises(ValueError, match=r"\$\.task"):
+        decode_job_request(b'{"prompts": [[1]], "task": "embed"}')

@@ -46,6 +46,12 @@ def test_what_cannot_run_is_refused(refused: Request) -> None:
         INTAKE.accept(refused)
 
 
+def test_a_model_refuses_what_its_runner_does_not_do() -> None:
+    intake = replace(INTAKE, tasks=frozenset())
+    with pytest.raises(InvalidRequest, match="this model cannot generate"):
+        intake.accept(request((1,)))
+
+
 def test_all_sequences_of_a_request_have_its_audience() -> None:
     state = INTAKE.accept(structs.replace(request((1, 2), (3,), n=2), audience=Audience.TOKENS))
     assert [sequence.origin.audience for sequence in state.sequences] == 4 * [Audience.TOKENS]

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from completions.contract.job_request import Task
 from workers.engine.core.model_input import ModelInput
 from workers.engine.core.plan import BatchPlan, Placed
 from workers.engine.core.sequence import Sequence
@@ -14,6 +15,9 @@ from workers.engine.core.step import SchedulerOutput
 
 Draw = Callable[[int, int, torch.device], object]
 """Draws from so many logits each of so many rows as sampling does where it takes most memory."""
+
+
+GENERATES = frozenset({Task.GENERATE})
 
 
 class Cache(Protocol):
@@ -37,6 +41,10 @@ class Runner(Protocol):
 
     @property
     def cache(self) -> Cache: ...
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """What requests may ask of it."""
 
     @property
     def looks_ahead(self) -> bool:

@@ -25,6 +25,7 @@ class LeadingRunner:
         self._followers = followers
         self.cache = own.cache
         self.looks_ahead = own.looks_ahead
+        self.tasks = own.tasks
 
     def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
         """Lay out a step, here and in the followers. Does not change the sequences."""
