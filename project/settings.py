@@ -145,6 +145,15 @@ FILE_UPLOAD_HANDLERS = [
 # Limits of the service ---------------------------------------------------------------------------
 
 MAX_BODY_BYTES = env.int("QUIRE_MAX_BODY_BYTES", default=8 * 1024 * 1024)
+REASONING_FIELDS = {
+    "both": ("reasoning", "reasoning_content"),
+    "reasoning": ("reasoning",),
+    "reasoning_content": ("reasoning_content",),
+}[
+    env.parse_choice(
+        "QUIRE_REASONING_FIELDS", ("both", "reasoning", "reasoning_content"), default="both"
+    )
+]
 WEBHOOKS_TO_PRIVATE_NETWORKS = env.bool("QUIRE_WEBHOOKS_TO_PRIVATE_NETWORKS", default=False)
 MAX_FILE_BYTES = env.int("QUIRE_MAX_FILE_BYTES", default=200 * 1024 * 1024)
 MAX_STORED_BYTES = env.int("QUIRE_MAX_STORED_BYTES", default=10 * 1024**3)

@@ -50,6 +50,19 @@ def render_prompt(
     raise refusal
 
 
+def cut_after_last(prompt: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the prompt up to the end of the last message's text, for the model to continue.
+    Raises ChatTemplateError."""
+    content: str = messages[-1].get("content") or ""
+    text = content.strip()
+    place = prompt.rfind(text) if text else -1
+    if place < 0:
+        raise ChatTemplateError("the last message has no text in the prompt that could continue")
+    end = place + len(text)
+    spaces = content[len(content.rstrip()) :]
+    return prompt[: end + (len(spaces) if prompt.startswith(spaces, end) else 0)]
+
+
 def _make_texts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the messages with empty text where a message that calls tools has none: templates
     search or append to the text, as Qwen's do, or would print `None`."""

@@ -7,9 +7,11 @@ from msgspec import structs
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat.chat_style import find_chat_style
+from completions.chat.conversation import cut_after_last
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.markers import find_marks
 from completions.chat.reasoning import DISABLED, ENABLED
+from completions.chat.template import ChatTemplateError
 from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
@@ -20,6 +22,7 @@ from completions.requests.conversation import (
     ConversationFields,
     Thinking,
 )
+from completions.requests.effort import EFFORT, EFFORTS, apply_effort
 from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, ListField
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.objects import Values
@@ -35,6 +38,8 @@ from completions.requests.generation import (
 from completions.requests.validation import Fallback
 
 _PROMPTS = ("messages", "prompt", "input_ids")
+_CHAT_FIELDS = (*TEMPLATE_FIELDS, EFFORT, "add_generation_prompt", "continue_final_message")
+"""Fields that raw prompts do not take."""
 _TAIL = 16
 """How many tokens at the end of a raw prompt are searched for the tag that opens the reasoning."""
 
@@ -45,8 +50,8 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         "functions": "Use tools.",
         "function_call": "Use tool_choice.",
         **dict.fromkeys(
-            ("reasoning_effort", "reasoning", "enable_thinking"),
-            'Use thinking: {"type": "enabled"} or {"type": "disabled"}.',
+            ("reasoning", "enable_thinking"),
+            'Use reasoning_effort, or thinking: {"type": "enabled"} or {"type": "disabled"}.',
         ),
         **dict.fromkeys(
             ("echo", "suffix", "best_of", "truncate_sequence"), "POST /v1/completions takes it."
@@ -80,8 +85,19 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         min_value=0,
         max_value=MAX_TOP_LOGPROBS,
     )
+    reasoning_effort = ChoiceField(
+        "How much the model thinks: by its template's variable of this name, or else by its switch "
+        "and a budget of tokens. x-ignored-params names it where it has no effect.",
+        choices=EFFORTS,
+    )
+    thinking_token_budget = IntegerField("The same as thinking.budget_tokens.", min_value=1)
+    add_generation_prompt = BooleanField("false: the prompt ends after the messages.")
+    continue_final_message = BooleanField(
+        "true: the answer continues the last message.", default=False
+    )
     separate_reasoning = BooleanField(
-        "Reasoning in reasoning_content; false: in content, with its tags.", default=True
+        "Reasoning in reasoning and reasoning_content; false: in content, with its tags.",
+        default=True,
     )
     stream_reasoning = BooleanField(
         "false: reasoning comes in one piece, when it is complete.", default=True
@@ -90,6 +106,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
     def make(self, values: Values, context: Context) -> GenerationRequest:
         files = context.model.files
         source = _find_source(values)
+        values, unused = apply_effort(values, files)
         top_logprobs = _parse_top_logprobs(values)
         tools = assign_paths(values["tools"] or ())
         calls = self.make_calls(values, files, tools, values["parallel_tool_calls"])
@@ -108,7 +125,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             logprobs=(top_logprobs, False),
             ignored_too=() if tools else ("parallel_tool_calls",),
         )
-        request = replace(request, ignored=(*request.ignored, *unread))
+        request = replace(request, ignored=(*request.ignored, *unread, *unused))
         return _add_answer(request, values, calls, reasoning)
 
     def _render_prompt(
@@ -125,7 +142,17 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             if not ids:
                 raise FieldError("must hold at least one token.", source, code="empty_array")
             return files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
-        text = self.render_conversation(values, files, calls, tools)
+        continues, generates = values["continue_final_message"], values["add_generation_prompt"]
+        if continues and generates:
+            message = "cannot be combined with add_generation_prompt. Send only one."
+            raise FieldError(message, "continue_final_message")
+        begins_answer = not continues and generates is not False
+        text = self.render_conversation(values, files, calls, tools, begins_answer)
+        if continues:
+            try:
+                text = cut_after_last(text, values["messages"])
+            except ChatTemplateError as error:
+                raise FieldError(f"{error}.", "continue_final_message") from error
         return text, encode_text(files, text, "messages", special=False)
 
 
@@ -210,8 +237,8 @@ def _find_source(values: Values) -> str:
         raise FieldError(f"cannot be combined with {sources[0]}. Send only one.", sources[1])
     if not _is_raw(sources[0], values):
         return sources[0]
-    for name in TEMPLATE_FIELDS:
-        if values[name] is not None:
+    for name in _CHAT_FIELDS:
+        if values[name] not in (None, False):
             raise FieldError(f"needs messages, not {sources[0]}.", name)
     return sources[0]
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
+from django.conf import settings
+
 from completions.chat.call_parser import CallParser
 from completions.chat.parser import CallDelta, Delta, OutputParser
 from completions.chat.reasoning import ReasoningCounter, ReasoningParser, ThinkTags
@@ -170,7 +172,7 @@ def _make_message(context: ChatResponseContext, index: int, delta: Delta) -> dic
     """Return the message object. Its content is null if it has only calls."""
     message: dict[str, Any] = {"role": "assistant", "content": delta.content, "refusal": None}
     if context.think_tags is not None:
-        message["reasoning_content"] = delta.reasoning or None
+        message |= dict.fromkeys(settings.REASONING_FIELDS, delta.reasoning or None)
     calls: list[dict[str, Any]] = []
     for piece in delta.calls:
         if piece.name is not None:
@@ -231,7 +233,7 @@ class ChatChunks(Chunks):
         if self._messages[index].is_reasoning and not self._context.stream_reasoning:
             self._held[index] = reasoning
         elif reasoning:
-            text["reasoning_content"] = reasoning
+            text |= dict.fromkeys(settings.REASONING_FIELDS, reasoning)
         if gain.content:
             text["content"] = gain.content
         calls: list[dict[str, Any]] = []

@@ -131,12 +131,15 @@ class AnswerObject(MessageObject):
     tool_calls = ListField("Calls that an assistant made.", child=ToolCallObject())
     function_call = CalledFunctionObject("The only call, in the older form.")
     reasoning_content = TextField("An assistant's earlier reasoning, if its template shows them.")
+    reasoning = TextField("The same as reasoning_content.")
 
     def check(self, values: Values) -> Message:
         calls = values["tool_calls"] or []
         if not calls and values["function_call"] is not None:
             calls = [{"type": "function", "function": values["function_call"]}]
-        message = dict(super().check({**values, "refusal": None, "function_call": None}))
+        reasoning = values["reasoning_content"] or values["reasoning"]
+        unsaid = dict.fromkeys(("refusal", "function_call", "reasoning"))
+        message = dict(super().check({**values, **unsaid, "reasoning_content": reasoning}))
         message["content"] = values["content"] or values["refusal"] or ("" if not calls else None)
         if not calls:
             message.pop("tool_calls", None)

@@ -185,7 +185,7 @@ function take(event) {
   for (const choice of event.choices ?? []) {
     const { delta = {}, logprobs } = choice;
     const calls = (delta.tool_calls ?? []).map((each) => each.function?.arguments ?? "").join("");
-    find("#text").append((choice.text ?? delta.content ?? "") + (delta.reasoning_content ?? "") + calls);
+    find("#text").append((choice.text ?? delta.content ?? "") + (delta.reasoning ?? delta.reasoning_content ?? "") + calls);
     for (const token of scored(logprobs)) addToken(token);
     answer.finish = choice.finish_reason ?? answer.finish;
     answer.effect = choice.meta_info?.constraint ?? answer.effect;

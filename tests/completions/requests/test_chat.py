@@ -137,7 +137,19 @@ def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: 
         ({"tools": [F]}, ("unsupported_parameter", "tools")),
         ({"tools": [F] * 129}, ("array_above_max_length", "tools")),
         ({"tool_choice": "required"}, ("invalid_value", "tool_choice")),
-        ({"reasoning_effort": "low"}, ("unsupported_parameter", "reasoning_effort")),
+        ({"reasoning_effort": "most"}, ("invalid_value", "reasoning_effort")),
+        (
+            {"prompt": [1], "messages": None, "reasoning_effort": "low"},
+            ("invalid_value", "reasoning_effort"),
+        ),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            ("invalid_value", "continue_final_message"),
+        ),
+        (
+            {"thinking_token_budget": 5, "thinking": {"type": "disabled"}},
+            ("invalid_value", "thinking_token_budget"),
+        ),
         ({"enable_thinking": True}, ("unsupported_parameter", "enable_thinking")),
         ({"functions": [F["function"]]}, ("unsupported_parameter", "functions")),
         ({"modalities": ["audio"]}, ("invalid_value", "modalities[0]")),
@@ -433,3 +445,18 @@ def test_a_fault_of_the_constraint_beside_tools_is_still_an_error() -> None:
     with pytest.raises(APIError) as caught:
         prepare_chat(tools=[tool(SCHEMA)], regex="(")
     assert (caught.value.code, caught.value.param) == ("invalid_grammar", "regex")
+
+
+def test_an_effort_is_a_switch_and_a_budget() -> None:
+    high = validate({"model": "thinker", "reasoning_effort": "high"})
+    assert high.chat.reasoning.budget is None
+    none = validate({"model": "thinker", "reasoning_effort": "none"})
+    assert none.chat.reasoning is None
+    assert validate({"reasoning_effort": "low"}).ignored == ("reasoning_effort",)
+
+
+def test_an_answer_may_continue_the_last_message() -> None:
+    said = [*HI, {"role": "assistant", "content": "Once upon "}]
+    request = validate({"messages": said, "continue_final_message": True})
+    assert text(request).endswith("Once upon ")
+    assert not text(validate({"add_generation_prompt": False})).rstrip().endswith("<assistant>")

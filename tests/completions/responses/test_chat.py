@@ -71,6 +71,9 @@ def deltas(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [choice["delta"] for frame in frames for choice in frame["choices"]]
 
 
+BOTH = {"reasoning": "a b", "reasoning_content": "a b"}
+
+
 def test_a_plain_answer() -> None:
     body = answer(make_view(), cut("Hello", 2))
     assert body["object"] == "chat.completion"
@@ -157,7 +160,11 @@ def test_thoughts_and_their_tokens() -> None:
     assert body["usage"]["reasoning_tokens"] == 3
     assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
     found = frames(thinking_view(include_usage=True, continuous_usage_stats=True), events)
-    assert deltas(found)[1:] == [{"reasoning_content": "a b"}, {"content": "yes"}, {}]
+    assert deltas(found)[1:] == [
+        {"reasoning": "a b", "reasoning_content": "a b"},
+        {"content": "yes"},
+        {},
+    ]
     assert [frame["usage"]["reasoning_tokens"] for frame in found] == [1, 2, 3, 3, 3]
 
 
@@ -170,9 +177,9 @@ def test_reasoning_tokens_exclude_an_answer_in_the_same_event() -> None:
 def test_thoughts_in_one_piece() -> None:
     view = thinking_view(is_reasoning_open=True, stream_reasoning=False)
     found = deltas(frames(view, [event(1, 0, "a "), event(2, 0, "b</think>c", "stop")]))
-    assert found[1:] == [{"reasoning_content": "a b", "content": "c"}, {}]
+    assert found[1:] == [{**BOTH, "content": "c"}, {}]
     cut_short = deltas(frames(view, [event(1, 0, "a "), event(2, 0, "b", "length")]))
-    assert cut_short[1:] == [{"reasoning_content": "a b"}, {}]
+    assert cut_short[1:] == [BOTH, {}]
 
 
 def test_special_tokens_that_are_hidden() -> None:

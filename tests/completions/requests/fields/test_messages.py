@@ -157,7 +157,7 @@ HISTORY: list[tuple[str, Any, Any, list[str]]] = [
     ("annotated part", {**SAID, "content": [{**TEXT, "annotations": []}]}, SAID, []),
     ("id", {**SAID, "id": "msg_1"}, SAID, ["id"]),
     # OpenRouter, vLLM, Ollama, LiteLLM, Azure, LangChain
-    ("reasoning", {**SAID, "reasoning": "hm"}, SAID, ["reasoning"]),
+    ("reasoning", {**SAID, "reasoning": "hm"}, {**SAID, "reasoning_content": "hm"}, []),
     (
         "reasoning details",
         {**SAID, "reasoning_details": [{"type": "reasoning.text"}]},
