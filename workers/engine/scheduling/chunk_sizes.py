@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from workers.engine.core.request import Audience
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import SchedulerOutput
 from workers.engine.scheduling.step_times import StepTimes, StepWork, measure_work
 
 LEAST_CHUNK = 16
@@ -49,6 +50,13 @@ class StepRoom:
             self._work = self._work.add(first, size)
             self._num_tokens -= size
         return size
+
+    def place(self, sequence: Sequence, output: SchedulerOutput) -> bool:
+        """Have a step compute as many of a sequence's tokens as it has room for. Return whether it
+        has room for any."""
+        if size := self.take(sequence):
+            output.add(sequence, size)
+        return size > 0
 
     def _fit(self, first: int, most: int) -> int:
         """Return the largest multiple of the least chunk, up to ``most`` tokens from ``first`` on,

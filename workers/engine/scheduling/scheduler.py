@@ -110,7 +110,7 @@ class Scheduler:
         for sequence in unfinished:
             if not crowded and not is_overdue(sequence):
                 self._admit(output, room, before=sequence)
-            if _place(output, sequence, room):
+            if room.place(sequence, output):
                 sequence.turn.passed_over = 0
         if not crowded:
             self._admit(output, room)
@@ -340,7 +340,7 @@ class Scheduler:
     def _begin(self, sequence: Sequence, output: SchedulerOutput, room: StepRoom) -> None:
         output.admitted.append(sequence)
         output.tainted += self._pool.take_tainted(sequence.block_ids)
-        _place(output, sequence, room)
+        room.place(sequence, output)
 
     def _next(self, before: Sequence | None) -> Sequence | None:
         """Start the sequence whose turn it is, if there is room and no running sequence computes a
@@ -390,14 +390,6 @@ class Scheduler:
         """Put back the sequences that wait for a sequence's blocks."""
         for sequence in reversed(self._pending.end(owner)):
             self._queue.put_back(sequence)
-
-
-def _place(output: SchedulerOutput, sequence: Sequence, room: StepRoom) -> bool:
-    """Compute as many of a sequence's tokens as the step has room for. Return whether it has room
-    for any."""
-    if size := room.take(sequence):
-        output.add(sequence, size)
-    return size > 0
 
 
 def _seniority(sequence: Sequence) -> tuple[float, int]:
