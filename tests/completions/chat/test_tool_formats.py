@@ -1,20 +1,23 @@
 """The formats of tool calls: rows of what models write, and each record's own promises."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from django.conf import settings
+from llguidance import LLMatcher
 
 from completions.catalog.entries import TOOL_FORMAT_NAMES
-from completions.chat.call_parser import CallParser, CallStart, Text
+from completions.chat.call_parser import Arguments, CallParser, CallStart, Text
 from completions.chat.grammar import Reasoning, make_answer_constraint
 from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
-from completions.grammars import Constraint
+from completions.grammars import Constraint, tokens, translate
 from tests.completions.chat.test_grammar import ANY, GOOD, Bench, calls
 
 STRINGS = {"type": "object", "properties": {"city": {"type": "string"}, "q": {"type": "string"}}}
@@ -299,6 +302,55 @@ def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -
             (f"{TOOL_FORMATS[form].content[1]}Hello.", True, {}),
         ):
             assert bench.fits(text, calls(form, **choice)) is fits, (text, choice)
+
+
+PLAIN = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string", "maxLength": 6},
+        "e": {"enum": ["a b", "c", 4, None]},
+        "n": {"type": "integer", "minimum": -5, "maximum": 90},
+        "b": {"type": ["boolean", "null"]},
+        "l": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
+        "o": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "y": {"type": "boolean"}},
+            "required": ["x"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["e", "l"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "deepseek_v32", "pythonic", "gemma4"])
+def test_what_the_grammar_generates_is_read_as_an_instance(tmp_path: Path, form: str) -> None:
+    tool = Tool("f", None, PLAIN, strict=True)
+    bench = Bench(tmp_path, [*TOOL_FORMATS[form].delimiters])
+    asked = calls(form, tool, mode="required", parallel=False)
+    wanted = make_answer_constraint(None, asked, None)
+    assert wanted is not None
+    grammar = translate(wanted, bench.compiler).grammar
+    table = tokens.load(bench.compiler.tokens)
+    chance = random.Random(form)  # noqa: S311 - a test repeats itself
+    for _ in range(12):
+        matcher = LLMatcher(table, grammar, log_level=0)
+        ids: list[int] = []
+        while not matcher.is_stopped():
+            allowed = [i for i, bit in enumerate(matcher.compute_logit_bias()) if bit]
+            ascii_only = [i for i in allowed if i < 95 or i >= 256] or allowed
+            token = 256 if 256 in allowed else chance.choice(ascii_only)
+            if token == 256:
+                break
+            ids.append(token)
+            assert matcher.consume_token(token)
+            assert len(ids) < 2_000
+        text = bench.tokenizer.decode(ids, skip_special_tokens=False)
+        parser = CallParser(TOOL_FORMATS[form], [tool])
+        parts = [*parser.push(text), *parser.finish()]
+        pieces = [part.text for part in parts if isinstance(part, Arguments)]
+        jsonschema.validate(json.loads("".join(pieces)), PLAIN)
 
 
 NESTED = {
