@@ -1,5 +1,6 @@
 """Chat templates of the packages, rendered as `apply_chat_template` does."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from transformers import AutoTokenizer
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
+from completions.chat.call_parser import Arguments, CallParser, CallStart
+from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
@@ -112,6 +115,31 @@ def test_tools_and_calls_are_in_the_prompt(family: Family) -> None:
     assert text.count(written.opening) >= 2
     assert "None" not in text
     assert "sunny" in text
+
+
+FOUND = {"qwen3": "hermes", "deepseek_v3": "deepseek_v3"}
+"""The formats in templates, by package; the others describe no calls."""
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each.has_template], ids=str)
+def test_the_format_of_calls_is_found_in_the_template(family: Family) -> None:
+    folder = fetched(or_skip(family).package)
+    model = ModelFiles(ModelEntry("m", folder), family.rows, 512, family.ends, 0)
+    found = find_chat_style(model).tool_format
+    assert (found.name if found else None) == FOUND.get(str(family))
+
+
+@pytest.mark.parametrize("family", [each for each in FAMILIES if str(each) in FOUND], ids=str)
+def test_calls_that_a_template_writes_are_read_back(family: Family) -> None:
+    folder = fetched(or_skip(family).package)
+    model = ModelFiles(ModelEntry("m", folder), family.rows, 512, family.ends, 0)
+    written = TOOL_FORMATS[FOUND[str(family)]]
+    text = render_prompt(model, CALLED, TOOLS, written, {})
+    parser = CallParser(written, TOOLS)
+    parts = [*parser.push(text), *parser.finish()]
+    assert [each.name for each in parts if isinstance(each, CallStart)] == ["weather", "weather"]
+    read = [json.loads(each.text) for each in parts if isinstance(each, Arguments)]
+    assert read == [ARGUMENTS, ARGUMENTS]
 
 
 def history(*arguments: Any) -> list[dict[str, Any]]:
