@@ -14,7 +14,7 @@ from completions.chat.tool_format import ToolFormat
 from completions.chat.tool_formats import TOOL_FORMATS
 
 logger = logging.getLogger(__name__)
-_THINK_TAGS = (
+THINK_TAGS = (
     ThinkTags("<think>", "</think>"),
     ThinkTags("[THINK]", "[/THINK]"),
     ThinkTags("<seed:think>", "</seed:think>"),
@@ -105,12 +105,12 @@ def _find_think_tags(files: ModelFiles, source: str) -> ThinkTags | None:
     if files.entry.think_tags is not None:
         return ThinkTags(*files.entry.think_tags) if files.entry.think_tags else None
     if not source and files.model_type in _THINKING_TYPES:
-        return _THINK_TAGS[0]
+        return THINK_TAGS[0]
     # Some templates write only the end of the usual tags.
-    usual = _THINK_TAGS[0]
+    usual = THINK_TAGS[0]
     if usual.end in source:
         return usual
-    return next((tags for tags in _THINK_TAGS if tags.begin in source and tags.end in source), None)
+    return next((tags for tags in THINK_TAGS if tags.begin in source and tags.end in source), None)
 
 
 def _find_switch(source: str) -> str | None:

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
-from completions.chat.chat_style import ChatStyle, find_chat_style
+from completions.chat.chat_style import THINK_TAGS, ChatStyle, find_chat_style
 from completions.chat.reasoning import ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 
@@ -43,6 +44,12 @@ def test_a_template_without_marks_calls_no_tools(tmp_path: Path) -> None:
 def test_thinking_and_its_switch_are_found(tmp_path: Path) -> None:
     found = find(tmp_path, "{% if enable_thinking %}{% endif %}{{ '<think></think>' }}")
     assert (found.think_tags, found.thinking_switch) == (THINK, "enable_thinking")
+
+
+def test_the_documentation_lists_the_tags() -> None:
+    document = " ".join((settings.BASE_DIR / "docs" / "models.md").read_text().split())
+    for tags in THINK_TAGS:
+        assert f"`{tags.begin}` and `{tags.end}`" in document
 
 
 def test_models_toml_overrules(tmp_path: Path) -> None:
