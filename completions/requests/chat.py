@@ -23,7 +23,13 @@ from completions.requests.conversation import (
     Thinking,
 )
 from completions.requests.effort import EFFORT, EFFORTS, apply_effort
-from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, ListField
+from completions.requests.fields.base import (
+    BooleanField,
+    ChoiceField,
+    IntegerField,
+    ListField,
+    TextField,
+)
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import RawPromptField
@@ -58,7 +64,6 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         ),
         "audio": "This service answers with text alone; omit it.",
         "prediction": "Omit it: it changes the speed, not the answer.",
-        "verbosity": "Ask for a short or a long answer in a message.",
         "web_search_options": "Use tools.",
         "chat_template": "The model's own template is used.",
     }
@@ -95,6 +100,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
     continue_final_message = BooleanField(
         "true: the answer continues the last message.", default=False
     )
+    verbosity = TextField("No effect; ask for a short or a long answer in a message.")
     separate_reasoning = BooleanField(
         "Reasoning in reasoning and reasoning_content; false: in content, with its tags.",
         default=True,
@@ -123,7 +129,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             [ids],
             max_tokens=max_tokens,
             logprobs=(top_logprobs, False),
-            ignored_too=() if tools else ("parallel_tool_calls",),
+            ignored_too=("verbosity", *(() if tools else ("parallel_tool_calls",))),
         )
         request = replace(request, ignored=(*request.ignored, *unread, *unused))
         return _add_answer(request, values, calls, reasoning)

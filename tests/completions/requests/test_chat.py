@@ -203,7 +203,6 @@ def test_a_bad_body_is_refused_by_code_and_field(
     [
         ("audio", "text alone"),
         ("prediction", "the speed, not the answer"),
-        ("verbosity", "in a message"),
         ("web_search_options", "Use tools."),
     ],
 )
@@ -453,6 +452,7 @@ def test_an_effort_is_a_switch_and_a_budget() -> None:
     none = validate({"model": "thinker", "reasoning_effort": "none"})
     assert none.chat.reasoning is None
     assert validate({"reasoning_effort": "low"}).ignored == ("reasoning_effort",)
+    assert validate({"verbosity": "low"}).ignored == ("verbosity",)
 
 
 def test_an_answer_may_continue_the_last_message() -> None:
