@@ -188,7 +188,7 @@ class Reader:
                     union.append(Object(some=(Some(wrong, path, pattern=pattern),)))
             if (wrong := negate(rest)) is not False:
                 path = f"{pointer}/additionalProperties"
-                some = Some(wrong, path, frozenset(properties), tuple(patterns))
+                some = Some(wrong, path, tuple(properties), tuple(patterns))
                 union.append(Object(some=(some,)))
             return union
 

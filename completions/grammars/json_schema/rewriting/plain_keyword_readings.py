@@ -123,7 +123,7 @@ def _exclude_value(value: list[Any] | dict[str, Any]) -> Union:
             prefix: tuple[Node, ...] = (*[True] * index, {"not": {"const": item}})
             union.append(Array(prefix=prefix, low=index + 1))
         return union
-    some = Some(True, "", frozenset(value))
+    some = Some(True, "", tuple(value))
     union = [Object(low=1) if not value else Object(some=(some,))]
     for name, item in value.items():
         union.append(Object(properties={name: False}))

@@ -227,7 +227,7 @@ class Some:
 
     value: Node
     pointer: str
-    except_names: frozenset[str] = frozenset()
+    except_names: tuple[str, ...] = ()
     except_patterns: tuple[str, ...] = ()
     pattern: str | None = None
     """A pattern found in its name."""

@@ -292,3 +292,11 @@ def test_each_draft_ignores_the_keywords_that_it_does_not_have() -> None:
 def test_an_empty_union_is_unsatisfiable() -> None:
     with pytest.raises(GrammarError, match="is empty"):
         json_schema.translate({"oneOf": []})
+
+
+def test_properties_keep_their_order_where_another_one_is_required() -> None:
+    names = ["f", "c", "a", "e", "b"]
+    closed = {"properties": dict.fromkeys(names, True), "additionalProperties": False}
+    grammar = json_schema.translate({"type": "object", "not": closed}).grammar
+    options = json.loads(grammar)["grammars"][0]["json_schema"]["anyOf"]
+    assert {tuple(option["properties"]) for option in options} == {tuple(names)}
