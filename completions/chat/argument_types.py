@@ -9,6 +9,7 @@ from typing import Any
 from completions.chat.tools import dump
 from completions.contract import strict_json
 from completions.grammars.json_schema.keywords import ANNOTATIONS
+from completions.grammars.json_schema.nodes import list_types, list_value_types, list_values
 from completions.grammars.json_schema.pointers import resolve
 
 Schema = Mapping[str, Any]
@@ -154,13 +155,13 @@ class ArgumentTypes:
             return True
 
     def _is_valid(self, value: Any, schema: Schema) -> bool:
-        values = _list_values(schema)
+        values = list_values(schema)
         # JSON's true is not 1.
         alike = (each for each in values or () if isinstance(each, bool) == isinstance(value, bool))
         if values is not None and value not in alike:
             return False
         kinds = _list_kinds(schema)
-        if kinds is not None and kinds.isdisjoint(_find_value_kinds(value)):
+        if kinds is not None and kinds.isdisjoint(list_value_types(value)):
             return False
         if isinstance(value, str):
             length = len(value)
@@ -228,26 +229,6 @@ def _to_list(value: Any) -> list[Any]:
 
 def _list_kinds(schema: Schema) -> set[str] | None:
     """Return the types that a schema allows; None for all."""
-    kinds = schema.get("type")
-    if isinstance(kinds, str):
-        return {kinds}
-    if isinstance(kinds, list):
-        return {kind for kind in kinds if isinstance(kind, str)}
-    values = _list_values(schema)
-    return {kind for value in values for kind in _find_value_kinds(value)} if values else None
-
-
-def _list_values(schema: Schema) -> list[Any] | None:
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return values if isinstance(values, list) else None
-
-
-def _find_value_kinds(value: Any) -> set[str]:
-    if isinstance(value, bool):
-        return {"boolean"}
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        return {"number", "integer"}
-    if isinstance(value, float):
-        return {"number"}
-    names = {str: "string", list: "array", dict: "object", type(None): "null"}
-    return {names[type(value)]}
+    if isinstance(schema.get("type"), str | list):
+        return set(list_types(schema))
+    return {kind for value in list_values(schema) or () for kind in list_value_types(value)} or None

@@ -13,6 +13,7 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from completions.grammars.exceptions import Diagnostic
+from completions.grammars.json_schema.nodes import iter_parts
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.json_schema.rewriting import dialects, unknown
 from completions.grammars.json_schema.rewriting.formats import PATTERNS
@@ -101,8 +102,8 @@ ENFORCED: Mapping[str, str] = {
 """The shape of each enforced keyword's value.
 
 A further keyword gets its meaning in `rewriting/`: what it and its negation accept in
-`plain_keyword_readings`, or in `keyword_readings` if it holds schemas, which `_iter_subschemas`
-below then finds. If llguidance does not enforce it, `rewriter._WRITTEN_ANEW` has it too. Its row,
+`plain_keyword_readings`, or in `keyword_readings` if it holds schemas, which `nodes`
+then finds. If llguidance does not enforce it, `rewriter._WRITTEN_ANEW` has it too. Its row,
 with an example that a test runs, is in docs/json-schema.md.
 """
 _ALL_EXACT = 2**53
@@ -170,7 +171,7 @@ class _Walk:
                 continue
             self._found.schemas[pointer] = schema
             self._check(pointer, schema)
-            inside = list(_iter_subschemas(pointer, schema))
+            inside = list(iter_parts(schema, pointer))
             reference = schema.get("$ref")
             if isinstance(reference, str) and (target := self._resolve(reference)) is not None:
                 self._found.targets[reference] = target
@@ -359,19 +360,6 @@ def _has_reference(value: Any) -> bool:
     return False
 
 
-def _iter_subschemas(pointer: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas directly inside the enforced keywords of a schema."""
-    for keyword, value in schema.items():
-        expected = ENFORCED.get(keyword, "")
-        path = f"{pointer}/{escape(keyword)}"
-        if expected in (_MAP, _NEEDS) and isinstance(value, dict):
-            yield from ((f"{path}/{escape(name)}", inner) for name, inner in value.items())
-        elif "schema" in expected and isinstance(value, list):
-            yield from ((f"{path}/{index}", inner) for index, inner in enumerate(value))
-        elif "schema" in expected:
-            yield path, value
-
-
 def _iter_anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
     """Yield the schemas that have a name. In a value such as one of ``enum``, ``$anchor`` is
     data."""
@@ -382,7 +370,7 @@ def _iter_anchors(root: dict[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]
             continue
         if isinstance(schema.get("$anchor"), str):
             yield schema["$anchor"], (pointer, schema)
-        waiting += _iter_subschemas(pointer, schema)
+        waiting += iter_parts(schema, pointer)
         waiting.append((f"{pointer}/contentSchema", schema.get("contentSchema")))
         for keyword in ("$defs", "definitions"):
             if isinstance(schemas := schema.get(keyword), dict):

@@ -13,6 +13,7 @@ from completions.contract import strict_json
 from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.json_schema import keyword_order, pattern_lowering, rewriting
 from completions.grammars.json_schema.keywords import Survey, survey_schema
+from completions.grammars.json_schema.nodes import list_types, list_values
 from completions.grammars.json_schema.pointers import escape, resolve
 from completions.grammars.limits import (
     COMPACT,
@@ -248,10 +249,10 @@ def _has_one_value(array: Mapping[str, Any], seen: Survey) -> bool:
     """Return whether all items of an array are evidently equal."""
     item, visited = array.get("items"), set()
     while isinstance(item, dict):
-        if "const" in item or item.get("type") in ("null", ["null"]):
+        if list_types(item) == ["null"]:
             return True
-        if isinstance(item.get("enum"), list):
-            return len(item["enum"]) == 1
+        if (values := list_values(item)) is not None:
+            return len(values) == 1
         reference = item.get("$ref")
         if reference in visited or reference not in seen.targets:
             return False

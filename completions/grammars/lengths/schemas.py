@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from completions.grammars.json_schema.nodes import list_types, list_values
 from completions.grammars.json_schema.pointers import resolve
 from completions.grammars.lengths.graph import ANY, QUOTED, UNKNOWN, Graph
 from completions.regular import code_points
@@ -48,16 +49,11 @@ class SchemaGraph:
     def _add_value(self, at: int, schema: Any) -> int:
         if not isinstance(schema, dict):
             return self._add_anything(at)
-        if isinstance(schema.get("enum"), list):
-            return self.graph.add_either(self._add_constant(at, value) for value in schema["enum"])
-        if "const" in schema:
-            return self._add_constant(at, schema["const"])
+        if (values := list_values(schema)) is not None:
+            return self.graph.add_either(self._add_constant(at, value) for value in values)
         if isinstance(reference := schema.get("$ref"), str):
             return self._add_reference(at, reference)
-        types = schema.get("type")
-        if isinstance(types, str):
-            return self._add_type(at, types, schema)
-        if isinstance(types, list) and types:
+        if types := list_types(schema):
             return self.graph.add_either(self._add_type(at, each, schema) for each in types)
         for keyword in ("anyOf", "oneOf"):
             if schema.get(keyword):

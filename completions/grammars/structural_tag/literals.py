@@ -7,14 +7,13 @@ from typing import Any
 
 from completions.grammars import tokens
 from completions.grammars.json_schema.keywords import ANNOTATIONS
+from completions.grammars.json_schema.nodes import list_types, list_values
 from completions.grammars.json_schema.schema import Schema, dump
 from completions.grammars.structural_tag.lowering import Lowering
 from completions.grammars.structural_tag.parameters import (
     Location,
     Parameters,
     Style,
-    list_kinds,
-    list_values,
 )
 from completions.grammars.structural_tag.parts import (
     ANY,
@@ -138,7 +137,7 @@ class Arguments(Parameters):
             self._expect(leaf, {"const", "enum", "type"})
             yield from (self._spell(self._literals.write(value)) for value in values)
             return
-        kinds, is_json = list_kinds(schema) or list(_KINDS), self._literals.quote == JSON_QUOTE
+        kinds, is_json = list_types(schema) or list(_KINDS), self._literals.quote == JSON_QUOTE
         constants = self._literals.constants
         if "boolean" in kinds:
             yield " | ".join(map(quote, constants[:2]))

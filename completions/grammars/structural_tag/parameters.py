@@ -9,6 +9,7 @@ from typing import Any
 from completions.grammars import regex
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema.keywords import ANNOTATIONS, ENFORCED
+from completions.grammars.json_schema.nodes import list_types, list_values
 from completions.grammars.json_schema.pointers import escape, get
 from completions.grammars.json_schema.schema import OPTIONS, Schema, dump
 from completions.grammars.messages import format_value, truncate
@@ -181,8 +182,8 @@ class Parameters:
         """Yield, for each way to write a value, whether it is bare text, and its part with the
         closing tag."""
         for leaf in self._iter_leaves(location):
-            schema, kinds = leaf.schema, list_kinds(leaf.schema)
-            values = list_values(schema)
+            schema, kinds = leaf.schema, list_types(leaf.schema)
+            values = list_values(schema) or []
             if any(isinstance(value, str) for value in values):
                 self._expect(leaf, {"const", "enum", "type"})
                 for value in values:
@@ -271,12 +272,6 @@ class Parameters:
         return GrammarError(message, pointer=self._pointer + location.pointer)
 
 
-def list_values(schema: Mapping[str, Any]) -> list[Any]:
-    """Return the only values that a schema allows, if it lists them."""
-    values: list[Any] = [schema["const"]] if "const" in schema else schema.get("enum", [])
-    return values
-
-
 def _list_patterns(schema: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the patterns of a string, by the keyword that holds them: `pattern`, and `allOf` with
     those of its look-aheads."""
@@ -285,8 +280,3 @@ def _list_patterns(schema: Mapping[str, Any]) -> dict[str, list[str]]:
     if both and all(each.keys() == {"type", "pattern"} for each in both):
         patterns["allOf"] = [each["pattern"] for each in both]
     return patterns
-
-
-def list_kinds(schema: Mapping[str, Any]) -> list[str]:
-    kinds = schema.get("type", [])
-    return [kinds] if isinstance(kinds, str) else list(kinds)

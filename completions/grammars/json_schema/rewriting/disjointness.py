@@ -3,6 +3,7 @@
 from itertools import combinations
 from typing import Any
 
+from completions.grammars.json_schema.nodes import list_types, list_value_types, list_values
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, make_key
 from completions.grammars.json_schema.rewriting.shapes import TooManyShapesError
@@ -41,7 +42,7 @@ def _are_distinguished(options: list[Node], reader: Reader) -> bool:
         return False
     common = set.intersection(*(set(node.get("required", ())) for node in followed))
     for name in common:
-        value_sets = [_list_values(node, name, reader) for node in followed]
+        value_sets = [_list_property(node, name, reader) for node in followed]
         count = sum(len(values) for values in value_sets if values)
         if (
             all(value_sets)
@@ -51,7 +52,7 @@ def _are_distinguished(options: list[Node], reader: Reader) -> bool:
     return False
 
 
-def _list_values(node: dict[str, Any], name: str, reader: Reader) -> set[str] | None:
+def _list_property(node: dict[str, Any], name: str, reader: Reader) -> set[str] | None:
     """Return the values of a property, if they are listed."""
     inner = _follow(node.get("properties", {}).get(name, True), reader)
     return _list_constants(inner) if isinstance(inner, dict) else None
@@ -90,27 +91,13 @@ def _follow(node: Node, reader: Reader) -> Any:
 
 
 def _list_constants(node: dict[str, Any]) -> set[str] | None:
-    if "const" in node:
-        return {make_key(node["const"])}
-    return {make_key(value) for value in node["enum"]} if "enum" in node else None
+    values = list_values(node)
+    return None if values is None else set(map(make_key, values))
 
 
 def _list_types(node: dict[str, Any]) -> set[str]:
-    """Return the types that a schema names; empty if it names none."""
-    if "const" in node or "enum" in node:
-        values = [node["const"]] if "const" in node else node["enum"]
-        return {_get_type(value) for value in values}
-    names = node.get("type", [])
-    return {
-        "number" if name == "integer" else name
-        for name in ([names] if isinstance(names, str) else names)
-    }
-
-
-def _get_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    for kind, name in ((bool, "boolean"), (str, "string"), (list, "array"), (dict, "object")):
-        if isinstance(value, kind):
-            return name
-    return "number"
+    """Return the types that a schema names, with number for integer; empty if it names none."""
+    values = list_values(node)
+    if values is not None:
+        return {name for value in values for name in list_value_types(value)} - {"integer"}
+    return {"number" if name == "integer" else name for name in list_types(node)}

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote
 
+from completions.grammars.json_schema.nodes import iter_parts
 from completions.grammars.json_schema.pointers import get, resolve
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
@@ -36,9 +37,6 @@ _COUNTS = frozenset(("minProperties", "maxProperties"))
 _KEPT = frozenset(("$schema", "$id", "id", "$anchor", "$defs", "definitions"))
 """Keywords that a schema keeps when it is written anew: they change nothing, but may be referred
 to."""
-_MAPS = ("properties", "patternProperties")
-_LISTS = ("prefixItems", *_IN_PLACE)
-_SINGLE = ("additionalProperties", "additionalItems", "items")
 
 
 @dataclass(slots=True)
@@ -159,7 +157,7 @@ class _Walk:
                 change["anyOf"] = options
         if change is not None:
             self._changes.append((node, change))
-        self._waiting += list(_iter_inside(node))
+        self._waiting += [inner for _, inner in iter_parts(node)]
         target = self._resolve(node["$ref"]) if "$ref" in node else None
         self._waiting += [target[1]] if target else []
 
@@ -234,7 +232,7 @@ class _Walk:
         written."""
         pointer = self._pointers[id(node)]
         has_others = self._needs_rewriting(node) or any(
-            isinstance(each, dict) for each in _iter_inside(node)
+            isinstance(inner, dict) for _, inner in iter_parts(node)
         )
         if pointer.startswith(f"{self._pointer}/") or not has_others:
             return node
@@ -323,16 +321,6 @@ def _has_counts_inside(node: Mapping[str, Any]) -> bool:
     )
 
 
-def _iter_inside(node: Mapping[str, Any]) -> Iterator[Any]:
-    for keyword in _MAPS:
-        yield from node.get(keyword, {}).values()
-    for keyword in _LISTS:
-        yield from node.get(keyword, ())
-    for keyword in _SINGLE:
-        inner = node.get(keyword)
-        yield from inner if isinstance(inner, list) else (inner,)
-
-
 def _iter_free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
     """Return names that no definition of a schema has."""
     taken = frozenset(root.get("$defs", ()))
@@ -359,7 +347,7 @@ def reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
         if not isinstance(node, dict) or id(node) in seen:
             continue
         seen.add(id(node))
-        waiting += _iter_inside(node)
+        waiting += [inner for _, inner in iter_parts(node)]
         if isinstance(ref := node.get("$ref"), str):
             target = targets.get(ref) or resolve(root, ref)
             waiting += [target[1]] if target else []
