@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -42,7 +42,7 @@ from completions.requests.fields.base import (
     ObjectField,
     TextField,
 )
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 from completions.requests.preparation import ROUTES
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 20, 100
@@ -55,7 +55,7 @@ _ROUTE = "/v1/batches"
 _WINDOW = re.compile(r"([0-9]{1,3})h")
 
 
-class BatchRequestObject(StrictObject):
+class BatchRequestObject(StrictObject[Any]):
     """The body of POST /v1/batches."""
 
     input_file_id = TextField("Id of an uploaded file with one request per line.", required=True)
@@ -88,12 +88,12 @@ class BatchRequestObject(StrictObject):
         "When the output and error files are deleted; default 30 days."
     )
 
-    def check(self, values: Values) -> Values:
-        window = _WINDOW.fullmatch(values["completion_window"])
+    def check(self, values: Self) -> Self:
+        window = _WINDOW.fullmatch(values.completion_window)
         if window is None or int(window[1]) not in WINDOW_HOURS:
             message = f'must be from "{WINDOW_HOURS[0]}h" to "{WINDOW_HOURS[-1]}h".'
             raise FieldError(message, "completion_window")
-        _check_metadata(values["metadata"] or {})
+        _check_metadata(values.metadata or {})
         return values
 
 
@@ -122,22 +122,22 @@ class BatchesView(AsyncAPIView):
         if key is not None and (first := await _find_first(key, request.auth)) is not None:
             return await _repeat(first)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
-        values = BatchRequestObject().validate(request.data)
-        file = await find_file(values["input_file_id"], request.auth, "input_file_id")
+        values: BatchRequestObject = BatchRequestObject().validate(request.data)
+        file = await find_file(values.input_file_id, request.auth, "input_file_id")
         if file.purpose != FilePurpose.BATCH:
             message = "input_file_id: this file was not uploaded for a batch."
             raise APIError("invalid_file_purpose", message, "input_file_id")
-        keep = values["output_expires_after"] or {"seconds": KEEP_SECONDS[-1]}
+        keep = values.output_expires_after
         batch = Batch(
-            endpoint=values["endpoint"],
-            completion_window=values["completion_window"],
-            output_seconds=keep["seconds"],
-            metadata=values["metadata"],
-            on_invalid=_parse_on_invalid(values["on_invalid"], request),
+            endpoint=values.endpoint,
+            completion_window=values.completion_window,
+            output_seconds=keep.seconds if keep else KEEP_SECONDS[-1],
+            metadata=values.metadata,
+            on_invalid=_parse_on_invalid(values.on_invalid, request),
         )
-        batch.receipts = bool(values["receipts"])
-        batch.pilot, batch.held = values["pilot"], bool(values["dry_run"])
-        if values["dry_run"] and values["pilot"] is None:
+        batch.receipts = bool(values.receipts)
+        batch.pilot, batch.held = values.pilot, bool(values.dry_run)
+        if values.dry_run and values.pilot is None:
             return JSONResponse(await _rehearse(request.process, batch, file, request.auth))
         await sync_to_async(store)(batch, file, request.auth, key)
         return await _present(batch)

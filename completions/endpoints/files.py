@@ -33,7 +33,7 @@ DEFAULT_KEEP = timedelta(seconds=KEEP_SECONDS[-1])
 _PARTS = ("purpose", "file", "expires_after[anchor]", "expires_after[seconds]")
 
 
-class ExpiresAfterObject(StrictObject):
+class ExpiresAfterObject(StrictObject["ExpiresAfterObject | None"]):
     anchor = ChoiceField(
         "The time from which the seconds count: when the file is created.",
         choices=["created_at"],

@@ -1,7 +1,7 @@
 """POST /v1/grammars/validate: check a constraint, and whether a text matches it."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 from completions.catalog.model_files import ModelFiles
 from completions.delivery import rate_limits
@@ -15,7 +15,6 @@ from completions.requests import validation
 from completions.requests.context import Context
 from completions.requests.fields.base import TextField
 from completions.requests.fields.constraint import CONSTRAINTS, ConstraintFields, parse_constraint
-from completions.requests.fields.objects import Values
 from completions.requests.model import ModelRequestObject
 
 MAX_TEXT = 100_000
@@ -24,12 +23,12 @@ MAX_TEXT = 100_000
 class ValidateRequestObject(ModelRequestObject, ConstraintFields):
     text = TextField("A text to try the constraint on.", max_length=MAX_TEXT)
 
-    def make(self, values: Values, context: Context) -> tuple[Constraint, ModelFiles, str | None]:
+    def make(self, values: Self, context: Context) -> tuple[Constraint, ModelFiles, str | None]:
         constraint = parse_constraint(values, context.model.files)
         if constraint is None:
             message = f"send one constraint: {', '.join(CONSTRAINTS)}."
             raise FieldError(message, CONSTRAINTS[0], code="missing_required_parameter")
-        return constraint, context.model.files, values["text"]
+        return constraint, context.model.files, values.text
 
 
 class ValidateView(AsyncAPIView):

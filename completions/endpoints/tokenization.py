@@ -1,7 +1,7 @@
 """POST /v1/tokenize and /v1/detokenize, with vLLM's fields."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 
@@ -16,7 +16,6 @@ from completions.models import Scope
 from completions.requests.context import Context
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, TextField
-from completions.requests.fields.objects import Values
 from completions.requests.fields.tokens import TokenIdsField, encode_checked
 from completions.requests.fields.tools import assign_paths
 from completions.requests.model import ModelRequestObject
@@ -49,8 +48,8 @@ class TokenizeRequestObject(ConversationFields):
         "for messages, whose template writes them."
     )
 
-    def make(self, values: Values, context: Context) -> Answer:
-        model, text, messages = context.model.files, values["prompt"], values["messages"]
+    def make(self, values: Self, context: Context) -> Answer:
+        model, text, messages = context.model.files, values.prompt, values.messages
         if text is None and messages is None:
             message = "send prompt (a text) or messages."
             raise FieldError(message, "prompt", code="missing_required_parameter")
@@ -58,30 +57,28 @@ class TokenizeRequestObject(ConversationFields):
             raise FieldError("cannot be combined with prompt. Send only one.", "messages")
         if text is not None or not messages or type(messages[0]) is int:
             return _tokenize_raw(values, model)
-        if values["thinking"] is not None and values["thinking"].budget_tokens is not None:
+        if values.thinking is not None and values.thinking.budget_tokens is not None:
             message = "has no effect on the tokens of messages; leave it out."
             raise FieldError(message, "thinking.budget_tokens", code="unsupported_value")
-        tools = assign_paths(values["tools"] or ())
+        tools = assign_paths(values.tools or ())
         calls, ignored = self.make_calls(values, model, tools), self.list_unread(values, context)
-        text = self.render_conversation(
-            values, model, calls, tools, values["add_generation_prompt"]
-        )
-        special = bool(values["add_special_tokens"])
+        text = self.render_conversation(values, model, calls, tools, values.add_generation_prompt)
+        special = bool(values.add_special_tokens)
         ids = encode_checked(model, text, "messages", special, MAX_CHARACTERS)
         return _make_answer(model, ids, ignored)
 
 
-def _tokenize_raw(values: Values, model: ModelFiles) -> Answer:
+def _tokenize_raw(values: TokenizeRequestObject, model: ModelFiles) -> Answer:
     """Return the tokens of a text without a template."""
-    text, special = values["prompt"], values["add_special_tokens"]
+    text, special = values.prompt, values.add_special_tokens
     source = "messages" if text is None else "prompt"
     for name in ("tools", "tool_choice", *TEMPLATE_FIELDS):
-        if values[name] is not None:
+        if getattr(values, name) is not None:
             raise FieldError(f"needs an array of messages, not {source}.", name)
     if text is None:
         if special is not None:
             raise FieldError("needs prompt, not messages that are a string.", "add_special_tokens")
-        messages = values["messages"]
+        messages = values.messages
         return _make_answer(model, TokenIds(len(messages), orjson.dumps(messages)))
     ids = encode_checked(model, text, "prompt", special is not False, MAX_CHARACTERS)
     return _make_answer(model, ids)
@@ -99,8 +96,8 @@ class DetokenizeRequestObject(ModelRequestObject):
 
     tokens = TokenIdsField("Token ids; special tokens stay in the text.", required=True)
 
-    def make(self, values: Values, context: Context) -> Answer:
-        ids = values["tokens"]
+    def make(self, values: Self, context: Context) -> Answer:
+        ids = values.tokens
         return Answer({"prompt": tokenization.decode(context.model.files, ids)})
 
 

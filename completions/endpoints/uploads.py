@@ -1,6 +1,6 @@
 """/v1/uploads: upload a file in parts, as in OpenAI's Uploads API."""
 
-from typing import Any
+from typing import Any, Self
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -21,13 +21,13 @@ from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadSta
 from completions.models.release import release
 from completions.requests import fair_semaphore
 from completions.requests.fields.base import ChoiceField, IntegerField, ListField, TextField
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 """OpenAI's limit, and the size of a part that its client sends."""
 
 
-class UploadRequestObject(StrictObject):
+class UploadRequestObject(StrictObject[Any]):
     """The body of POST /v1/uploads."""
 
     filename = TextField("The name of the file.", required=True, max_length=255)
@@ -42,7 +42,7 @@ class UploadRequestObject(StrictObject):
     expires_after = ExpiresAfterObject("When the file is deleted; default 30 days.")
 
 
-class CompleteUploadRequestObject(StrictObject):
+class CompleteUploadRequestObject(StrictObject[Any]):
     """The body of POST /v1/uploads/{id}/complete."""
 
     part_ids = ListField(
@@ -54,8 +54,8 @@ class CompleteUploadRequestObject(StrictObject):
     )
     md5 = TextField("The MD5 of the whole file in hexadecimal digits.", pattern="[0-9a-fA-F]{32}")
 
-    def check(self, values: Values) -> Values:
-        if any("\x00" in part_id for part_id in values["part_ids"]):
+    def check(self, values: Self) -> Self:
+        if any("\x00" in part_id for part_id in values.part_ids):
             raise FieldError("must not contain U+0000.", "part_ids")
         return values
 
@@ -84,16 +84,17 @@ class UploadsView(AsyncAPIView):
     async def post(self, request: APIRequest) -> JSONResponse:
         idempotency.refuse(request)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
-        values = UploadRequestObject().validate(request.data)
-        if values["bytes"] > settings.MAX_FILE_BYTES:
+        values: UploadRequestObject = UploadRequestObject().validate(request.data)
+        if values.bytes > settings.MAX_FILE_BYTES:
             raise payload_too_large(settings.MAX_FILE_BYTES)
-        keep = values["expires_after"] or {"seconds": int(DEFAULT_KEEP.total_seconds())}
+        keep = values.expires_after
+        default_seconds = int(DEFAULT_KEEP.total_seconds())
         upload = Upload(
             organization_id=request.auth.organization_id,
             api_key_id=request.auth.key_id,
-            filename=files.clean_name(values["filename"]),
-            bytes=values["bytes"],
-            file_seconds=keep["seconds"],
+            filename=files.clean_name(values.filename),
+            bytes=values.bytes,
+            file_seconds=keep.seconds if keep else default_seconds,
         )
         try:
             await sync_to_async(uploads.begin)(upload)
@@ -152,7 +153,7 @@ class CompleteUploadView(AsyncAPIView):
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
         idempotency.refuse(request)
         upload = await _find(request, upload_id)
-        values = CompleteUploadRequestObject().validate(request.data)
+        values: CompleteUploadRequestObject = CompleteUploadRequestObject().validate(request.data)
         if upload.status == UploadStatus.COMPLETED:
             return JSONResponse(make_upload_object(upload))
         joining = sync_to_async(uploads.complete)
@@ -161,7 +162,7 @@ class CompleteUploadView(AsyncAPIView):
         await checks.uploads.acquire(upload.organization_id)
         try:
             await fair_semaphore.to_its_end(
-                joining(_require_pending(upload), values["part_ids"], values["md5"])
+                joining(_require_pending(upload), values.part_ids, values.md5)
             )
         except FieldError as error:
             raise error.api_error() from error

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Self
 
 from msgspec import structs
 
@@ -31,7 +32,6 @@ from completions.requests.fields.base import (
     TextField,
 )
 from completions.requests.fields.ignored import FOREIGN_NAMES
-from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import RawPromptField
 from completions.requests.fields.tokens import TokenIdsField, encode_text
 from completions.requests.fields.tools import assign_paths
@@ -39,7 +39,9 @@ from completions.requests.generation import (
     ChatSettings,
     GenerationFields,
     GenerationRequest,
+    Length,
     check_context,
+    parse_length,
 )
 from completions.requests.validation import Fallback
 
@@ -109,25 +111,25 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         "false: reasoning comes in one piece, when it is complete.", default=True
     )
 
-    def make(self, values: Values, context: Context) -> GenerationRequest:
+    def make(self, values: Self, context: Context) -> GenerationRequest:
         files = context.model.files
         source = _find_source(values)
         values, unused = apply_effort(values, files)
         top_logprobs = _parse_top_logprobs(values)
-        tools = assign_paths(values["tools"] or ())
-        calls = self.make_calls(values, files, tools, values["parallel_tool_calls"])
+        tools = assign_paths(values.tools or ())
+        calls = self.make_calls(values, files, tools, values.parallel_tool_calls)
         unread = self.list_unread(values, context)
         text_end, ids = self._render_prompt(source, values, files, calls, tools)
-        length = self.parse_length(values, context)
+        length = parse_length(context, values.max_tokens, values.max_completion_tokens)
         check_context([ids], length, files.max_model_len, source)
         max_tokens = length or files.max_model_len - len(ids)
-        thinking = values["thinking"] or Thinking()
+        thinking = values.thinking or Thinking()
         reasoning = _make_reasoning(thinking, files, text_end, max_tokens)
         request = self.make_request(
             values,
             context,
             [ids],
-            max_tokens=max_tokens,
+            length=Length(max_tokens, values.min_tokens, length is None),
             logprobs=(top_logprobs, False),
             ignored_too=("verbosity", *(() if tools else ("parallel_tool_calls",))),
         )
@@ -137,18 +139,18 @@ class ChatRequestObject(GenerationFields, ConversationFields):
     def _render_prompt(
         self,
         source: str,
-        values: Values,
+        values: Self,
         files: ModelFiles,
         calls: ToolCalls | None,
         tools: Sequence[Tool],
     ) -> tuple[str, list[int]]:
         """Return the end of the prompt as text, and its token ids."""
         if _is_raw(source, values):
-            ids: list[int] = values[source]
+            ids: list[int] = getattr(values, source)
             if not ids:
                 raise FieldError("must hold at least one token.", source, code="empty_array")
             return files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
-        continues, generates = values["continue_final_message"], values["add_generation_prompt"]
+        continues, generates = values.continue_final_message, values.add_generation_prompt
         if continues and generates:
             message = "cannot be combined with add_generation_prompt. Send only one."
             raise FieldError(message, "continue_final_message")
@@ -156,7 +158,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         text = self.render_conversation(values, files, calls, tools, begins_answer)
         if continues:
             try:
-                text = cut_after_last(text, values["messages"])
+                text = cut_after_last(text, values.messages)
             except ChatTemplateError as error:
                 raise FieldError(f"{error}.", "continue_final_message") from error
         return text, encode_text(files, text, "messages", special=False)
@@ -183,7 +185,7 @@ def _make_reasoning(
 
 def _add_answer(
     request: GenerationRequest,
-    values: Values,
+    values: ChatRequestObject,
     calls: ToolCalls | None,
     reasoning: Reasoning | None,
 ) -> GenerationRequest:
@@ -194,7 +196,7 @@ def _add_answer(
     if calls is not None and constraint is not None and calls.choice.mode == REQUIRED:
         message = "cannot be combined with a tool_choice that requires a call."
         raise FieldError(message, constraint.error_path, code="conflicting_constraints")
-    whitespace = values["json_whitespace"] or files.entry.json_whitespace
+    whitespace = values.json_whitespace or files.entry.json_whitespace
     inner, fallback = constraint, None
     form = find_chat_style(files).tool_format
     try:
@@ -220,7 +222,7 @@ def _add_answer(
         hidden = sorted(special - delimiters)
     if sampling.stop or sampling.stop_regex:
         spans = calls.format.make_spans([tool.name for tool in calls.tools]) if calls else []
-        if reasoning is not None and values["separate_reasoning"]:
+        if reasoning is not None and values.separate_reasoning:
             spans.append(reasoning.tags.make_span(is_open=reasoning.is_open))
         sampling = structs.replace(sampling, stop_spans=tuple(spans))
     chat = ChatSettings(
@@ -228,15 +230,15 @@ def _add_answer(
         reasoning=reasoning,
         hidden=hidden,
         unseen=unseen,
-        separate_reasoning=values["separate_reasoning"],
-        stream_reasoning=values["stream_reasoning"],
+        separate_reasoning=values.separate_reasoning,
+        stream_reasoning=values.stream_reasoning,
     )
     return replace(request, constraint=constraint, fallback=fallback, sampling=sampling, chat=chat)
 
 
-def _find_source(values: Values) -> str:
+def _find_source(values: ChatRequestObject) -> str:
     """Return the field that holds the prompt. Raises FieldError."""
-    sources = [name for name in _PROMPTS if values[name] is not None]
+    sources = [name for name in _PROMPTS if getattr(values, name) is not None]
     if not sources:
         raise FieldError("this field is required.", "messages", code="missing_required_parameter")
     if len(sources) > 1:
@@ -244,21 +246,21 @@ def _find_source(values: Values) -> str:
     if not _is_raw(sources[0], values):
         return sources[0]
     for name in _CHAT_FIELDS:
-        if values[name] not in (None, False):
+        if getattr(values, name) not in (None, False):
             raise FieldError(f"needs messages, not {sources[0]}.", name)
     return sources[0]
 
 
-def _is_raw(source: str, values: Values) -> bool:
+def _is_raw(source: str, values: ChatRequestObject) -> bool:
     """Return whether the prompt is token ids already."""
-    return source != "messages" or not values[source] or type(values[source][0]) is int
+    return source != "messages" or not values.messages or type(values.messages[0]) is int
 
 
-def _parse_top_logprobs(values: Values) -> int | None:
+def _parse_top_logprobs(values: ChatRequestObject) -> int | None:
     """Return how many likeliest tokens to return at each position; None without log
     probabilities."""
-    top: int | None = values["top_logprobs"]
-    if values["logprobs"]:
+    top: int | None = values.top_logprobs
+    if values.logprobs:
         return top or 0
     if top is not None:
         raise FieldError("needs logprobs: true; add it or leave this out.", "top_logprobs")

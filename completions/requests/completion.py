@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import INTEGERS, MAX_TOP_LOGPROBS
@@ -16,15 +16,16 @@ from completions.requests.fields.base import (
     TextField,
 )
 from completions.requests.fields.ignored import FOREIGN_NAMES
-from completions.requests.fields.objects import Values
 from completions.requests.fields.prompt import PromptField
 from completions.requests.fields.tokens import encode_text
 from completions.requests.generation import (
     GenerationFields,
     GenerationRequest,
+    Length,
     Prompts,
     check_choices,
     check_context,
+    parse_length,
 )
 
 
@@ -73,18 +74,18 @@ class CompletionRequestObject(GenerationFields):
     )
     tool_choice = TextField('Only "none", which has no effect.')
 
-    def make(self, values: Values, context: Context) -> GenerationRequest:
+    def make(self, values: Self, context: Context) -> GenerationRequest:
         _check_tools(values)
-        length = self.parse_length(values, context)
-        max_tokens: int = values["max_tokens"] if length is None else length
+        length = parse_length(context, values.max_tokens, values.max_completion_tokens)
+        max_tokens: int = values.max_tokens if length is None else length
         _check_echo(values, max_tokens)
         _check_best_of(values)
         files = context.model.files
         longest = files.max_model_len
-        truncates = values["truncate_sequence"]
+        truncates, min_tokens = values.truncate_sequence, values.min_tokens
         if truncates:
-            if values["min_tokens"] <= max_tokens:  # else a length beyond the context is refused
-                values = {**values, "min_tokens": min(values["min_tokens"], longest - 1)}
+            if min_tokens <= max_tokens:  # else a length beyond the context is refused
+                min_tokens = min(min_tokens, longest - 1)
             max_tokens = min(max_tokens, longest - 1)
         room = longest - max_tokens if truncates else None
         prompts, truncated = _make_prompts(values, files, room)
@@ -93,20 +94,20 @@ class CompletionRequestObject(GenerationFields):
             values,
             context,
             prompts,
-            max_tokens=max_tokens,
-            logprobs=(values["logprobs"], values["echo"]),
+            length=Length(max_tokens, min_tokens, length is None),
+            logprobs=(values.logprobs, values.echo),
             ignored_too=("parallel_tool_calls", "tools", "tool_choice"),
         )
-        return replace(request, echo=values["echo"], truncated_tokens=truncated)
+        return replace(request, echo=values.echo, truncated_tokens=truncated)
 
 
 def _make_prompts(
-    values: Values, files: ModelFiles, max_prompt_tokens: int | None
+    values: CompletionRequestObject, files: ModelFiles, max_prompt_tokens: int | None
 ) -> tuple[Prompts, int]:
     """Return the prompts, cut to `max_prompt_tokens` tokens and with the suffix where the model
     reads it; and how many tokens were cut."""
-    frame = _make_frame(values["suffix"], files)
-    prompts: Prompts = values["prompt"]
+    frame = _make_frame(values.suffix, files)
+    prompts: Prompts = values.prompt
     truncated = 0
     if max_prompt_tokens is not None and max_prompt_tokens > frame.length:
         cut = [prompt[frame.length - max_prompt_tokens :] for prompt in prompts]
@@ -115,36 +116,36 @@ def _make_prompts(
     return [frame.wrap(prompt) for prompt in prompts], truncated
 
 
-def _check_tools(values: Values) -> None:
+def _check_tools(values: CompletionRequestObject) -> None:
     for name in ("tools", "tool_choice"):
-        if values[name] is not None and values["tool_choice"] != "none":
+        if getattr(values, name) is not None and values.tool_choice != "none":
             message = "POST /v1/chat/completions to call tools, or send tool_choice: none."
             raise FieldError(message, name, code="unsupported_parameter")
 
 
-def _check_echo(values: Values, max_tokens: int) -> None:
-    if max_tokens == 0 and not values["echo"]:
+def _check_echo(values: CompletionRequestObject, max_tokens: int) -> None:
+    if max_tokens == 0 and not values.echo:
         message = "must be at least 1 without echo."
         raise FieldError(message, "max_tokens", code="integer_below_min_value")
-    if max_tokens == 0 and values["return_hidden_states"]:
+    if max_tokens == 0 and values.return_hidden_states:
         raise FieldError("needs a token to be generated; max_tokens is 0.", "return_hidden_states")
-    if values["echo"] and values["suffix"] is not None:
+    if values.echo and values.suffix is not None:
         raise FieldError("cannot be combined with echo.", "suffix")
 
 
-def _check_best_of(values: Values) -> None:
-    best_of = values["best_of"]
+def _check_best_of(values: CompletionRequestObject) -> None:
+    best_of = values.best_of
     if best_of is None:
         return
-    if best_of < values["n"]:
-        raise FieldError(f"is {best_of}; it must be at least n ({values['n']}).", "best_of")
-    if values["stream"] and best_of > values["n"]:
+    if best_of < values.n:
+        raise FieldError(f"is {best_of}; it must be at least n ({values.n}).", "best_of")
+    if values.stream and best_of > values.n:
         message = (
-            f"is {best_of}, but a stream cannot choose among candidates; send {values['n']} (n), "
+            f"is {best_of}, but a stream cannot choose among candidates; send {values.n} (n), "
             "or leave out one of best_of and stream."
         )
         raise FieldError(message, "best_of")
-    check_choices(len(values["prompt"]), best_of, "best_of")
+    check_choices(len(values.prompt), best_of, "best_of")
 
 
 class _Frame(NamedTuple):

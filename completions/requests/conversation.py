@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
@@ -23,7 +23,7 @@ from completions.requests.fields.base import (
     ObjectField,
 )
 from completions.requests.fields.messages import ChatMessageField, MessagesField
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.tools import MAX_TOOLS, ToolChoiceField, ToolObject, parse_choice
 from completions.requests.model import ModelRequestObject
 
@@ -42,14 +42,14 @@ class Thinking:
     budget_tokens: int | None = None
 
 
-class ThinkingObject(StrictObject):
+class ThinkingObject(StrictObject[Thinking | None]):
     type = ChoiceField(
         "auto leaves it to the model's template.", choices=[ENABLED, DISABLED, AUTO], required=True
     )
     budget_tokens = IntegerField("Tokens of reasoning after which the answer begins.", min_value=1)
 
-    def check(self, values: Values) -> Thinking:
-        thinking = Thinking(**values)
+    def check(self, values: Self) -> Thinking:
+        thinking = Thinking(values.type, values.budget_tokens)
         if thinking.type == DISABLED and thinking.budget_tokens is not None:
             raise FieldError(f"needs type {ENABLED} or {AUTO}.", "budget_tokens")
         return thinking
@@ -81,10 +81,10 @@ class ConversationFields(ModelRequestObject):
     )
 
     def make_calls(
-        self, values: Values, files: ModelFiles, tools: Sequence[Tool], parallel: bool | None = None
+        self, values: Self, files: ModelFiles, tools: Sequence[Tool], parallel: bool | None = None
     ) -> ToolCalls | None:
         """Return the calls that may come; None for none. Raises FieldError."""
-        choice = parse_choice(values["tool_choice"], parallel, tools)
+        choice = parse_choice(values.tool_choice, parallel, tools)
         allowed = choice.filter_tools(tuple(tools))
         if choice.mode == NONE or not allowed:
             return None
@@ -94,30 +94,30 @@ class ConversationFields(ModelRequestObject):
             raise FieldError(message, "tools", code="unsupported_parameter")
         return ToolCalls(tool_format, allowed, choice)
 
-    def list_unread(self, values: Values, context: Context) -> list[str]:
+    def list_unread(self, values: Self, context: Context) -> list[str]:
         """Return paths of variables that this model's template does not read, and of what is
         ignored in messages. Raises FieldError."""
         files = context.model.files
-        variables = _list_unread_variables(values["chat_template_kwargs"] or {}, files)
+        variables = _list_unread_variables(values.chat_template_kwargs or {}, files)
         messages = ConversationFields.messages.list_ignored_paths(context.given.get("messages"))
         return [*variables, *messages]
 
     def render_conversation(
         self,
-        values: Values,
+        values: Self,
         files: ModelFiles,
         calls: ToolCalls | None,
         tools: Sequence[Tool],
         add_generation_prompt: bool = True,
     ) -> str:
         """Return the messages as text, up to where the answer begins. Raises FieldError."""
-        thinking: Thinking = values["thinking"] or Thinking()
-        variables = _add_switch(values["chat_template_kwargs"] or {}, files, thinking.type)
+        thinking: Thinking = values.thinking or Thinking()
+        variables = _add_switch(values.chat_template_kwargs or {}, files, thinking.type)
         tool_format = find_chat_style(files).tool_format
         try:
             return render_prompt(
                 files,
-                values["messages"],
+                values.messages,
                 tools if calls else (),
                 tool_format,
                 variables,

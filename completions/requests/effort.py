@@ -1,6 +1,7 @@
 """What `reasoning_effort` and `thinking_token_budget` mean for a model."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
@@ -8,9 +9,9 @@ from completions.chat.chat_style import find_chat_style
 from completions.chat.reasoning import AUTO, DISABLED, ENABLED
 from completions.chat.template import ChatTemplateError
 from completions.exceptions import FieldError
-from completions.requests.conversation import Thinking
-from completions.requests.fields.objects import Values
+from completions.requests.conversation import ConversationFields, Thinking
 
+_Values = TypeVar("_Values", bound=ConversationFields)
 EFFORT = "reasoning_effort"
 _NONE = "none"
 _BUDGETS = {"minimal": 512, "low": 2_048, "medium": 8_192, "high": None}
@@ -18,22 +19,22 @@ _BUDGETS = {"minimal": 512, "low": 2_048, "medium": 8_192, "high": None}
 EFFORTS = (_NONE, *_BUDGETS)
 
 
-def apply_effort(values: Values, files: ModelFiles) -> tuple[Values, list[str]]:
+def apply_effort(values: _Values, files: ModelFiles) -> tuple[_Values, list[str]]:
     """Return the values with the effort and the budget as `thinking` and as a variable of the
     template, and the names of those that have no effect. Raises FieldError."""
     values = _apply_budget(values)
-    effort = values[EFFORT]
+    effort: str | None = getattr(values, EFFORT)
     if effort is None:
         return values, []
-    thinking: Thinking = values["thinking"] or Thinking()
+    thinking: Thinking = values.thinking or Thinking()
     style, reads_effort = find_chat_style(files), _reads_effort(files)
     if reads_effort:
         value = "low" if effort in (_NONE, "minimal") else effort
-        variables = {EFFORT: value, **(values["chat_template_kwargs"] or {})}
-        values = {**values, "chat_template_kwargs": variables}
+        variables = {EFFORT: value, **(values.chat_template_kwargs or {})}
+        values = values.change(chat_template_kwargs=variables)
     can_switch = style.thinking_switch is not None and thinking.type == AUTO
     if effort == _NONE and can_switch and thinking.budget_tokens is None:
-        return {**values, "thinking": Thinking(DISABLED)}, []
+        return values.change(thinking=Thinking(DISABLED)), []
     if reads_effort:
         return values, []
     if style.think_tags is None or effort == _NONE:
@@ -43,17 +44,17 @@ def apply_effort(values: Values, files: ModelFiles) -> tuple[Values, list[str]]:
         thinking = replace(thinking, budget_tokens=_BUDGETS[effort])
     if can_switch:
         thinking = replace(thinking, type=ENABLED)
-    return {**values, "thinking": thinking}, []
+    return values.change(thinking=thinking), []
 
 
-def _apply_budget(values: Values) -> Values:
-    budget = values["thinking_token_budget"]
+def _apply_budget(values: _Values) -> _Values:
+    budget: int | None = getattr(values, "thinking_token_budget")  # noqa: B009 - of a chat only
     if budget is None:
         return values
-    thinking: Thinking = values["thinking"] or Thinking()
+    thinking: Thinking = values.thinking or Thinking()
     if thinking.type == DISABLED or thinking.budget_tokens not in (None, budget):
         raise FieldError("contradicts thinking. Send only one.", "thinking_token_budget")
-    return {**values, "thinking": replace(thinking, budget_tokens=budget)}
+    return values.change(thinking=replace(thinking, budget_tokens=budget))
 
 
 def _reads_effort(files: ModelFiles) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from completions.chat.grammar import Reasoning, ToolCalls
 from completions.contract.sampling import SamplingParams
@@ -16,7 +17,6 @@ from completions.requests.fields.base import format_number
 from completions.requests.fields.constraint import ConstraintFields, parse_constraint
 from completions.requests.fields.ignored import IgnoredFields
 from completions.requests.fields.logprobs import LogprobFields, LogprobSettings, parse_logprobs
-from completions.requests.fields.objects import Values
 from completions.requests.fields.returns import ReturnFields, ReturnSettings, parse_returns
 from completions.requests.fields.routing import RoutingFields, RoutingSettings, parse_routing
 from completions.requests.fields.sampling import SamplingFields, parse_sampling
@@ -65,6 +65,15 @@ class GenerationRequest:
     """Paths of given fields that have no effect."""
 
 
+class Length(NamedTuple):
+    """How many tokens to generate, from the fields for it and the context's length."""
+
+    most: int
+    least: int
+    is_default: bool
+    """Whether the route, not the client, chose the most."""
+
+
 class GenerationFields(
     ModelRequestObject,
     ConstraintFields,
@@ -77,25 +86,13 @@ class GenerationFields(
     """The fields of both routes. Each route adds the prompt in its form, `max_tokens` and
     `logprobs`, and its `make` returns a GenerationRequest."""
 
-    def parse_length(self, values: Values, context: Context) -> int | None:
-        """Return the most tokens to generate, from either of the two fields that set it. Raises
-        FieldError."""
-        is_given = context.given.get("max_tokens") is not None  # the route has a default
-        length: int | None = values["max_tokens"] if is_given else None
-        newer: int | None = values["max_completion_tokens"]
-        if length is not None and newer is not None and length != newer:
-            older = format_number(length)
-            message = f"{format_number(newer)} differs from max_tokens, {older}. Send only one."
-            raise FieldError(message, "max_completion_tokens")
-        return length if newer is None else newer
-
     def make_request(
         self,
-        values: Values,
+        values: Self,
         context: Context,
         prompts: Prompts,
         *,
-        max_tokens: int,
+        length: Length,
         logprobs: tuple[int | None, bool],
         ignored_too: Sequence[str],
     ) -> GenerationRequest:
@@ -104,14 +101,13 @@ class GenerationFields(
         fields that have no effect. Raises FieldError and APIError."""
         model, principal = context.model, context.principal
         constraint = parse_constraint(values, model.files)
-        has_default_length = self.parse_length(values, context) is None
-        if values["ignore_eos"] and has_default_length:
+        if values.ignore_eos and length.is_default:
             message = "this field is required with ignore_eos."
             raise FieldError(message, "max_tokens", code="missing_required_parameter")
-        sampling = parse_sampling(values, model.entry, max_tokens)
+        sampling = parse_sampling(values, model.entry, length.least, length.most)
         check_choices(len(prompts), sampling.n)
         no_effect = *IgnoredFields.fields, *ignored_too
-        ignored = [name for name in no_effect if values[name] is not None]
+        ignored = [name for name in no_effect if getattr(values, name) is not None]
         for fields in (constraint_fields, sampling_fields, return_fields, logprob_fields):
             ignored += fields.list_without_effect(values)
         return GenerationRequest(
@@ -119,12 +115,24 @@ class GenerationFields(
             prompts=prompts,
             constraint=constraint,
             sampling=sampling,
-            default_length=has_default_length,
+            default_length=length.is_default,
             returns=parse_returns(values, principal, model.files, min(map(len, prompts))),
-            logprobs=parse_logprobs(values, prompts, *logprobs),
+            logprobs=parse_logprobs(values, prompts, values.n > 1, *logprobs),
             routing=parse_routing(values, principal, model.entry, model.adapter, len(prompts)),
             ignored=tuple(ignored),
         )
+
+
+def parse_length(context: Context, max_tokens: int | None, newer: int | None) -> int | None:
+    """Return the most tokens to generate, from either of the two fields that set it, of which
+    `newer` is max_completion_tokens; None if the body has neither. Raises FieldError."""
+    is_given = context.given.get("max_tokens") is not None  # else the value is the route's default
+    length = max_tokens if is_given else None
+    if length is not None and newer is not None and length != newer:
+        older = format_number(length)
+        message = f"{format_number(newer)} differs from max_tokens, {older}. Send only one."
+        raise FieldError(message, "max_completion_tokens")
+    return length if newer is None else newer
 
 
 def check_choices(prompts: int, n: int, field: str = "n") -> None:

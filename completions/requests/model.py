@@ -1,7 +1,7 @@
 """The field `model`: which model a request names, and whether its key may use it."""
 
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from completions.accounts.keys import Principal
 from completions.catalog import model_files
@@ -10,7 +10,7 @@ from completions.exceptions import APIError, FieldError
 from completions.requests.context import Context, RequestedModel
 from completions.requests.fair_semaphore import Checks
 from completions.requests.fields.base import TextField
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.routing import explain_missing_adapter
 
 DEFAULT_MODEL = "default"
@@ -77,7 +77,7 @@ def choose_model(principal: Principal, name: str | None) -> str:
     raise FieldError(f"{name!r} needs a single model; send one of: {names}.")
 
 
-class ModelRequestObject(StrictObject):
+class ModelRequestObject(StrictObject[Any]):
     """A body that names a model, against which its fields are checked."""
 
     always_long: ClassVar[bool] = False
@@ -100,14 +100,14 @@ class ModelRequestObject(StrictObject):
     def validate_for(self, data: Any, principal: Principal) -> Any:
         """Return the value of a whole body that `principal` sent. Raises APIError."""
         try:
-            self.check_names(data)
+            given = self.check_names(data)
             # The model comes first: the other fields are checked against its files.
-            context = Context(principal, _find_model(data.get("model"), principal), data)
-            return self.make(self.read_values(data, context), context)
+            context = Context(principal, _find_model(given.get("model"), principal), given)
+            return self.make(self.read_values(given, context), context)
         except FieldError as error:
             raise error.api_error() from error
 
-    def make(self, values: Values, context: Context) -> Any:
+    def make(self, values: Self, context: Context) -> Any:
         """Return the body's value, once the rules between its fields are checked. Raises
         FieldError and APIError."""
         raise NotImplementedError

@@ -29,7 +29,7 @@ class Operation:
     response: Any
     """The body, as an example in `shapes`."""
     description: str = ""
-    request: type[StrictObject] | Shape | None = None
+    request: type[StrictObject[Any]] | Shape | None = None
     """The class of a JSON body, or the schema of a multipart body."""
     example: Any = None
     """An example of an accepted JSON body."""
@@ -140,7 +140,7 @@ _PART = {
 
 
 def _make_generation(
-    what: str, path: str, request: type[StrictObject], response: Any, **example: Any
+    what: str, path: str, request: type[StrictObject[Any]], response: Any, **example: Any
 ) -> dict[str, Operation]:
     """Return the operations that completions and chat completions share."""
     row = {"id": response.value["id"], "status": "queued"}

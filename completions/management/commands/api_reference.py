@@ -13,7 +13,7 @@ from completions.requests.fields.base import Field
 from completions.requests.generation import GenerationFields
 
 _PLACE = re.compile(r"(<!-- fields of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TABLES: Mapping[str, Mapping[str, Field]] = {
+_TABLES: Mapping[str, Mapping[str, Field[Any]]] = {
     "completions": CompletionRequestObject.fields,
     "chat": {
         name: field
@@ -36,7 +36,7 @@ def fill_tables(text: str) -> str:
     return _PLACE.sub(lambda match: f"{match[1]}{_table(_TABLES[match[2]])}{match[3]}", text)
 
 
-def _table(fields: Mapping[str, Field]) -> str:
+def _table(fields: Mapping[str, Field[Any]]) -> str:
     lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for name, field in sorted(fields.items(), key=lambda pair: not pair[1].required):
         kind = format_type(field.to_schema())
@@ -44,7 +44,7 @@ def _table(fields: Mapping[str, Field]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _default(field: Field) -> str:
+def _default(field: Field[Any]) -> str:
     if field.required:
         return "required"
     if field.default is None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Literal, Self, TypeGuard, TypeVar, overload
 
 import orjson
 
@@ -11,6 +11,7 @@ from completions.contract.sampling import Range
 from completions.exceptions import FieldError
 from completions.requests.context import Context
 
+T = TypeVar("T")
 SHOWN_NAME = 64
 """How many characters of a client's own key an error message repeats."""
 _SHOWN_DIGITS = 24
@@ -24,15 +25,16 @@ _JSON_TYPES = {
 }
 
 
-def name_type(value: Any) -> str:
+def name_type(value: object) -> str:
     """Return the JSON type of a value, for messages."""
     return _JSON_TYPES.get(type(value), "null")
 
 
-def expect(value: Any, expected: type, name: str, path: str = "") -> None:
-    """Raise FieldError unless `value` has exactly this type."""
+def expect(value: object, expected: type[T], name: str, path: str = "") -> T:
+    """Return `value` if it has exactly this type. Raises FieldError."""
     if type(value) is not expected:
         raise FieldError(f"must be {name}, not {name_type(value)}.", path, code="invalid_type")
+    return value
 
 
 def format_number(number: float) -> str:
@@ -41,7 +43,7 @@ def format_number(number: float) -> str:
     return text if len(text) <= _SHOWN_DIGITS else f"{text[:_SHOWN_DIGITS]}..."
 
 
-def check_number(value: Any, range: Range[float], path: str = "") -> float:
+def check_number(value: object, range: Range[float], path: str = "") -> float:
     """Return the value as a float if it is a finite number in `range`. Raises FieldError."""
     if type(value) is not float and type(value) is not int:
         raise FieldError(f"must be a number, not {name_type(value)}.", path, code="invalid_type")
@@ -59,7 +61,7 @@ def check_number(value: Any, range: Range[float], path: str = "") -> float:
     raise FieldError("must be a finite number.", path)
 
 
-def read_each(items: Iterable[Any], read: Callable[[Any], Any]) -> list[Any]:
+def read_each(items: Iterable[Any], read: Callable[[Any], T]) -> list[T]:
     """Apply `read` to every item. A FieldError names the item."""
     values = []
     for index, item in enumerate(items):
@@ -80,22 +82,34 @@ def make_nullable(schema: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
 
 
-class Field:
-    """A value of a body. A field that is not `required` may be absent or null; both mean its
-    default."""
+class Field(Generic[T]):
+    """A value of a body, of type T once it is read. A field that is not `required` may be absent or
+    null; both mean its default.
+
+    A body's class declares its fields. Of the values that were read, an instance has each as an
+    attribute of the field's name.
+    """
 
     key = ""
     """The name of the field."""
     accepts: dict[str, Any] = {}
     """What `to_schema` returns, where it is the same for all fields of a class."""
 
-    def __init__(self, help: str = "", *, required: bool = False, default: Any = None) -> None:
+    def __init__(self, help: str = "", *, required: bool = False, default: object = None) -> None:
         self.help, self.required, self.default = help, required, default
+
+    @overload
+    def __get__(self, values: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, values: object, owner: type) -> T: ...
+    def __get__(self, values: object, owner: type) -> object:
+        """Return the field: values hide it in their own object."""
+        return self
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.key = name
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> Any:
         """Return the validated form of a JSON value that is not null. Raises FieldError.
 
         `context` is None in a body that names no model.
@@ -119,17 +133,51 @@ class Field:
         return {**schema, **default, "description": self.help}
 
 
-class BooleanField(Field):
+class BooleanField(Field[T]):
     accepts = {"type": "boolean"}
 
-    def read(self, data: Any, context: Context | None = None) -> bool:
-        expect(data, bool, "true or false")
-        return bool(data)
+    @overload
+    def __init__(self: "BooleanField[bool]", help: str = "", *, default: bool) -> None: ...
+    @overload
+    def __init__(self: "BooleanField[bool | None]", help: str = "") -> None: ...
+    def __init__(self, help: str = "", *, default: bool | None = None) -> None:
+        super().__init__(help, default=default)
+
+    def read(self, data: object, context: Context | None = None) -> bool:
+        return expect(data, bool, "true or false")
 
 
-class IntegerField(Field):
+class IntegerField(Field[T]):
     """An integer in `range`, which defaults to the field's range, or between the two bounds."""
 
+    @overload
+    def __init__(self: "IntegerField[int]", help: str = "", *, range: Range[int]) -> None: ...
+    @overload
+    def __init__(
+        self: "IntegerField[int]",
+        help: str = "",
+        *,
+        default: int,
+        min_value: int | None = None,
+        max_value: int | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "IntegerField[int]",
+        help: str = "",
+        *,
+        required: Literal[True],
+        min_value: int | None = None,
+        max_value: int | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "IntegerField[int | None]",
+        help: str = "",
+        *,
+        min_value: int | None = None,
+        max_value: int | None = None,
+    ) -> None: ...
     def __init__(
         self,
         help: str = "",
@@ -137,29 +185,29 @@ class IntegerField(Field):
         range: Range[int] | None = None,
         min_value: int | None = None,
         max_value: int | None = None,
-        **options: Any,
+        required: bool = False,
+        default: int | None = None,
     ) -> None:
         if range is not None:
-            min_value, max_value = range.low, range.high
-            options["default"] = range.default
-        super().__init__(help, **options)
+            min_value, max_value, default = range.low, range.high, range.default
+        super().__init__(help, required=required, default=default)
         self.min_value, self.max_value = min_value, max_value
 
     def to_schema(self) -> dict[str, Any]:
         return {"type": "integer", **make_bounds(minimum=self.min_value, maximum=self.max_value)}
 
-    def read(self, data: Any, context: Context | None = None) -> int:
-        expect(data, int, "an integer")
+    def read(self, data: object, context: Context | None = None) -> int:
+        data = expect(data, int, "an integer")
         if self.min_value is not None and data < self.min_value:
             message = f"must be at least {self.min_value}, not {format_number(data)}."
             raise FieldError(message, code="integer_below_min_value")
         if self.max_value is not None and data > self.max_value:
             message = f"must be at most {self.max_value}, not {format_number(data)}."
             raise FieldError(message, code="integer_above_max_value")
-        return int(data)
+        return data
 
 
-class NumberField(Field):
+class NumberField(Field[float]):
     """A finite number in `range`, which defaults to the field's range. Integer literals are
     numbers."""
 
@@ -174,61 +222,124 @@ class NumberField(Field):
             **make_bounds(**{low: self.range.low, "maximum": self.range.high}),
         }
 
-    def read(self, data: Any, context: Context | None = None) -> float:
+    def read(self, data: object, context: Context | None = None) -> float:
         return check_number(data, self.range)
 
 
-class TextField(Field):
+class TextField(Field[T]):
     """A string. Nothing is trimmed. `pattern` must match the whole string."""
 
+    @overload
     def __init__(
-        self, help: str = "", *, max_length: int | None = None, pattern: str = "", **options: Any
+        self: "TextField[str]",
+        help: str = "",
+        *,
+        required: Literal[True],
+        max_length: int | None = None,
+        pattern: str = "",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TextField[str]",
+        help: str = "",
+        *,
+        default: str,
+        max_length: int | None = None,
+        pattern: str = "",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TextField[str | None]",
+        help: str = "",
+        *,
+        max_length: int | None = None,
+        pattern: str = "",
+    ) -> None: ...
+    def __init__(
+        self,
+        help: str = "",
+        *,
+        max_length: int | None = None,
+        pattern: str = "",
+        required: bool = False,
+        default: str | None = None,
     ) -> None:
-        super().__init__(help, **options)
+        super().__init__(help, required=required, default=default)
         self.max_length, self.pattern = max_length, re.compile(pattern) if pattern else None
 
     def to_schema(self) -> dict[str, Any]:
         pattern = f"^(?:{self.pattern.pattern})$" if self.pattern else None
         return {"type": "string", **make_bounds(maxLength=self.max_length, pattern=pattern)}
 
-    def read(self, data: Any, context: Context | None = None) -> str:
-        expect(data, str, "a string")
+    def read(self, data: object, context: Context | None = None) -> str:
+        data = expect(data, str, "a string")
         if self.max_length is not None and len(data) > self.max_length:
             raise FieldError(f"has {len(data)} characters; it may have at most {self.max_length}.")
         if self.pattern is not None and not self.pattern.fullmatch(data):
             raise FieldError(f"must match the regular expression {self.pattern.pattern}")
-        return str(data)
+        return data
 
 
-class ChoiceField(Field):
-    def __init__(self, help: str = "", *, choices: Iterable[str], **options: Any) -> None:
-        super().__init__(help, **options)
+class ChoiceField(Field[T]):
+    @overload
+    def __init__(
+        self: "ChoiceField[str]",
+        help: str = "",
+        *,
+        choices: Iterable[str],
+        required: Literal[True],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "ChoiceField[str]", help: str = "", *, choices: Iterable[str], default: str
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "ChoiceField[str | None]", help: str = "", *, choices: Iterable[str]
+    ) -> None: ...
+    def __init__(
+        self,
+        help: str = "",
+        *,
+        choices: Iterable[str],
+        required: bool = False,
+        default: str | None = None,
+    ) -> None:
+        super().__init__(help, required=required, default=default)
         self.choices = list(choices)
 
     def to_schema(self) -> dict[str, Any]:
         return {"type": "string", "enum": self.choices}
 
-    def read(self, data: Any, context: Context | None = None) -> str:
-        expect(data, str, "a string")
+    def read(self, data: object, context: Context | None = None) -> str:
+        data = expect(data, str, "a string")
         if data not in self.choices:
             raise FieldError(f"must be one of: {', '.join(self.choices)}.")
-        return str(data)
+        return data
 
 
-class ObjectField(Field):
+class ObjectField(Field[T]):
     """An object with any content."""
 
     accepts = {"type": "object"}
 
-    def read(self, data: Any, context: Context | None = None) -> dict[str, Any]:
-        expect(data, dict, "an object")
-        return dict(data)
+    @overload
+    def __init__(
+        self: "ObjectField[dict[str, Any]]", help: str = "", *, required: Literal[True]
+    ) -> None: ...
+    @overload
+    def __init__(self: "ObjectField[dict[str, Any] | None]", help: str = "") -> None: ...
+    def __init__(self, help: str = "", *, required: bool = False) -> None:
+        super().__init__(help, required=required)
+
+    def read(self, data: object, context: Context | None = None) -> dict[str, Any]:
+        return dict(expect(data, dict, "an object"))
 
 
-class StorableObjectField(ObjectField):
+class StorableObjectField(ObjectField[T]):
     """An object that orjson can store: integers of at most 64 bits, and bounded nesting."""
 
-    def read(self, data: Any, context: Context | None = None) -> dict[str, Any]:
+    def read(self, data: object, context: Context | None = None) -> dict[str, Any]:
         value = super().read(data, context)
         try:
             orjson.dumps(value)
@@ -237,38 +348,57 @@ class StorableObjectField(ObjectField):
         return value
 
 
-class SchemaField(Field):
+class SchemaField(Field[Any]):
     """An object, or a string that holds one as JSON. An empty string means that none is given."""
 
     accepts = {"anyOf": [{"type": "object"}, {"type": "string"}]}
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> Any:
         if type(data) is not str:
             expect(data, dict, "an object, or a string that holds one")
         return data
 
 
-class ListField(Field):
+class ListField(Field[T]):
     """An array of at most `max_length` items, each read by the `child` field."""
 
+    @overload
+    def __init__(
+        self: "ListField[list[Any]]",
+        help: str = "",
+        *,
+        child: Field[Any],
+        required: Literal[True],
+        max_length: int | None = None,
+        not_empty: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "ListField[list[Any] | None]",
+        help: str = "",
+        *,
+        child: Field[Any],
+        max_length: int | None = None,
+        not_empty: bool = False,
+    ) -> None: ...
     def __init__(
         self,
         help: str = "",
         *,
-        child: Field,
+        child: Field[Any],
         max_length: int | None = None,
         not_empty: bool = False,
-        **options: Any,
+        required: bool = False,
     ) -> None:
-        super().__init__(help, **options)
+        super().__init__(help, required=required)
         self.child, self.max_length, self.not_empty = child, max_length, not_empty
 
     def to_schema(self) -> dict[str, Any]:
         lengths = make_bounds(minItems=1 if self.not_empty else None, maxItems=self.max_length)
         return {"type": "array", "items": self.child.to_schema(), **lengths}
 
-    def read(self, data: Any, context: Context | None = None) -> list[Any]:
-        expect(data, list, "an array")
+    def read(self, data: object, context: Context | None = None) -> list[Any]:
+        data = expect(data, list, "an array")
         if self.not_empty and not data:
             raise FieldError("must have at least 1 element.", code="empty_array")
         check_count(data, self.max_length)
@@ -303,11 +433,11 @@ class PerPrompt:
         return self.values
 
 
-class PerPromptField(Field):
+class PerPromptField(Field[PerPrompt | None]):
     """A value of the `child` field, or an array with one per prompt; with `holes`, its items may be
     null. Read as PerPrompt."""
 
-    def __init__(self, help: str = "", *, child: Field, holes: bool = False) -> None:
+    def __init__(self, help: str = "", *, child: Field[Any], holes: bool = False) -> None:
         super().__init__(help)
         self.child, self.holes = child, holes
 
@@ -316,12 +446,12 @@ class PerPromptField(Field):
         items = make_nullable(one) if self.holes else one
         return {"anyOf": [one, {"type": "array", "items": items}]}
 
-    def is_array(self, data: Any) -> bool:
+    def is_array(self, data: object) -> TypeGuard[list[Any]]:
         """Return whether `data` has a value for each prompt."""
         return type(data) is list
 
-    def read(self, data: Any, context: Context | None = None) -> PerPrompt:
-        def read(item: Any) -> Any:
+    def read(self, data: object, context: Context | None = None) -> PerPrompt:
+        def read(item: object) -> object:
             return None if item is None and self.holes else self.child.read(item, context)
 
         if not self.is_array(data):

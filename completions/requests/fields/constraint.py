@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.catalog.model_files import ModelFiles
@@ -18,7 +18,7 @@ from completions.requests.fields.base import (
     SchemaField,
     TextField,
 )
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.vllm import (
     JSON_KEYS,
     Constrained,
@@ -86,7 +86,7 @@ _JSON_GRAMMARS = ("json_schema", "llguidance")
 """Types of `grammar` whose output may be JSON."""
 
 
-class JSONSchemaFormatObject(StrictObject):
+class JSONSchemaFormatObject(StrictObject[dict[str, Any] | None]):
     name = TextField(
         "1-64 letters, digits, _ or -; a label without effect.", pattern="[A-Za-z0-9_-]{1,64}"
     )
@@ -97,8 +97,11 @@ class JSONSchemaFormatObject(StrictObject):
         "formats too."
     )
 
+    def check(self, values: Self) -> dict[str, Any]:
+        return values.list_values()
 
-class ResponseFormatObject(StrictObject):
+
+class ResponseFormatObject(StrictObject[dict[str, Any] | None]):
     """Read as an object of the fields that have a value."""
 
     type = ChoiceField(
@@ -120,8 +123,8 @@ class ResponseFormatObject(StrictObject):
         **dict.fromkeys(("format", "structures", "triggers", "at_least_one"), "structural_tag"),
     }
 
-    def check(self, values: Values) -> dict[str, Any]:
-        fields = {name: value for name, value in values.items() if value is not None}
+    def check(self, values: Self) -> dict[str, Any]:
+        fields = {name: value for name, value in values.list_values().items() if value is not None}
         for name, kind in self._types.items():
             if name in fields and kind != fields["type"]:
                 raise FieldError(f"needs type {kind}, not {fields['type']}.", name)
@@ -131,25 +134,25 @@ class ResponseFormatObject(StrictObject):
         return fields
 
 
-class GrammarObject(StrictObject):
+class GrammarObject(StrictObject[dict[str, Any] | None]):
     type = ChoiceField("The language of `value`.", choices=list(GRAMMAR_TYPES), required=True)
     value = SchemaField(
         "A string with type regex or lark, an object with llguidance, either with json_schema.",
         required=True,
     )
 
-    def check(self, values: Values) -> Values:
-        kind, value = values["type"], values["value"]
+    def check(self, values: Self) -> dict[str, Any]:
+        kind, value = values.type, values.value
         if kind in ("regex", "lark") and not isinstance(value, str):
             raise FieldError(f"must be a string with type {kind}.", "value", code="invalid_type")
         if kind == "llguidance" and isinstance(value, str):
             raise FieldError(
                 "must be an object with type llguidance.", "value", code="invalid_type"
             )
-        return values
+        return values.list_values()
 
 
-class ConstraintFields(StrictObject):
+class ConstraintFields(StrictObject[Any]):
     ebnf = TextField("A grammar in EBNF whose rule `root` the output matches.")
     regex = TextField(
         "A regular expression (Rust syntax) that the output matches; \\d, \\w and \\s are ASCII, "
@@ -179,10 +182,10 @@ class ConstraintFields(StrictObject):
     )
 
 
-def parse_constraint(values: Values, model: ModelFiles) -> Constraint | None:
+def parse_constraint(values: ConstraintFields, model: ModelFiles) -> Constraint | None:
     """Return the constraint of validated fields. Raises FieldError."""
     constraint = find_constraint(values)
-    whitespace = values["json_whitespace"]
+    whitespace = values.json_whitespace
     if constraint is not None and _is_json(constraint):
         return constraint._replace(
             whitespace=_parse_whitespace(values) or model.entry.json_whitespace
@@ -193,19 +196,19 @@ def parse_constraint(values: Values, model: ModelFiles) -> Constraint | None:
     return constraint
 
 
-def find_constraint(values: Values) -> Constraint | None:
+def find_constraint(values: ConstraintFields) -> Constraint | None:
     """Return the constraint of validated fields, before the model decides its whitespace. Raises
     FieldError."""
-    names = [name for name in CONSTRAINTS if not _is_unset(name, values[name])]
+    names = [name for name in CONSTRAINTS if not _is_unset(name, getattr(values, name))]
     if len(names) > 1:
         message = f"cannot be combined with {names[0]}; send one constraint."
         raise FieldError(message, names[1], code="conflicting_constraints")
-    return _make_constraint(names[0], values[names[0]]) if names else None
+    return _make_constraint(names[0], getattr(values, names[0])) if names else None
 
 
-def list_without_effect(values: Values) -> list[str]:
+def list_without_effect(values: ConstraintFields) -> list[str]:
     """Return paths of given fields that change nothing."""
-    outputs: StructuredOutputs | None = values["structured_outputs"]
+    outputs: StructuredOutputs | None = values.structured_outputs
     return [f"structured_outputs.{name}" for name in outputs.ignored] if outputs else []
 
 
@@ -224,10 +227,10 @@ def _make_constraint(name: str, value: Any) -> Constraint:
     return Constraint(name, value)
 
 
-def _parse_whitespace(values: Values) -> str | None:
+def _parse_whitespace(values: ConstraintFields) -> str | None:
     """Return the whitespace that a request chooses. Raises FieldError if it chooses twice."""
-    chosen: str | None = values["json_whitespace"]
-    outputs: StructuredOutputs | None = values["structured_outputs"]
+    chosen: str | None = values.json_whitespace
+    outputs: StructuredOutputs | None = values.structured_outputs
     if outputs is None or not outputs.compact:
         return chosen
     if chosen not in (None, COMPACT):

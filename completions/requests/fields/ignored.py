@@ -2,11 +2,13 @@
 `x-ignored-params` names them; the others are refused with what to send instead.
 """
 
+from typing import Any
+
 from completions.requests.fields.base import BooleanField, ObjectField, TextField
 from completions.requests.fields.objects import StrictObject
 
 
-class IgnoredFields(StrictObject):
+class IgnoredFields(StrictObject[Any]):
     """Fields that are checked and then have no effect; each route adds its own, `ignored_too`."""
 
     user = TextField("The client's id of its own user; no effect.", max_length=256)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
@@ -11,10 +11,11 @@ from completions.requests.context import Context
 from completions.requests.fields.base import (
     BooleanField,
     IntegerField,
+    PerPrompt,
     PerPromptField,
     format_number,
 )
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.tokens import TokenIdsField
 from completions.responses.response_context import SGLangLogprobs
 
@@ -26,14 +27,14 @@ class ScoredIdsField(PerPromptField):
         ids = self.child.to_schema()
         return {"anyOf": [ids["items"], ids, {"type": "array", "items": ids}]}
 
-    def is_array(self, data: Any) -> bool:
+    def is_array(self, data: object) -> TypeGuard[list[Any]]:
         return type(data) is list and bool(data) and all(type(item) is not int for item in data)
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> Any:
         return super().read([data] if type(data) is int else data, context)
 
 
-class LogprobFields(StrictObject):
+class LogprobFields(StrictObject[Any]):
     """Each route declares OpenAI's `logprobs` itself."""
 
     return_logprob = PerPromptField(
@@ -94,36 +95,40 @@ class LogprobSettings:
 
 
 def parse_logprobs(
-    values: Values, prompts: Sequence[Sequence[int]], top: int | None, of_prompt: bool
+    values: LogprobFields,
+    prompts: Sequence[Sequence[int]],
+    several: bool,
+    top: int | None,
+    of_prompt: bool,
 ) -> LogprobSettings:
-    """Return the settings of validated fields; `top` and `of_prompt` are OpenAI's. Raises
-    FieldError."""
-    sglang = _parse_sglang(values, prompts)
-    if values["return_text_in_logprobs"] and sglang is None:
+    """Return the settings of validated fields; `several` says that `n` is above 1; `top` and
+    `of_prompt` are OpenAI's. Raises FieldError."""
+    sglang = _parse_sglang(values, prompts, several)
+    if values.return_text_in_logprobs and sglang is None:
         message = "needs return_logprob or token_ids_logprob; add one or leave this out."
         raise FieldError(message, "return_text_in_logprobs")
     return LogprobSettings(
-        sglang=sglang, return_text=values["return_text_in_logprobs"], top=top, of_prompt=of_prompt
+        sglang=sglang, return_text=values.return_text_in_logprobs, top=top, of_prompt=of_prompt
     )
 
 
-def list_without_effect(values: Values) -> list[str]:
+def list_without_effect(values: LogprobFields) -> list[str]:
     """Return names of given fields that have an effect only with others, which are not given."""
-    tokens, ids = values["return_logprob"], values["token_ids_logprob"]
+    tokens, ids = values.return_logprob, values.token_ids_logprob
     has_tokens = tokens is not None and any(tokens.values)
     has_some = has_tokens or (ids is not None and any(ids.values))
     useful = {"top_logprobs_num": has_tokens, "logprob_start_len": has_some}
-    return [name for name, use in useful.items() if values[name] is not None and not use]
+    return [name for name, use in useful.items() if getattr(values, name) is not None and not use]
 
 
 def _parse_sglang(
-    values: Values, prompts: Sequence[Sequence[int]]
+    values: LogprobFields, prompts: Sequence[Sequence[int]], several: bool
 ) -> Sequence[SGLangLogprobs | None] | None:
     count = len(prompts)
-    tokens = _spread(values, "return_logprob", count, False)
-    tops = _spread(values, "top_logprobs_num", count, 0)
-    starts = _spread(values, "logprob_start_len", count, -1)
-    ids = _spread(values, "token_ids_logprob", count, ())
+    tokens = _spread(values, "return_logprob", count, several, False)
+    tops = _spread(values, "top_logprobs_num", count, several, 0)
+    starts = _spread(values, "logprob_start_len", count, several, -1)
+    ids = _spread(values, "token_ids_logprob", count, several, ())
     settings: list[SGLangLogprobs | None] = []
     for i, prompt in enumerate(prompts):
         if not (tokens[i] or ids[i]):
@@ -138,11 +143,13 @@ def _parse_sglang(
     return settings if any(settings) else None
 
 
-def _spread(values: Values, name: str, prompts: int, default: Any) -> Sequence[Any]:
-    value = values[name]
+def _spread(
+    values: LogprobFields, name: str, prompts: int, several: bool, default: object
+) -> Sequence[Any]:
+    value: PerPrompt | None = getattr(values, name)
     if value is None:
         return [default] * prompts
-    if value.each and values["n"] > 1 and name in ("logprob_start_len", "token_ids_logprob"):
+    if value.each and several and name in ("logprob_start_len", "token_ids_logprob"):
         raise FieldError("must be one value for all prompts when n is above 1.", name)
     spread: Sequence[Any] = value.spread(prompts, name)
     return spread

@@ -7,7 +7,7 @@ ignored, and `x-ignored-params` names it. Refused is what cannot be understood a
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from completions.exceptions import FieldError
 from completions.requests.context import Context, get_files
@@ -20,7 +20,7 @@ from completions.requests.fields.base import (
     expect,
     read_each,
 )
-from completions.requests.fields.objects import OpenObject, Values, quote_key
+from completions.requests.fields.objects import OpenObject, quote_key
 from completions.requests.fields.past_calls import CalledFunctionObject, ToolCallObject, link_calls
 from completions.requests.fields.tokens import encode_text, make_context_error
 
@@ -39,7 +39,7 @@ Message = Mapping[str, Any]
 """A message as chat templates read it."""
 
 
-class ContentField(Field):
+class ContentField(Field[str | None]):
     """A message's text: a string, or an array of parts that are joined."""
 
     def to_schema(self) -> dict[str, Any]:
@@ -53,10 +53,10 @@ class ContentField(Field):
         parts = {"type": "array", "items": {"anyOf": [part, {"type": "string"}]}}
         return {"anyOf": [{"type": "string"}, parts]}
 
-    def read(self, data: Any, context: Context | None = None) -> str:
+    def read(self, data: object, context: Context | None = None) -> str:
         if type(data) is str:
             return data
-        expect(data, list, "a string or an array of text parts")
+        data = expect(data, list, "a string or an array of text parts")
         return "".join(read_each(data, self._parse_part))
 
     def list_ignored(self, data: Any) -> Iterator[str]:
@@ -75,9 +75,9 @@ class ContentField(Field):
     def _parse_part(self, part: Any) -> str:
         if type(part) is str:
             return part
-        expect(part, dict, "a text part or a string")
+        part = expect(part, dict, "a text part or a string")
         kind = part.get("type") or "text"
-        expect(kind, str, "a string", "type")
+        kind = expect(kind, str, "a string", "type")
         if kind in _UNREAD_PARTS:
             return ""
         if kind not in _TEXT_KEYS:
@@ -89,11 +89,11 @@ class ContentField(Field):
             raise FieldError(message, key, code="missing_required_parameter")
         text = part[key]
         if text is not None:
-            expect(text, str, "a string", key)
+            text = expect(text, str, "a string", key)
         return text or ""
 
 
-class MessageObject(OpenObject):
+class MessageObject(OpenObject[Any]):
     """The fields of all messages. Read as a Message."""
 
     role = ChoiceField(
@@ -104,24 +104,28 @@ class MessageObject(OpenObject):
     content = ContentField("A string, or text parts that are joined; null is an empty text.")
     name = TextField("The participant's name.")
 
-    def check(self, values: Values) -> Message:
-        fields = {name: value for name, value in values.items() if value is not None}
-        return {**fields, "content": values["content"] or ""}
+    def check(self, values: Self) -> Message:
+        return _make_message(values.list_values())
+
+
+def _make_message(values: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in values.items() if value is not None}
+    return {**fields, "content": values["content"] or ""}
 
 
 class PromptMessageObject(MessageObject):
     """What an operator or a user says. `developer` means `system`."""
 
-    def read(self, data: Any, context: Context | None = None) -> Message:
+    def read(self, data: object, context: Context | None = None) -> Message:
         message: Message = super().read(data, context)
-        if "content" not in data:
+        if type(data) is dict and "content" not in data:
             text = "this field is required."
             raise FieldError(text, "content", code="missing_required_parameter")
         return message
 
-    def check(self, values: Values) -> Message:
-        role = "system" if values["role"] == "developer" else values["role"]
-        return super().check({**values, "role": role})
+    def check(self, values: Self) -> Message:
+        role = "system" if values.role == "developer" else values.role
+        return _make_message({**values.list_values(), "role": role})
 
 
 class AnswerObject(MessageObject):
@@ -133,14 +137,14 @@ class AnswerObject(MessageObject):
     reasoning_content = TextField("An assistant's earlier reasoning, if its template shows them.")
     reasoning = TextField("The same as reasoning_content.")
 
-    def check(self, values: Values) -> Message:
-        calls = values["tool_calls"] or []
-        if not calls and values["function_call"] is not None:
-            calls = [{"type": "function", "function": values["function_call"]}]
-        reasoning = values["reasoning_content"] or values["reasoning"]
+    def check(self, values: Self) -> Message:
+        calls = values.tool_calls or []
+        if not calls and values.function_call is not None:
+            calls = [{"type": "function", "function": values.function_call}]
+        reasoning = values.reasoning_content or values.reasoning
         unsaid = dict.fromkeys(("refusal", "function_call", "reasoning"))
-        message = dict(super().check({**values, **unsaid, "reasoning_content": reasoning}))
-        message["content"] = values["content"] or values["refusal"] or ("" if not calls else None)
+        message = _make_message({**values.list_values(), **unsaid, "reasoning_content": reasoning})
+        message["content"] = values.content or values.refusal or ("" if not calls else None)
         if not calls:
             message.pop("tool_calls", None)
             return message
@@ -152,8 +156,8 @@ class ResultObject(MessageObject):
 
     tool_call_id = TextField("The call that it answers.")
 
-    def check(self, values: Values) -> Message:
-        return super().check({**values, "role": "tool"})
+    def check(self, values: Self) -> Message:
+        return _make_message({**values.list_values(), "role": "tool"})
 
 
 _PROMPT, _ANSWER, _RESULT = PromptMessageObject(), AnswerObject(), ResultObject()
@@ -164,7 +168,7 @@ _BY_ROLE: Mapping[Any, MessageObject] = {
 }
 
 
-class ChatMessageField(Field):
+class ChatMessageField(Field[Any]):
     """A message with the fields of its role."""
 
     def to_schema(self) -> dict[str, Any]:
@@ -175,8 +179,8 @@ class ChatMessageField(Field):
             "additionalProperties": True,
         }
 
-    def read(self, data: Any, context: Context | None = None) -> Message:
-        expect(data, dict, "an object")
+    def read(self, data: object, context: Context | None = None) -> Message:
+        data = expect(data, dict, "an object")
         message: Message = _choose_object(data).read(data, context)
         return message
 
@@ -189,13 +193,13 @@ def _choose_object(data: Mapping[str, Any]) -> MessageObject:
     return _BY_ROLE.get(role, _PROMPT) if type(role) is str else _PROMPT
 
 
-class MessagesField(ListField):
+class MessagesField(ListField[Any]):
     """Messages; or, as in mistral.rs, one text without a template, read as token ids."""
 
     def to_schema(self) -> dict[str, Any]:
         return {"anyOf": [super().to_schema(), {"type": "string"}]}
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> Any:
         if type(data) is str:
             return encode_text(get_files(context), data)
         longest = get_files(context).max_model_len

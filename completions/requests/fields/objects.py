@@ -1,36 +1,29 @@
 """Strict objects: every key is known, and validation ends at the first error."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 from completions.exceptions import FieldError
 from completions.requests.context import Context
-from completions.requests.fields.base import SHOWN_NAME, Field, expect
-
-_T = TypeVar("_T")
-Values = Mapping[str, Any]
-"""The value of every field of an object, by name: the default where none is given."""
+from completions.requests.fields.base import SHOWN_NAME, Field, T, expect
 
 
-def make_settings(cls: type[_T], values: Values, **others: Any) -> _T:
-    """Return an instance of a slotted dataclass: its fields are `others`, and the `values` of the
-    same names."""
-    names: Iterable[str] = cls.__slots__  # type: ignore[attr-defined] # unlike fields(), this is free
-    return cls(**{name: values[name] for name in names if name not in others}, **others)
+class StrictObject(Field[T]):
+    """An object with the fields that its class and the bases declare, read in that order.
 
+    An instance in the place of a field is a definition, and never changes. `read_values` makes
+    another kind of instance, which has the values.
+    """
 
-class StrictObject(Field):
-    """An object with the fields that its class and the bases declare, read in that order."""
-
-    fields: ClassVar[dict[str, Field]] = {}
+    fields: ClassVar[dict[str, Field[Any]]] = {}
     unsupported: Mapping[str, str] = {}
     """Field names of other systems, which may only be null or an empty array, and what to send
     instead."""
     _paths: ClassVar[Mapping[str, int]]
     _required: ClassVar[frozenset[str]]
-    _defaults: ClassVar[Values]
+    _defaults: ClassVar[Mapping[str, object]]
 
     def __init_subclass__(cls) -> None:
         cls.fields = {}
@@ -52,16 +45,17 @@ class StrictObject(Field):
         }
 
     def read(self, data: Any, context: Context | None = None) -> Any:
-        self.check_names(data)
-        return self.check(self.read_values(data, context))
+        return self.check(self.read_values(self.check_names(data), context))
 
-    def check_names(self, data: Any) -> None:
-        """Raise FieldError unless `data` is an object whose fields are all known."""
-        expect(data, dict, "an object")
-        self._refuse_unknown(data)
+    def check_names(self, data: object) -> dict[str, object]:
+        """Return the object. Raises FieldError unless it is one whose fields are all known."""
+        fields: dict[str, object] = expect(data, dict, "an object")
+        self._refuse_unknown(fields)
+        return fields
 
-    def read_values(self, data: dict[str, Any], context: Context | None) -> Values:
-        """Return the value of each field. Raises FieldError at the first error."""
+    def read_values(self, data: Mapping[str, object], context: Context | None) -> Self:
+        """Return the value of every field, its default where none is given, as an attribute.
+        Raises FieldError at the first error."""
         # A body has few of the hundred fields, so only those are looked at.
         names = self._required.union(name for name in data if name in self._paths)
         values = dict(self._defaults)
@@ -76,21 +70,33 @@ class StrictObject(Field):
         except FieldError as error:
             error.inside(name)
             raise
-        return values
+        result = type(self).__new__(type(self))
+        result.__dict__ = values
+        return result
 
-    def check(self, values: Values) -> Any:
+    def list_values(self) -> dict[str, Any]:
+        """Return the values that were read, by the names of their fields."""
+        return self.__dict__
+
+    def change(self, **values: object) -> Self:
+        """Return the values that were read, with others for some fields."""
+        result = type(self).__new__(type(self))
+        result.__dict__ = {**self.__dict__, **values}
+        return result
+
+    def check(self, values: Self) -> Any:
         """Return the object's value, once the rules between its fields are checked. Raises
         FieldError."""
         return values
 
-    def validate(self, data: Any) -> Any:
+    def validate(self, data: object) -> Any:
         """Return the value of a whole body. Raises APIError."""
         try:
             return self.read(data)
         except FieldError as error:
             raise error.api_error() from error
 
-    def _refuse_unknown(self, data: dict[str, Any]) -> None:
+    def _refuse_unknown(self, data: Mapping[str, object]) -> None:
         for name, value in data.items():
             if name in self.fields or (name in self.unsupported and value in (None, [])):
                 continue
@@ -104,7 +110,7 @@ class StrictObject(Field):
             raise FieldError(message, name[:SHOWN_NAME], code="unknown_parameter")
 
 
-class OpenObject(StrictObject):
+class OpenObject(StrictObject[T]):
     """An object that may have any other keys. They have no effect."""
 
     def to_schema(self) -> dict[str, Any]:
@@ -119,7 +125,7 @@ class OpenObject(StrictObject):
             else:
                 yield f".{quote_key(name)}"
 
-    def _refuse_unknown(self, data: dict[str, Any]) -> None:
+    def _refuse_unknown(self, data: Mapping[str, object]) -> None:
         pass
 
 

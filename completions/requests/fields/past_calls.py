@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from completions.contract import strict_json
 from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.fields.base import Field, TextField
-from completions.requests.fields.objects import OpenObject, Values
+from completions.requests.fields.objects import OpenObject
 
 
-class ArgumentsField(Field):
+class ArgumentsField(Field[dict[str, Any] | str | None]):
     """The arguments of a past call: a dict if they are one JSON object, else the text as it is.
 
     Nothing is refused: a model writes calls that `max_tokens` cuts off, and repeats keys.
@@ -19,7 +19,7 @@ class ArgumentsField(Field):
 
     accepts = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 
-    def read(self, data: Any, context: Context | None = None) -> dict[str, Any] | str:
+    def read(self, data: object, context: Context | None = None) -> dict[str, Any] | str:
         if type(data) is dict:
             return data
         if type(data) is not str:
@@ -32,38 +32,38 @@ class ArgumentsField(Field):
         return value if type(value) is dict else data
 
 
-class CalledFunctionObject(OpenObject):
+class CalledFunctionObject(OpenObject[dict[str, Any] | None]):
     name = TextField("The tool that was called.", default="")
     arguments = ArgumentsField("A JSON object, as text; any other text stays a text.")
 
-    def check(self, values: Values) -> Any:
-        arguments = values["arguments"]
-        return {"name": values["name"], "arguments": {} if arguments is None else arguments}
+    def check(self, values: Self) -> Any:
+        arguments = values.arguments
+        return {"name": values.name, "arguments": {} if arguments is None else arguments}
 
 
-class CustomCallObject(OpenObject):
+class CustomCallObject(OpenObject[dict[str, Any] | None]):
     """A call of a tool that takes text. Read as a called function."""
 
     name = TextField("The tool that was called.", default="")
     input = TextField("The text that it got.", default="")
 
-    def check(self, values: Values) -> Any:
-        return {"name": values["name"], "arguments": values["input"]}
+    def check(self, values: Self) -> Any:
+        return {"name": values.name, "arguments": values.input}
 
 
-class ToolCallObject(OpenObject):
+class ToolCallObject(OpenObject[dict[str, Any]]):
     id = TextField("The id that the tool's message refers to; default: in the order of messages.")
     type = TextField("The kind of tool.")
     function = CalledFunctionObject("Name and arguments.")
     custom = CustomCallObject("Name and input of a custom tool.")
 
-    def check(self, values: Values) -> dict[str, Any]:
-        called = values["function"] or values["custom"]
+    def check(self, values: Self) -> dict[str, Any]:
+        called = values.function or values.custom
         if called is None:
             message = "this field is required."
             raise FieldError(message, "function", code="missing_required_parameter")
         call = {"type": "function", "function": called}
-        return {"id": values["id"], **call} if values["id"] else call
+        return {"id": values.id, **call} if values.id else call
 
 
 def link_calls(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

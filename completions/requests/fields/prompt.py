@@ -1,6 +1,6 @@
 """The field `prompt`: token ids, or texts for models that take them, one or a batch."""
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
@@ -20,7 +20,7 @@ MAX_PROMPTS = 256
 _IDS_ONLY = {int}  # the set of exact types: `type(True)` is bool
 
 
-class PromptField(Field):
+class PromptField(Field[list[list[int]]]):
     """Read as a batch: a list of lists of token ids."""
 
     def to_schema(self) -> dict[str, Any]:
@@ -30,19 +30,19 @@ class PromptField(Field):
         batches = [{"type": "array", "items": ids, **several}, {**texts, **several}]
         return {"anyOf": [ids, *batches, {"type": "string"}]}
 
-    def read(self, data: Any, context: Context | None = None) -> list[list[int]]:
+    def read(self, data: object, context: Context | None = None) -> list[list[int]]:
         model = get_files(context)
         if model.entry.text_prompts and _is_text(data):
             return _tokenize(data, model)
         return parse_prompt(data, model.vocab_size)
 
 
-class RawPromptField(Field):
+class RawPromptField(Field[list[int] | None]):
     """A chat's prompt without a template: a text or token ids. Read as token ids."""
 
     accepts = {"anyOf": [{"type": "string"}, TokenIdsField().to_schema()]}
 
-    def read(self, data: Any, context: Context | None = None) -> list[int]:
+    def read(self, data: object, context: Context | None = None) -> list[int]:
         if type(data) not in (str, list):
             message = f"must be a string or an array of token ids, not {name_type(data)}."
             raise FieldError(message, code="invalid_type")
@@ -51,7 +51,7 @@ class RawPromptField(Field):
         return TokenIdsField().read(data, context)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> TypeGuard[str | list[str]]:
     return type(value) is str or (type(value) is list and set(map(type, value)) == {str})
 
 

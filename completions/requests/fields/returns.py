@@ -1,7 +1,7 @@
 """What responses contain beside the text, and how they are delivered."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from completions.accounts.keys import Principal
 from completions.catalog.model_files import ModelFiles
@@ -9,7 +9,7 @@ from completions.exceptions import APIError, FieldError
 from completions.models import Scope
 from completions.requests.context import Context
 from completions.requests.fields.base import BooleanField, Field, IntegerField, format_number
-from completions.requests.fields.objects import StrictObject, Values, make_settings
+from completions.requests.fields.objects import StrictObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class ReturnSettings:
     return_cached_tokens_details: bool
 
 
-class StreamOptionsObject(StrictObject):
+class StreamOptionsObject(StrictObject[StreamOptions | None]):
     include_usage = BooleanField(
         "Send one last chunk with the whole request's usage.", default=False
     )
@@ -47,16 +47,20 @@ class StreamOptionsObject(StrictObject):
         default=False,
     )
 
-    def check(self, values: Values) -> StreamOptions:
-        return StreamOptions(**values)
+    def check(self, values: Self) -> StreamOptions:
+        return StreamOptions(
+            include_usage=values.include_usage,
+            continuous_usage_stats=values.continuous_usage_stats,
+            include_obfuscation=values.include_obfuscation,
+        )
 
 
-class HiddenStatesField(Field):
+class HiddenStatesField(Field[bool]):
     """`true` and `"last"` mean the same. Read as a boolean."""
 
     accepts = {"anyOf": [{"type": "boolean"}, {"const": "last"}]}
 
-    def read(self, data: Any, context: Context | None = None) -> bool:
+    def read(self, data: object, context: Context | None = None) -> bool:
         if type(data) is bool:
             return data
         if data != "last":
@@ -65,7 +69,7 @@ class HiddenStatesField(Field):
         return True
 
 
-class ReturnFields(StrictObject):
+class ReturnFields(StrictObject[Any]):
     stream = BooleanField("Answer with server-sent events.", default=False)
     stream_options = StreamOptionsObject("Only with stream.")
     background = BooleanField("Answer 202 at once; poll the address in `Location`.", default=False)
@@ -101,17 +105,22 @@ class ReturnFields(StrictObject):
 
 
 def parse_returns(
-    values: Values, principal: Principal, model: ModelFiles, shortest: int
+    values: ReturnFields, principal: Principal, model: ModelFiles, shortest: int
 ) -> ReturnSettings:
     """Return the settings of validated fields; the shortest prompt has `shortest` tokens. Raises
     FieldError, and APIError for hidden states that the key may not read."""
-    options = values["stream_options"]
-    start = 0 if list_without_effect(values) else values["routed_experts_start_len"]
-    returns = make_settings(
-        ReturnSettings,
-        values,
+    options = values.stream_options
+    start = 0 if list_without_effect(values) else values.routed_experts_start_len
+    returns = ReturnSettings(
+        stream=values.stream,
         stream_options=options or StreamOptions(),
+        background=values.background,
+        return_token_ids=values.return_token_ids,
+        return_meta_info=values.return_meta_info,
+        return_hidden_states=values.return_hidden_states,
+        return_routed_experts=values.return_routed_experts,
         routed_experts_start_len=start,
+        return_cached_tokens_details=values.return_cached_tokens_details,
     )
     if options is not None and not returns.stream:
         raise FieldError("needs stream: true; add it or leave this out.", "stream_options")
@@ -125,10 +134,10 @@ def parse_returns(
     return returns
 
 
-def list_without_effect(values: Values) -> list[str]:
+def list_without_effect(values: ReturnFields) -> list[str]:
     """Return names of given fields that have an effect only with another field, which is not
     given."""
-    alone = values["routed_experts_start_len"] and not values["return_routed_experts"]
+    alone = values.routed_experts_start_len and not values.return_routed_experts
     return ["routed_experts_start_len"] if alone else []
 
 

@@ -16,7 +16,7 @@ from completions.requests.fields.base import (
     TextField,
     expect,
 )
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 
 _RID = r"[A-Za-z0-9._:-]{1,64}"
 
@@ -32,20 +32,19 @@ class RoutingSettings:
     """The client's id of the request, or one for each prompt."""
 
 
-class AdapterField(Field):
+class AdapterField(Field[str | None]):
     """The name of a LoRA adapter; mistral.rs's `{"generation": ...}` is refused."""
 
     accepts = {"type": "string"}
 
-    def read(self, data: Any, context: Context | None = None) -> str:
+    def read(self, data: object, context: Context | None = None) -> str:
         if type(data) is dict and data.keys() == {"generation"}:
             message = "must be an adapter's name, not a generation. GET /v1/models lists the names."
             raise FieldError(message, code="unsupported_value")
-        expect(data, str, "the name of an adapter")
-        return str(data)
+        return expect(data, str, "the name of an adapter")
 
 
-class RoutingFields(StrictObject):
+class RoutingFields(StrictObject[Any]):
     lora_path = PerPromptField(
         "Name of a LoRA adapter of the model, as in `capabilities.adapters` of "
         "GET /v1/models, or an array with one name or null per prompt.",
@@ -71,15 +70,19 @@ class RoutingFields(StrictObject):
 
 
 def parse_routing(
-    values: Values, principal: Principal, entry: ModelEntry, adapter: str | None, prompts: int
+    values: RoutingFields,
+    principal: Principal,
+    entry: ModelEntry,
+    adapter: str | None,
+    prompts: int,
 ) -> RoutingSettings:
     """Return the settings of validated fields; `model` names `adapter`. Raises FieldError, and
     APIError for an unknown adapter or a priority above the key's."""
     return RoutingSettings(
-        priority=_parse_priority(values["priority"], principal),
-        rid=_parse_rid(values["rid"], prompts),
+        priority=_parse_priority(values.priority, principal),
+        rid=_parse_rid(values.rid, prompts),
         adapters=_parse_adapters(values, adapter, entry, prompts),
-        cache_salt=_make_cache_salt(values["cache_salt"], principal),
+        cache_salt=_make_cache_salt(values.cache_salt, principal),
     )
 
 
@@ -111,16 +114,16 @@ def _parse_rid(value: PerPrompt | None, prompts: int) -> str | Sequence[str] | N
 
 
 def _parse_adapters(
-    values: Values, default: str | None, entry: ModelEntry, prompts: int
+    values: RoutingFields, default: str | None, entry: ModelEntry, prompts: int
 ) -> Sequence[str | None]:
     """Return the adapter of each prompt, from any of the three fields that may name it."""
     by_field: dict[str, Sequence[str | None]] = {}
     if default is not None:
         by_field["model"] = [default] * prompts
-    if values["lora_path"] is not None:
-        by_field["lora_path"] = values["lora_path"].spread(prompts, "lora_path")
-    if values["adapter"] is not None:
-        by_field["adapter"] = [values["adapter"]] * prompts
+    if values.lora_path is not None:
+        by_field["lora_path"] = values.lora_path.spread(prompts, "lora_path")
+    if values.adapter is not None:
+        by_field["adapter"] = [values.adapter] * prompts
     for field, adapters in by_field.items():
         for adapter in adapters:
             if adapter is not None and adapter not in entry.adapters:

@@ -25,7 +25,7 @@ from completions.requests.fields.base import (
     name_type,
     read_each,
 )
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.tokens import LogitBiasField, TokenIdsField
 
 MAX_PARAMS_BYTES = 16 * 1024
@@ -35,23 +35,24 @@ _ARRAYS = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_break
 """Fields that are arrays in a body and tuples in SamplingParams."""
 _AS_GIVEN = frozenset(SamplingParams.__struct_fields__) - _ARRAYS - {
     "max_tokens", "best_of",  # each route declares these
+    "min_tokens",  # which `truncate_sequence` may lower
     "stop_spans",  # not from a field: a chat's reasoning and calls
 }  # fmt: skip
 
 
-class TopKField(IntegerField):
+class TopKField(IntegerField[int]):
     """Read as -1, which means that the filter is off, for -1, 0, and more than any vocabulary
     has."""
 
-    def read(self, data: Any, context: Context | None = None) -> int:
+    def read(self, data: object, context: Context | None = None) -> int:
         top_k = super().read(data, context)
         return top_k if 0 < top_k < 2**31 else -1
 
 
-class BreakersField(ListField):
+class BreakersField(ListField[list[str] | None]):
     """Texts that are not empty."""
 
-    def read(self, data: Any, context: Context | None = None) -> list[Any]:
+    def read(self, data: object, context: Context | None = None) -> list[Any]:
         texts = super().read(data, context)
         check_count(texts, MAX_BREAKERS, "strings")
         if "" in texts:
@@ -60,10 +61,10 @@ class BreakersField(ListField):
         return texts
 
 
-class ParamsField(StorableObjectField):
+class ParamsField(StorableObjectField[dict[str, Any] | None]):
     """Scalars, arrays of scalars and objects of scalars by name, as in SGLang."""
 
-    def read(self, data: Any, context: Context | None = None) -> dict[str, Any]:
+    def read(self, data: object, context: Context | None = None) -> dict[str, Any]:
         params = super().read(data, context)
         if (size := len(orjson.dumps(params))) > MAX_PARAMS_BYTES:
             raise FieldError(f"has {size} bytes as JSON; it may have at most {MAX_PARAMS_BYTES}.")
@@ -77,7 +78,7 @@ class ParamsField(StorableObjectField):
         return params
 
 
-class StopField(Field):
+class StopField(Field[list[str] | None]):
     """Stop strings."""
 
     max_texts = 16
@@ -87,10 +88,10 @@ class StopField(Field):
         text = {"type": "string", "minLength": 1, "maxLength": self.max_characters}
         return {"anyOf": [text, {"type": "array", "items": text, "maxItems": self.max_texts}]}
 
-    def read(self, data: Any, context: Context | None = None) -> list[str]:
+    def read(self, data: object, context: Context | None = None) -> list[str]:
         if type(data) is str:
             return [self.check_text(data)]
-        expect(data, list, "a string or an array of strings")
+        data = expect(data, list, "a string or an array of strings")
         check_count(data, self.max_texts, "strings")
         return read_each(data, self.check_text)
 
@@ -120,7 +121,7 @@ class StopRegexField(StopField):
             raise FieldError(f"{error}.") from error
         return pattern
 
-    def read(self, data: Any, context: Context | None = None) -> list[str]:
+    def read(self, data: object, context: Context | None = None) -> list[str]:
         patterns = super().read(data, context)
         try:
             automaton.compile_all(patterns)
@@ -129,7 +130,7 @@ class StopRegexField(StopField):
         return patterns
 
 
-class SamplingFields(StrictObject):
+class SamplingFields(StrictObject[Any]):
     """Each route declares `max_tokens`. The worker checks the parameters of custom processors."""
 
     min_tokens = IntegerField(
@@ -216,33 +217,36 @@ class SamplingFields(StrictObject):
     )
 
 
-def parse_sampling(values: Values, entry: ModelEntry, max_tokens: int) -> SamplingParams:
+def parse_sampling(
+    values: SamplingFields, entry: ModelEntry, min_tokens: int, max_tokens: int
+) -> SamplingParams:
     """Return the parameters that validated fields ask for. Raises FieldError."""
-    if values["min_tokens"] > max_tokens:
-        min_tokens = format_number(values["min_tokens"])
-        message = f"is {min_tokens}; it must not exceed max_tokens ({format_number(max_tokens)})."
+    if min_tokens > max_tokens:
+        least, most = format_number(min_tokens), format_number(max_tokens)
+        message = f"is {least}; it must not exceed max_tokens ({most})."
         raise FieldError(message, "min_tokens")
     _check_processor(values, entry)
-    given = {name: values[name] for name in _AS_GIVEN}
-    given |= {name: tuple(values[name]) for name in _ARRAYS if values[name] is not None}
-    if values["seed"] is None:
+    read = values.list_values()
+    given = {name: read[name] for name in _AS_GIVEN}
+    given |= {name: tuple(read[name]) for name in _ARRAYS if read[name] is not None}
+    if values.seed is None:
         given["seed"] = secrets.randbits(63)
     if list_without_effect(values):
         del given["custom_params"]
     present = {name: value for name, value in given.items() if value is not None}
-    best_of = values.get("best_of")  # a field of completions only
-    return SamplingParams(max_tokens=max_tokens, best_of=best_of, **present)
+    best_of = read.get("best_of")  # a field of completions only
+    return SamplingParams(min_tokens=min_tokens, max_tokens=max_tokens, best_of=best_of, **present)
 
 
-def list_without_effect(values: Values) -> list[str]:
+def list_without_effect(values: SamplingFields) -> list[str]:
     """Return names of given fields that have an effect only with another field, which is not
     given."""
-    alone = values["custom_params"] is not None and values["custom_logit_processor"] is None
+    alone = values.custom_params is not None and values.custom_logit_processor is None
     return ["custom_params"] if alone else []
 
 
-def _check_processor(values: Values, entry: ModelEntry) -> None:
-    name = values["custom_logit_processor"]
+def _check_processor(values: SamplingFields, entry: ModelEntry) -> None:
+    name = values.custom_logit_processor
     if name is None:
         return
     names = ", ".join(entry.logit_processors)

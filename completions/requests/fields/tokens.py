@@ -1,6 +1,6 @@
 """Fields of token ids, and texts as token ids: the model's vocabulary decides what is valid."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal, overload
 
 from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
@@ -11,6 +11,7 @@ from completions.requests.context import Context, get_files
 from completions.requests.fields.base import (
     SHOWN_NAME,
     Field,
+    T,
     check_count,
     check_number,
     expect,
@@ -69,19 +70,29 @@ def make_context_error(max_model_len: int, however: str, path: str = "") -> Fiel
     return FieldError(message, path, code=CONTEXT_EXCEEDED)
 
 
-class TokenIdsField(Field):
+class TokenIdsField(Field[T]):
     """Up to `max_length` token ids."""
 
-    def __init__(self, help: str = "", *, max_length: int | None = None, **options: Any) -> None:
-        super().__init__(help, **options)
+    @overload
+    def __init__(
+        self: "TokenIdsField[list[int]]", help: str = "", *, required: Literal[True]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TokenIdsField[list[int] | None]", help: str = "", *, max_length: int | None = None
+    ) -> None: ...
+    def __init__(
+        self, help: str = "", *, max_length: int | None = None, required: bool = False
+    ) -> None:
+        super().__init__(help, required=required)
         self.max_length = max_length
 
     def to_schema(self) -> dict[str, Any]:
         return {"type": "array", "items": TOKEN_ID, **make_bounds(maxItems=self.max_length)}
 
-    def read(self, data: Any, context: Context | None = None) -> list[int]:
+    def read(self, data: object, context: Context | None = None) -> list[int]:
         vocab_size = get_files(context).vocab_size
-        expect(data, list, "an array of token ids")
+        data = expect(data, list, "an array of token ids")
         check_count(data, self.max_length, "ids")
         for index, token in enumerate(data):
             path = f"[{index}]"
@@ -93,7 +104,7 @@ class TokenIdsField(Field):
         return list(data)
 
 
-class LogitBiasField(Field):
+class LogitBiasField(Field[dict[int, float] | None]):
     """A map from token ids, as decimals, to the numbers that are added to their logits."""
 
     def to_schema(self) -> dict[str, Any]:
@@ -108,9 +119,9 @@ class LogitBiasField(Field):
             "maxProperties": MAX_BIASES,
         }
 
-    def read(self, data: Any, context: Context | None = None) -> dict[int, float]:
+    def read(self, data: object, context: Context | None = None) -> dict[int, float]:
         vocab_size = get_files(context).vocab_size
-        expect(data, dict, "an object")
+        data = expect(data, dict, "an object")
         if len(data) > MAX_BIASES:
             raise FieldError(f"has {len(data)} entries; it may have at most {MAX_BIASES}.")
         biases = {}

@@ -6,12 +6,12 @@ grammar grammar_is_likely_lark of vllm/v1/structured_output/utils.py.
 
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.fields.base import BooleanField, Field, ListField, SchemaField, TextField
-from completions.requests.fields.objects import StrictObject, Values
+from completions.requests.fields.objects import StrictObject
 
 MAX_CHOICES_LISTED = 1024
 JSON_KEYS = ("json", "json_object", "structural_tag")
@@ -42,20 +42,21 @@ class StructuredOutputs:
     """Keys without effect."""
 
 
-class OneOfField(ListField):
+class OneOfField(ListField[Constrained | None]):
     """Texts, one of which is the whole output. Read as Constrained."""
 
     def __init__(self, help: str) -> None:
-        super().__init__(help, child=TextField(), max_length=MAX_CHOICES_LISTED, not_empty=True)
+        Field.__init__(self, help)
+        self.child, self.max_length, self.not_empty = TextField(), MAX_CHOICES_LISTED, True
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> Any:
         texts = super().read(data, context)
         elements = [{"type": "const_string", "value": text} for text in dict.fromkeys(texts)]
         tree = {"type": "or", "elements": elements}
         return Constrained("structural_tag", {"type": "structural_tag", "format": tree})
 
 
-class EitherGrammarField(Field):
+class EitherGrammarField(Field[Constrained | None]):
     """A grammar in EBNF or Lark; an empty one counts as absent. Read as Constrained, or None.
 
     As in vLLM, a text with `::=` outside comments is EBNF, any other Lark. In Lark, strings may be
@@ -64,7 +65,7 @@ class EitherGrammarField(Field):
 
     accepts = {"type": "string"}
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> Any:
         text = TextField().read(data)
         lines = [_COMMENT.sub("", line) for line in text.splitlines()]
         if not text or any("::=" in line for line in lines):
@@ -83,7 +84,7 @@ def _quote_match(match: re.Match[str]) -> str:
     return f'"{inside}"'
 
 
-class StructuredOutputsObject(StrictObject):
+class StructuredOutputsObject(StrictObject[StructuredOutputs | None]):
     """Read as StructuredOutputs."""
 
     json = SchemaField("A JSON Schema, as an object or a string.")
@@ -100,10 +101,10 @@ class StructuredOutputsObject(StrictObject):
     )
     whitespace_pattern = TextField("No effect; json_whitespace chooses.")
 
-    def check(self, values: Values) -> StructuredOutputs:
+    def check(self, values: Self) -> StructuredOutputs:
         constraints = {
             value_path: constrained
-            for value_path, value in values.items()
+            for value_path, value in values.list_values().items()
             if value_path not in _OPTIONS
             and (constrained := _make_constrained(value_path, value)) is not None
         }
@@ -114,19 +115,19 @@ class StructuredOutputsObject(StrictObject):
         if others:
             message = f"cannot be combined with {value_path}; send one constraint."
             raise FieldError(message, others[0][0], code="conflicting_constraints")
-        if values["disable_additional_properties"]:
+        if values.disable_additional_properties:
             message = "cannot be true; write additionalProperties: false into the schema."
             path = "disable_additional_properties"
             raise FieldError(message, path, code="unsupported_value")
         writes_json = value_path in JSON_KEYS
         useless = {
-            "whitespace_pattern": values["whitespace_pattern"] is not None,
-            "disable_any_whitespace": values["disable_any_whitespace"] and not writes_json,
+            "whitespace_pattern": values.whitespace_pattern is not None,
+            "disable_any_whitespace": values.disable_any_whitespace and not writes_json,
         }
         return StructuredOutputs(
             constrained=constrained,
             path=value_path,
-            compact=values["disable_any_whitespace"] and writes_json,
+            compact=values.disable_any_whitespace and writes_json,
             ignored=tuple(name for name, is_given in useless.items() if is_given),
         )
 

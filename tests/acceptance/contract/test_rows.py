@@ -5,6 +5,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -47,7 +48,7 @@ _TABLES = (
     routing_rows,
 )
 ROWS = [row for table in _TABLES for row in table.ROWS]
-SERIALIZERS: dict[str, type[StrictObject]] = {
+SERIALIZERS: dict[str, type[StrictObject[Any]]] = {
     COMPLETIONS: CompletionRequestObject, CHAT: ChatRequestObject,
 }  # fmt: skip
 AT_ONCE = 24

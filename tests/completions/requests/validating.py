@@ -1,7 +1,7 @@
 """A request's body through all its checks."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -20,8 +20,8 @@ OF_THE_WORKER = ("request_id", "organization", "deadline", "published", "publish
 
 
 class _FieldValues(CompletionRequestObject):
-    def make(self, values: Mapping[str, Any], context: Context) -> Any:
-        return values
+    def make(self, values: Self, context: Context) -> Any:
+        return values.list_values()
 
 
 def field_values(body: Any) -> Mapping[str, Any]:

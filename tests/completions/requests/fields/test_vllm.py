@@ -1,7 +1,7 @@
 """vLLM's names for constraints mean what they mean in vLLM."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from llguidance import LLMatcher
@@ -14,14 +14,13 @@ from completions.requests.fields.constraint import (
     list_without_effect,
     parse_constraint,
 )
-from completions.requests.fields.objects import Values
 
 MODEL: Any = SimpleNamespace(entry=SimpleNamespace(json_whitespace="compact"))
 TAG = {"type": "structural_tag", "format": {"type": "const_string", "value": "ok"}}
 
 
 class Body(ConstraintFields):
-    def check(self, values: Values) -> Values:
+    def check(self, values: Self) -> Self:
         return values
 
 
