@@ -1,7 +1,6 @@
 """System checks for configuration that would otherwise fail at the first request."""
 
 from contextlib import suppress
-from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -19,7 +18,7 @@ CLIENT_TIMEOUT = 600
 
 
 @register()
-def check_settings(**_: Any) -> list[CheckMessage]:
+def check_settings(**_: object) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if len(settings.KEY_PEPPER) < MIN_PEPPER:
         message = f"QUIRE_KEY_PEPPER has fewer than {MIN_PEPPER} characters."
@@ -64,7 +63,7 @@ def _check_roles(provider: configuration.Configuration | None) -> list[CheckMess
 
 
 @register(deploy=True)
-def check_deployment(**_: Any) -> list[CheckMessage]:
+def check_deployment(**_: object) -> list[CheckMessage]:
     if settings.HTTPS:
         return []
     message = "QUIRE_HTTPS is false, so keys and the admin's cookies are sent unencrypted."

@@ -1,7 +1,6 @@
 """The API's errors as exceptions, and OpenAI's envelope around them."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from rest_framework import exceptions as drf
 
@@ -35,7 +34,7 @@ class APIError(drf.APIException):
         self.param = param
         self.headers = {**kind.headers, **(headers or {})}
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> dict[str, object]:
         """The body, the same for responses, event streams, batch lines and stored jobs."""
         error = {
             "message": self.message, "type": self.type, "param": self.param, "code": self.code,

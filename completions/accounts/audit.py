@@ -57,7 +57,7 @@ def record(
 
 
 def record_sign_in(
-    action: AuditAction, name: str, user: User | None, changes: Mapping[str, Any]
+    action: AuditAction, name: str, user: User | None, changes: Mapping[str, object]
 ) -> AuditEntry:
     """Write an entry about a sign-in. `user` is None if it was refused and there is no account."""
     return AuditEntry.objects.create(
@@ -71,7 +71,7 @@ def record_sign_in(
     )
 
 
-def read_state(thing: Audited) -> dict[str, Any]:
+def read_state(thing: Audited) -> dict[str, object]:
     """Return the values of the audited fields as JSON."""
     fields = (field.attname for field in thing._meta.concrete_fields)
     return {name: _plain(getattr(thing, name)) for name in fields if name not in _LEFT_OUT}
@@ -79,7 +79,7 @@ def read_state(thing: Audited) -> dict[str, Any]:
 
 def diff_states(
     before: Mapping[str, Any], after: Mapping[str, Any], fields: Iterable[str] | None = None
-) -> dict[str, list[Any]]:
+) -> dict[str, list[object]]:
     """Return `{field: [old, new]}` for the fields that differ."""
     names = after.keys() if fields is None else [name for name in fields if name in after]
     return {
@@ -87,15 +87,15 @@ def diff_states(
     }
 
 
-def list_initial_values(thing: Audited) -> dict[str, list[Any]]:
+def list_initial_values(thing: Audited) -> dict[str, list[object]]:
     """Return the changes for a new object: its non-empty fields."""
     return {name: [None, value] for name, value in read_state(thing).items() if value not in _EMPTY}
 
 
-_EMPTY: tuple[Any, ...] = (None, "", [], {})
+_EMPTY: tuple[object, ...] = (None, "", [], {})
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
     return f"{value.normalize():f}" if isinstance(value, Decimal) else value

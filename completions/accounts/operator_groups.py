@@ -3,8 +3,6 @@
 They are created after each migration. Permissions that an administrator adds are kept.
 """
 
-from typing import Any
-
 from django.contrib.auth.models import Group, Permission
 
 USER_PREFIX = "oidc:"
@@ -25,7 +23,7 @@ _PRIVATE = ("view_batchline", "view_storedprompt")
 """Permissions for tables that have no admin page."""
 
 
-def ensure(**_signal: Any) -> None:
+def ensure(**_signal: object) -> None:
     """Create the groups and add any missing permissions."""
     ours = Permission.objects.filter(content_type__app_label="completions")
     sees = ours.filter(codename__startswith="view_").exclude(codename__in=_PRIVATE)

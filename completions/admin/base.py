@@ -75,7 +75,7 @@ def make_column(title: str, show: Callable[[Any], Any], order: str = "") -> Call
     that the column sorts by; without one it cannot be sorted."""
 
     @admin.display(description=title, ordering=order or None)
-    def cell(row: Any) -> Any:
+    def cell(row: object) -> object:
         return show(row)
 
     cell.__name__ = title.lower().replace(" ", "_")  # part of CSS classes
@@ -126,7 +126,7 @@ _SUFFIXES = ("", "__exact", "__id__exact", "__isnull", "__gte", "__lt")
 """What the filters of Django's `django.contrib.admin.filters` append to the name of a field."""
 
 
-def _list_lookups(list_filter: Any) -> Collection[str]:
+def _list_lookups(list_filter: object) -> Collection[str]:
     """Return the lookups in the links of one item of `list_filter`."""
     if isinstance(list_filter, type) and issubclass(list_filter, admin.SimpleListFilter):
         return (str(list_filter.parameter_name),)

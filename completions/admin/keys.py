@@ -60,13 +60,13 @@ GRACES = (
 class LinesField(forms.CharField):
     widget = Textarea
 
-    def prepare_value(self, value: Any) -> Any:
+    def prepare_value(self, value: object) -> object:
         return "\n".join(value) if isinstance(value, list) else value
 
-    def to_python(self, value: Any) -> list[str]:  # type: ignore[override] # the model's is a list
+    def to_python(self, value: object) -> list[str]:  # type: ignore[override] # the model's is a list
         return [line.strip() for line in str(value or "").splitlines() if line.strip()]
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
+    def has_changed(self, initial: object, data: object) -> bool:
         return bool((initial or []) != self.to_python(data))
 
 
@@ -218,11 +218,11 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         extra = {} if key is None else _load_spent(key) | {"graces": GRACES}
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
         """Return False: keys are revoked, not deleted, because usage refers to them."""
         return False
 
-    def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: object, change: bool) -> None:
         if change:
             changes.change(obj, self.changeable, Actor.from_user(request.user))
         else:
@@ -241,7 +241,7 @@ def _show_secret(request: HttpRequest, key: ApiKey, secret: str, did: str) -> Ht
     return render_page(request, "quire/secret.html", f"Key {key.name} {did}", context)
 
 
-def _load_spent(key: ApiKey) -> dict[str, Any]:
+def _load_spent(key: ApiKey) -> dict[str, object]:
     now = timezone.now()
     spent = budgets.sum_spent("api_key_id", [key.pk], now)[key.pk]
     rows = zip(_SPENT, spent, astuple(read_limits(key).budget), strict=True)

@@ -81,7 +81,7 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         return changelist
 
 
-def _show_count(table: str, organization: Organization, text: Any) -> SafeString:
+def _show_count(table: str, organization: Organization, text: object) -> SafeString:
     """Return a count that links to the organization's rows of a table."""
     link = reverse(f"admin:completions_{table}_changelist")
     return format_html(

@@ -58,7 +58,7 @@ class _Filter(admin.SimpleListFilter):
 
     values: Choices = []
 
-    def lookups(self, request: Any, model_admin: Any) -> Choices:
+    def lookups(self, request: object, model_admin: object) -> Choices:
         return self.values
 
     def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:

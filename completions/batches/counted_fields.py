@@ -27,7 +27,7 @@ CountedFields = Mapping[str, Any]
 that are counted there, or true for any scalar."""
 
 
-def find_schema(constraint: Constraint | None) -> Mapping[str, Any] | None:
+def find_schema(constraint: Constraint | None) -> Mapping[str, object] | None:
     """Return the JSON Schema that a whole answer must match, if the constraint is one."""
     if constraint is not None and constraint.field == ANSWER:  # of a chat completion
         inner = constraint.value["constraint"]
@@ -47,13 +47,13 @@ class SharedSchema:
         self._seen = 0
         self._differ = False
 
-    def see(self, schema: Mapping[str, Any] | None) -> None:
+    def see(self, schema: Mapping[str, object] | None) -> None:
         self._first = schema if not self._seen else self._first
         self._seen += 1
         self._differ = self._differ or schema != self._first
 
     @property
-    def counted_fields(self) -> dict[str, Any] | None:
+    def counted_fields(self) -> dict[str, object] | None:
         """The tree of the schema's fields; None without a schema or with several."""
         return None if self._differ or self._first is None else find_counted_fields(self._first)
 
@@ -73,7 +73,7 @@ def find_counted_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _fields(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Iterable[str]]]:
+def _fields(root: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Iterable[str]]]:
     """Yield the paths of the fields, the shallow ones first, and the JSON values of each."""
     waiting: deque[tuple[Any, tuple[str, ...]]] = deque([(root, ())])
     for _ in range(_MAX_VISITED):  # a schema may refer to itself
@@ -94,7 +94,7 @@ def _fields(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Iterable
 
 def _parts(
     root: Mapping[str, Any], schema: Mapping[str, Any], path: tuple[str, ...]
-) -> Iterator[tuple[Any, tuple[str, ...]]]:
+) -> Iterator[tuple[object, tuple[str, ...]]]:
     """Yield the parts of a schema, each with the path of what it describes."""
     yield resolve_reference(root, schema.get("$ref")), path
     for keyword in ("anyOf", "oneOf", "allOf"):
@@ -107,7 +107,7 @@ def _parts(
     yield schema.get("items"), (*path, _EACH)
 
 
-def _is_nested(value: Any) -> bool:
+def _is_nested(value: object) -> bool:
     return isinstance(value, list | dict)
 
 
@@ -139,7 +139,7 @@ def read_counted_values(
             yield from read_counted_values(each, children[_EACH], f"{pointer}/{_EACH}")
 
 
-def _encode(value: Any) -> str:
+def _encode(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 

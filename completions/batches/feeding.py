@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
@@ -167,7 +167,7 @@ def _groups(
     return portions(jobs(), _BATCH_SIZE, _MAX_BYTES, lambda each: each[1].size)
 
 
-def _submit(store: SyncStore, jobs: Sequence[NewJob]) -> list[Any]:
+def _submit(store: SyncStore, jobs: Sequence[NewJob]) -> list[object]:
     """Submit jobs and return one reply for each. Seeds the budgets that Redis lacks."""
     for _ in range(_ATTEMPTS):
         replies = submit_durable(store, jobs, FIRST_CHECK)

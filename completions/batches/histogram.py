@@ -52,7 +52,7 @@ class Histogram:
                 return min(LEAST * WIDTH ** (bucket - 0.5) if bucket else 0.0, self.most)
         return self.most
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the histogram as JSON that the constructor reads."""
         counts = {str(bucket): n for bucket, n in self._counts.items()}
         sums = {"sum": self.sum, "squares": self._squares, "cubes": self._cubes}

@@ -71,7 +71,7 @@ def parse(text: bytes, endpoint: str) -> dict[str, Any]:
     return request
 
 
-def _check_values(request: dict[str, Any], endpoint: str) -> None:
+def _check_values(request: dict[str, object], endpoint: str) -> None:
     custom_id = request["custom_id"]
     if not isinstance(custom_id, str) or not 1 <= len(custom_id) <= MAX_CUSTOM_ID:
         message = f"custom_id: must be a string of 1-{MAX_CUSTOM_ID} characters."

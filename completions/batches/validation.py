@@ -147,7 +147,7 @@ class Check:
         self._schema = SharedSchema()
         self._summary = Summary(None)
         self._tally = Tally() if batch.pilot is not None else None
-        self.errors: list[dict[str, Any]] = []
+        self.errors: list[dict[str, object]] = []
         """The first errors. The log receives all of them."""
         self.invalid = 0
         """Lines with an error or a refused body."""
@@ -381,7 +381,7 @@ def _begin(batch: Batch) -> None:
             raise _ClosedError
 
 
-def _fail(batch: Batch, errors: list[dict[str, Any]], log: IO[bytes]) -> None:
+def _fail(batch: Batch, errors: list[dict[str, object]], log: IO[bytes]) -> None:
     """End the batch with its errors, all of which go to the error file."""
     ended_at = timezone.now()
     writing.store(batch, batch.error_file_id, log, ended_at)

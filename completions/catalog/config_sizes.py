@@ -17,11 +17,11 @@ TABLE = Path(__file__).with_name("config_sizes.json")
 _STRETCHED = ("yarn", "linear", "dynamic")
 
 
-def get_vocab_size(config: Mapping[str, Any]) -> int | None:
+def get_vocab_size(config: Mapping[str, object]) -> int | None:
     return _get_size(config, "vocab_size")
 
 
-def get_context_length(config: Mapping[str, Any]) -> int | None:
+def get_context_length(config: Mapping[str, object]) -> int | None:
     """Return the context length that the configuration states; None if it states none."""
     return _get_size(config, "max_position_embeddings")
 

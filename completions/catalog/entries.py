@@ -198,7 +198,7 @@ _CHOICES = {
     "repetition_penalty_scope": PENALTY_SCOPES,
 }
 
-_SPECULATION: Mapping[Any, bool] = {"auto": True, "off": False, True: True, False: False}
+_SPECULATION: Mapping[object, bool] = {"auto": True, "off": False, True: True, False: False}
 _FORMER_KEYS = {"thinking_marks": "think_tags"}
 """Keys by their names in version 0.1, accepted until version 0.3."""
 _READ_APART = ("path", "adapters", "prices", "logit_processors", "speculation")
@@ -237,14 +237,14 @@ def _parse_entry(name: str, table: Any, models_dir: Path, path: Path) -> ModelEn
     )
 
 
-def _rename_keys(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _rename_keys(table: Mapping[str, object], where: str) -> dict[str, object]:
     for former, key in _FORMER_KEYS.items():
         if former in table and key in table:
             raise CatalogError(f"{where}: {former} is the former name of {key}; keep only {key}")
     return {_FORMER_KEYS.get(key, key): value for key, value in table.items()}
 
 
-def _check_values(table: Any, where: str) -> None:
+def _check_values(table: object, where: str) -> None:
     if not isinstance(table, dict):
         raise CatalogError(f"{where} must be a table")
     for key, value in table.items():

@@ -119,7 +119,7 @@ class ModelFiles:
         return None
 
     @cached_property
-    def tokenizer_config(self) -> Mapping[str, Any]:
+    def tokenizer_config(self) -> Mapping[str, object]:
         path = self.entry.folder / "tokenizer_config.json"
         return _read_json(path) if path.is_file() else {}
 

@@ -54,7 +54,7 @@ def convert_arguments(messages: Sequence[Message], convert: Callable[[Any], Any]
     return converted
 
 
-def _to_text(arguments: Mapping[str, Any] | str) -> str:
+def _to_text(arguments: Mapping[str, object] | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 

@@ -89,7 +89,7 @@ def find_variables(source: str) -> frozenset[str]:
         raise ChatTemplateError(f"the model's chat template is broken: {error}") from error
 
 
-def _copy_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _copy_reasoning(message: Mapping[str, object]) -> Mapping[str, object]:
     """Return the message with its reasoning under the name that gpt-oss's template reads too.
 
     That template refuses a call that has both, since it would take the content for the reasoning.
@@ -101,10 +101,10 @@ def _copy_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def render(
     model: ModelFiles,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, object]],
     *,
     add_generation_prompt: bool,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, object]] | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Return the prompt text of a conversation. Raises ChatTemplateError.

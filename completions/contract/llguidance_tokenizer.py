@@ -131,7 +131,7 @@ def _make_verbatim(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def _is_verbatim(step: Mapping[str, Any]) -> bool:
+def _is_verbatim(step: Mapping[str, object]) -> bool:
     """Return whether a normalizer's step only writes bytes or spaces as the vocabulary does."""
     if step["type"] == "Replace":
         return bool(step["pattern"] == {"String": " "})

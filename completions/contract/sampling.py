@@ -4,7 +4,7 @@ them that a job holds and the engine takes. No torch."""
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from msgspec import Struct, field
 
@@ -92,7 +92,7 @@ class SamplingParams(
     dry_sequence_breakers: tuple[str, ...] = DRY_SEQUENCE_BREAKERS
     custom_logit_processor: str | None = None
     """A name registered in the engine's configuration."""
-    custom_params: dict[str, Any] = field(default_factory=dict)
+    custom_params: dict[str, object] = field(default_factory=dict)
     """The parameters of the custom logit processor."""
     seed: int = 0
     """Counts modulo 2**64."""

@@ -83,7 +83,7 @@ def count_ids(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
-def _iter_decoding_steps(tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+def _iter_decoding_steps(tokenizer: Tokenizer) -> Iterator[dict[str, object]]:
     decoder = tokenizer.decoder
     # The decoder's pickle state is its JSON; serializing the whole tokenizer takes 100 ms.
     waiting = [] if decoder is None else [json.loads(decoder.__getstate__())]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -103,7 +103,7 @@ async def _respond(
     return JSONResponse(body)
 
 
-def _read_result(view: ResponseContext, outcome: Outcome) -> dict[str, Any]:
+def _read_result(view: ResponseContext, outcome: Outcome) -> dict[str, object]:
     end, collected = outcome.end, outcome.collected
     if end is None:
         raise APIError("queue_timeout")
@@ -203,7 +203,7 @@ async def poll(
 
 async def read_meta(
     process: WebProcess, view: ResponseContext, finish_reasons: Sequence[str | None]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read the `meta` of a response: how the job ran. Without times if Redis no longer knows
     them."""
     try:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from completions.delivery.answers import PAST_DEADLINE, read_meta
 from completions.exceptions import APIError
@@ -83,7 +83,7 @@ async def stream_frames(
     yield sse.DONE
 
 
-def _pad(view: ResponseContext, chunk: dict[str, Any]) -> dict[str, Any]:
+def _pad(view: ResponseContext, chunk: dict[str, object]) -> dict[str, object]:
     if not view.obfuscation or not chunk.get("choices"):
         return chunk
     return {**chunk, "obfuscation": sse.make_obfuscation(chunk)}

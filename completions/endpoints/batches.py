@@ -55,7 +55,7 @@ _ROUTE = "/v1/batches"
 _WINDOW = re.compile(r"([0-9]{1,3})h")
 
 
-class BatchRequestObject(StrictObject[Any]):
+class BatchRequestObject(StrictObject[object]):
     """The body of POST /v1/batches."""
 
     input_file_id = TextField("Id of an uploaded file with one request per line.", required=True)
@@ -97,7 +97,7 @@ class BatchRequestObject(StrictObject[Any]):
         return values
 
 
-def _check_metadata(metadata: dict[str, Any]) -> None:
+def _check_metadata(metadata: dict[str, object]) -> None:
     if len(metadata) > MAX_PAIRS:
         raise FieldError(f"has {len(metadata)} pairs; it may have at most {MAX_PAIRS}.", "metadata")
     for name, value in metadata.items():
@@ -275,7 +275,7 @@ def _require_room(lines: int, validating: int) -> None:
 
 async def _rehearse(
     process: WebProcess, batch: Batch, file: File, principal: Principal
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     """Return the forecast of an unsaved batch. Files of one organization take turns, in threads."""
     checks = process.checks
     lines, validating = await sync_to_async(_count_waiting)(principal.organization_id)
@@ -286,7 +286,7 @@ async def _rehearse(
     _plan(batch, file, principal)
     hung_up = threading.Event()
 
-    def run() -> Mapping[str, Any]:
+    def run() -> Mapping[str, object]:
         try:
             return perform_dry_run(
                 batch, process.validator, read_cache_size, lambda: not hung_up.is_set()

@@ -115,7 +115,7 @@ class CompletionsView(AsyncAPIView):
         await _add_states(request.process, listing["data"])
         return JSONResponse(listing)
 
-    def _make_summary(self, row: Job) -> dict[str, Any]:
+    def _make_summary(self, row: Job) -> dict[str, object]:
         """Return a job without its choices."""
         job = durable.make_record(row)
         context = self.context_type.load(job.context)

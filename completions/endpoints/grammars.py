@@ -49,7 +49,7 @@ class ValidateView(AsyncAPIView):
         return JSONResponse(_make_answer(result))
 
 
-def _make_answer(result: ValidationResult) -> dict[str, Any]:
+def _make_answer(result: ValidationResult) -> dict[str, object]:
     error = result.error
     answer: dict[str, Any] = {
         "valid": error is None,

@@ -1,7 +1,6 @@
 """GET /v1/models: the served models and their capabilities."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
@@ -51,7 +50,7 @@ class ModelView(AsyncAPIView):
 
 def _make_model(
     entry: ModelEntry, adapter: str | None, live: Mapping[str, str | None]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return OpenAI's model object with Quire's fields, some of them null while files are
     missing."""
     try:
@@ -77,7 +76,9 @@ def _make_model(
     }
 
 
-def _make_capabilities(entry: ModelEntry, files: ModelFiles, forward: str | None) -> dict[str, Any]:
+def _make_capabilities(
+    entry: ModelEntry, files: ModelFiles, forward: str | None
+) -> dict[str, object]:
     """Return names as in the contract, section 5.1. `forward` is how a live worker runs the model:
     `c`, `torch` or `cuda`; `general` runs each sequence separately, which is slow. `quantization`
     is the format of quantized weights."""

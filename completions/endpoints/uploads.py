@@ -27,7 +27,7 @@ MAX_PART_BYTES = 64 * 1024 * 1024
 """OpenAI's limit, and the size of a part that its client sends."""
 
 
-class UploadRequestObject(StrictObject[Any]):
+class UploadRequestObject(StrictObject[object]):
     """The body of POST /v1/uploads."""
 
     filename = TextField("The name of the file.", required=True, max_length=255)
@@ -42,7 +42,7 @@ class UploadRequestObject(StrictObject[Any]):
     expires_after = ExpiresAfterObject("When the file is deleted; default 30 days.")
 
 
-class CompleteUploadRequestObject(StrictObject[Any]):
+class CompleteUploadRequestObject(StrictObject[object]):
     """The body of POST /v1/uploads/{id}/complete."""
 
     part_ids = ListField(

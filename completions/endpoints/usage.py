@@ -141,7 +141,7 @@ async def _load_names(owner: Principal) -> dict[int, tuple[str, str]]:
 
 def _make_bucket(
     start: datetime, query: UsageQuery, rows: Iterable[UsageRow], names: dict[int, tuple[str, str]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     end = start + WIDTHS[query.width]
     return {
         "object": "bucket",

@@ -19,7 +19,7 @@ _PARAM = re.compile(r"[\w.\[\]]{1,100}", re.ASCII)
 
 _HARMLESS = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-_facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+_facts: ContextVar[dict[str, object] | None] = ContextVar("facts", default=None)
 
 
 def begin(given_id: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def current_request_id() -> str:
     return str((_facts.get() or {}).get("request_id", ""))
 
 
-def note(**facts: Any) -> None:
+def note(**facts: object) -> None:
     """Add facts to the current request's line, if there is one. Never add secrets or prompts."""
     request_facts = _facts.get()
     if request_facts is not None:
@@ -51,7 +51,7 @@ def note_error(error: APIError) -> None:
         note(param=error.param)
 
 
-def write(method: str, path: str, status: int, seconds: float, facts: dict[str, Any]) -> None:
+def write(method: str, path: str, status: int, seconds: float, facts: dict[str, object]) -> None:
     """Write the line. A path may be long or contain control characters, so it is cut and
     escaped."""
     path = path if len(path) <= _MAX_PATH_LENGTH else path[:_MAX_PATH_LENGTH] + "…"

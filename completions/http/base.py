@@ -52,7 +52,7 @@ class APIRequest(Request):
     def release_body(self) -> None:
         """Forget the parsed body. DRF's request is part of a reference cycle, and the garbage
         collector counts objects: a body of megabytes is few of them, so it could stay for long."""
-        empty: dict[str, Any] = {}
+        empty: dict[str, object] = {}
         self._data = self._full_data = empty
 
 

@@ -189,7 +189,7 @@ class Execution:
         verdicts = [Verdict(code) for code in replies.pop(0)] if steps else []
         return verdicts, [reply == 1 for reply in replies]
 
-    def _publish_args(self, steps: Sequence[StepEvent]) -> list[Any]:
+    def _publish_args(self, steps: Sequence[StepEvent]) -> list[object]:
         args: list[Any] = [self.worker_id]
         for step in steps:
             number, choices = step.sequence_number, step.choices
@@ -198,7 +198,7 @@ class Execution:
             args += (step.job_id, step.attempt, number, len(choices), tokens, event)
         return args
 
-    def _finish_args(self, ending: Ending) -> list[Any]:
+    def _finish_args(self, ending: Ending) -> list[object]:
         event = events.encode_end(ending.sequence_number, ending.state, ending.error, ending.usage)
         usage = orjson.dumps(ending.usage) if ending.usage else ""
         error = orjson.dumps(ending.error) if ending.error else ""
@@ -212,7 +212,7 @@ class Execution:
             self._store.call("release", self.worker_id, int(lost), *chain.from_iterable(jobs))
 
     def beat(
-        self, model: str, facts: dict[str, Any], accepting: bool = True, metrics: bytes = b""
+        self, model: str, facts: dict[str, object], accepting: bool = True, metrics: bytes = b""
     ) -> bool:
         """Renew this worker's heartbeat and, if it takes jobs, its model's. `metrics` is its
         Prometheus page. Returns whether an operator wants it drained."""

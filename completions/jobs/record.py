@@ -166,7 +166,7 @@ class NewJob:
         """Bytes that it takes in Redis until its end."""
         return len(self.request_json) + len(self.context_json)
 
-    def record_fields(self, web_id: str) -> list[Any]:
+    def record_fields(self, web_id: str) -> list[object]:
         """Return alternating names and values of the fields that `submit.lua` adds to its own.
         `web_id` is the web process whose end cancels the job, or empty."""
         values: dict[str, Any] = {
@@ -190,7 +190,7 @@ class NewJob:
         return [part for name, value in values.items() for part in (redis_name(name), value)]
 
 
-def summarize_parameters(request: JobRequest) -> dict[str, Any]:
+def summarize_parameters(request: JobRequest) -> dict[str, object]:
     """Return a request's parameters for its usage record, without prompts, grammar and values that
     have no effect."""
     values = {
@@ -274,7 +274,9 @@ class JobRecord:
     request_id: str = field(default="", metadata=hash_field(bytes.decode))
     """Id of the HTTP request that made it."""
     adapter: str = field(default="", metadata=hash_field(bytes.decode))
-    parameters: Mapping[str, Any] = field(default_factory=dict, metadata=hash_field(orjson.loads))
+    parameters: Mapping[str, object] = field(
+        default_factory=dict, metadata=hash_field(orjson.loads)
+    )
     """See `summarize_parameters`."""
     prompt_tokens: int = field(default=0, metadata=hash_field(int))
 

@@ -110,7 +110,7 @@ class Submission:
         no longer waits."""
         await self._batcher.do(("cancel", [job_id]))
 
-    async def _call_all(self, calls: Sequence[tuple[str, list[Any]]]) -> list[Any]:
+    async def _call_all(self, calls: Sequence[tuple[str, list[object]]]) -> list[object]:
         async with Bounded(COMMAND_TIMEOUT):
             return await self._store.call_each(self._connection, calls)
 
@@ -217,7 +217,7 @@ def _submit_args(
     patience: float = 0,
     web_id: str = "",
     message: Message = _UNPUBLISHED,
-) -> list[Any]:
+) -> list[object]:
     """Make the arguments that `submit.lua` documents: the terms of the job, its message, the fields
     of its record. `bounds` is None for a job that was admitted before."""
     is_admitted, bounds = bounds is None, bounds or UNBOUNDED

@@ -65,7 +65,7 @@ class File(models.Model):
 
 
 @receiver(post_delete, sender=File)
-def _delete_content(sender: type[File], instance: File, **_signal: Any) -> None:
+def _delete_content(sender: type[File], instance: File, **_signal: object) -> None:
     """Delete the content with the row, whether by request, by expiry or with the organization. A
     file that was never written to its end has no name yet."""
     name = instance.content.name or path_in_storage(instance)

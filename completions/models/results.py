@@ -1,7 +1,5 @@
 """Locates the results of ended batches in their files."""
 
-from typing import Any
-
 from django.db import models
 from django.db.models.signals import post_delete
 from django.dispatch import receiver
@@ -36,7 +34,7 @@ class BatchResult(models.Model):
 
 
 @receiver(post_delete, sender=File)
-def _delete_results(sender: type[File], instance: File, **_signal: Any) -> None:
+def _delete_results(sender: type[File], instance: File, **_signal: object) -> None:
     if instance.purpose == FilePurpose.BATCH_OUTPUT:
         batch_id = Batch.parse_file_id(instance.id)
         completed = instance.id == Batch(id=batch_id).output_file_id

@@ -66,6 +66,6 @@ class UploadPart(models.Model):
 
 
 @receiver(post_delete, sender=UploadPart)
-def _delete_content(sender: type[UploadPart], instance: UploadPart, **_signal: Any) -> None:
+def _delete_content(sender: type[UploadPart], instance: UploadPart, **_signal: object) -> None:
     """Delete the content with the row, whether the upload completes, expires or is cancelled."""
     transaction.on_commit(partial(default_storage.delete, str(instance.content.name)))

@@ -1,14 +1,13 @@
 """How a constraint shaped a choice, for `meta_info.constraint`."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from completions.grammars.json_schema.pointers import escape
 from completions.responses.choice_record import ChoiceRecord
 from completions.responses.truncated_json import find_path_at_end
 
 
-def make_report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, Any]:
+def make_report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, object]:
     """Return the object of `meta_info`. Shares and means are over the steps; null if there are
     none."""
     steps = effect["steps"]

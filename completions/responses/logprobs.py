@@ -53,7 +53,7 @@ class CompletionLogprobs:
         text_length: int,
         echoed: Sequence[TokenScore] = (),
         ends: bool = False,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Add rows. Returns those that are now within the `text_length` characters of the text, all
         of them if it `ends` without being cut; the rows of an echoed prompt come first."""
         self._waiting += new_scores

@@ -1,7 +1,6 @@
 """The `meta` of responses, for clients that send `x-include-meta: 1`: how a request ran."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from completions.jobs.record import JobRecord
 from completions.responses.completion import ResponseContext
@@ -14,7 +13,7 @@ MAX_TOKENS_DEFAULT = "max_tokens_default"
 
 def make_meta(
     context: ResponseContext, finish_reasons: Sequence[str | None], job: JobRecord | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make the `meta` object. Times are null once Redis does not know the job."""
     return {
         **_make_times(job),
@@ -24,7 +23,7 @@ def make_meta(
     }
 
 
-def _make_times(job: JobRecord | None) -> dict[str, Any]:
+def _make_times(job: JobRecord | None) -> dict[str, object]:
     if job is None:
         return dict.fromkeys(("queue_ms", "prefill_ms", "decode_ms", "worker"))
     return {

@@ -9,10 +9,10 @@ from completions.responses.choice_record import ABORT, ChoiceRecord, Choices, Sc
 from completions.responses.response_context import SGLangLogprobs
 
 
-def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
+def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, object]:
     """`make_meta_info` of a choice, in SGLang's form."""
     context = choices.context
-    info: dict[str, Any] = {
+    info: dict[str, object] = {
         "id": context.get_rid(record.index) or context.id,
         "prompt_tokens": context.prompt_lengths[record.index // context.n],
         "completion_tokens": len(record.token_ids),
@@ -30,11 +30,11 @@ def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, Any]:
     return info
 
 
-def make_sglext(choices: Choices) -> dict[str, Any]:
+def make_sglext(choices: Choices) -> dict[str, object]:
     """`make_sglext` of a response, from its first choice; empty if the request asks for none of
     it."""
     context, first = choices.context, choices.records[0]
-    extension: dict[str, Any] = {}
+    extension: dict[str, object] = {}
     if context.routed_experts:
         extension["routed_experts"] = first.routed_experts
     if context.cached_tokens_details:
@@ -42,7 +42,7 @@ def make_sglext(choices: Choices) -> dict[str, Any]:
     return extension
 
 
-def _make_finish(record: ChoiceRecord) -> dict[str, Any]:
+def _make_finish(record: ChoiceRecord) -> dict[str, object]:
     reason = record.finish_reason or ABORT
     if reason == "length":
         return {"type": reason, "length": len(record.token_ids)}
@@ -53,14 +53,14 @@ def _make_finish(record: ChoiceRecord) -> dict[str, Any]:
 
 def _make_logprobs(
     choices: Choices, record: ChoiceRecord, settings: SGLangLogprobs
-) -> dict[str, Any]:
+) -> dict[str, object]:
     context = choices.context
     text_of = (
         token_texts.load_token_texts(context.served_model).get_text
         if context.text_in_logprobs
         else None
     )
-    arrays: dict[str, Any] = {"input_token_logprobs": []} if settings.tokens else {}
+    arrays: dict[str, object] = {"input_token_logprobs": []} if settings.tokens else {}
     scores = choices.get_prompt_scores(record.index)
     if settings.start >= 0 and scores is not None and context.prompts is not None:
         ids = context.prompts[record.index // context.n][settings.start :]
@@ -86,19 +86,21 @@ def make_logprob_arrays(
     scores: Scores,
     settings: SGLangLogprobs,
     text_of: Callable[[int], str] | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make SGLang's arrays for the prompt (prefix `input_`) or the output (`output_`): entries of
     [log probability, token id, text], whose text is null without `text_of`."""
 
-    def make_entry(score: float | None, token_id: int) -> list[Any]:
+    def make_entry(score: float | None, token_id: int) -> list[object]:
         return [score, token_id, text_of(token_id) if text_of else None]
 
-    def make_entries(values: Sequence[float] | None, ids: Sequence[int]) -> list[list[Any]] | None:
+    def make_entries(
+        values: Sequence[float] | None, ids: Sequence[int]
+    ) -> list[list[object]] | None:
         return (
             None if values is None else [make_entry(v, i) for v, i in zip(values, ids, strict=True)]
         )
 
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, object] = {}
     if settings.tokens:
         chosen = zip(scores["chosen"], token_ids, strict=True)
         arrays[f"{prefix}token_logprobs"] = [

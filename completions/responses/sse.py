@@ -7,7 +7,6 @@ without the blank line that would end an event, and only clients that ask for th
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 from django.http import StreamingHttpResponse
 
@@ -21,7 +20,7 @@ BLOCK = 64
 """Chunks are padded to a multiple of this many bytes."""
 
 
-def make_frame(data: dict[str, Any], event_id: int | None = None) -> bytes:
+def make_frame(data: dict[str, object], event_id: int | None = None) -> bytes:
     """Return one server-sent event."""
     head = b"" if event_id is None else b"id: %d\n" % event_id
     return head + b"data: " + encode_line(data) + b"\n\n"
@@ -37,7 +36,7 @@ def make_response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:
     )
 
 
-def make_obfuscation(chunk: Mapping[str, Any]) -> str:
+def make_obfuscation(chunk: Mapping[str, object]) -> str:
     """Return the field `make_obfuscation`, which pads a chunk's JSON to a multiple of BLOCK bytes,
     so that the sizes of an encrypted stream's packets reveal little. It depends only on the chunk,
     so a stream that is read again is the same."""

@@ -1,7 +1,6 @@
 """The usage object of responses: token counts and, for a model with prices, costs."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from completions.contract.usage import Usage
 
@@ -11,7 +10,7 @@ _DIGITS = 12
 
 def make_usage(
     usage: Usage, reasoning_tokens: int = 0, prices: Mapping[str, float] | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make the `usage` object. Token details are always present, costs only if there are
     prices."""
     used = {
@@ -25,7 +24,7 @@ def make_usage(
     return {**used, **_make_cost(usage, prices)} if prices else used
 
 
-def _make_cost(usage: Usage, prices: Mapping[str, float]) -> dict[str, Any]:
+def _make_cost(usage: Usage, prices: Mapping[str, float]) -> dict[str, object]:
     """Return costs in the currency of the prices, which are per million tokens of each kind in
     PRICED."""
     counts = {

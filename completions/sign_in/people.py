@@ -28,7 +28,7 @@ class NotAdmittedError(Exception):
         self.advice = advice
 
 
-def admit(claims: Mapping[str, Any], configuration: Configuration, address: str) -> User:
+def admit(claims: Mapping[str, object], configuration: Configuration, address: str) -> User:
     """Return the user of verified claims, created at the first sign-in, with the roles of today's
     groups. Raises NotAdmittedError. The audit trail records both."""
     try:
@@ -50,7 +50,7 @@ def refuse_stranger(reason: str, address: str) -> None:
         )
 
 
-def _admit(claims: Mapping[str, Any], configuration: Configuration, address: str) -> User:
+def _admit(claims: Mapping[str, object], configuration: Configuration, address: str) -> User:
     name = make_user_name(configuration.issuer, claims.get("sub"))
     groups = _list_groups(claims, configuration.groups_claim)
     roles = configuration.list_roles(groups)
@@ -106,7 +106,7 @@ def _refuse(
     return None
 
 
-def make_user_name(issuer: str, subject: Any) -> str:
+def make_user_name(issuer: str, subject: object) -> str:
     """Return the user's name, unique by issuer and subject. No form accepts a colon in a name, so
     no account with a password has such a name. Raises NotAdmittedError."""
     if (
@@ -122,7 +122,7 @@ def make_user_name(issuer: str, subject: Any) -> str:
     return prefix + (subject if fits else f"sha256-{_make_digest(subject, 64)}")
 
 
-def _list_groups(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
+def _list_groups(claims: Mapping[str, object], claim: str) -> frozenset[str]:
     """Return the values of the claim: one text or a list of them. An e-mail address must be
     verified."""
     value = claims.get(claim)
@@ -137,12 +137,12 @@ def _list_roles(user: User) -> list[str]:
     return sorted([*held, SUPERUSER] if user.is_superuser else held)
 
 
-def _make_changes(address: str, **facts: str) -> dict[str, Any]:
+def _make_changes(address: str, **facts: str) -> dict[str, object]:
     items = {"address": address, **facts}.items()
     return {name: [None, _make_storable(value)] for name, value in items if value}
 
 
-def _get_text(claims: Mapping[str, Any], claim: str, max_length: int) -> str:
+def _get_text(claims: Mapping[str, object], claim: str, max_length: int) -> str:
     value = claims.get(claim)
     return _make_storable(value)[:max_length] if isinstance(value, str) else ""
 

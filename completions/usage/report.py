@@ -65,7 +65,7 @@ def find_bucket(moment: datetime, width: str) -> datetime:
 
 def group_rows(
     hours: QuerySet[UsageHour], width: str, groups: Sequence[str]
-) -> QuerySet[UsageHour, dict[str, Any]]:
+) -> QuerySet[UsageHour, dict[str, object]]:
     """Sum hours by bucket and group, ordered by both."""
     start = Trunc("hour", "day" if width == "1d" else "hour", output_field=DateTimeField())
     split = hours.annotate(start=start).order_by("start", *groups).values("start", *groups)
@@ -86,7 +86,7 @@ def make_row(values: Mapping[str, Any], groups: Sequence[str]) -> UsageRow:
 
 
 class Writer(Protocol):
-    def write(self, text: str, /) -> Any: ...
+    def write(self, text: str, /) -> object: ...
 
 
 _COUNTS = tuple(each.name for each in USAGE_COUNTS)

@@ -45,7 +45,7 @@ def make_lines(
     return _make_chart("line", labels, sets, options)
 
 
-def _make_set(line: Series, look: Mapping[str, Any]) -> dict[str, Any]:
+def _make_set(line: Series, look: Mapping[str, object]) -> dict[str, object]:
     return {
         "label": line.label,
         "data": list(line.values),

@@ -1,7 +1,5 @@
 """The page of open jobs, and the actions on jobs."""
 
-from typing import Any
-
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
@@ -40,7 +38,7 @@ def list_open_jobs(request: HttpRequest) -> HttpResponseBase:
     return render_page(request, "quire/live.html", "Live jobs", context)
 
 
-def _make_row(job: JobRecord, key: ApiKey | None) -> dict[str, Any]:
+def _make_row(job: JobRecord, key: ApiKey | None) -> dict[str, object]:
     now = timezone.now().timestamp()
     running = now - job.started if job.started else None
     return {

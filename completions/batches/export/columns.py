@@ -87,7 +87,7 @@ class Collector:
         """None without a JSON Schema."""
         self._optional: set[str] = set()
 
-    def see(self, body: Any) -> None:
+    def see(self, body: object) -> None:
         """Take the body of one request into account. A body that is not an object was refused."""
         if not isinstance(body, dict):
             return
@@ -124,7 +124,7 @@ class Collector:
         return Columns((*before, *answers, *after, *optional), whole)
 
 
-def _infer_answer_type(constraints: Mapping[str, Any]) -> Type | None:
+def _infer_answer_type(constraints: Mapping[str, object]) -> Type | None:
     try:
         constraint = find_constraint(_FIELDS.read(constraints))
         schema = find_schema(constraint)

@@ -36,11 +36,11 @@ def _float(text: str) -> float:
     return value
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def fit_value(value: Any, type: Type) -> Any:
+def fit_value(value: object, type: Type) -> object:
     """Convert a value to what its column stores: JSON as text, structs with all their fields.
     Raises MisfitError."""
     if value is None:
@@ -55,7 +55,7 @@ def fit_value(value: Any, type: Type) -> Any:
     raise MisfitError
 
 
-def _fit_scalar(value: Any, type: Scalar) -> Any:
+def _fit_scalar(value: object, type: Scalar) -> object:
     match type, value:
         case Scalar.JSON, _:
             return dump(value)

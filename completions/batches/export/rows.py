@@ -104,7 +104,7 @@ def _open_file(file: File) -> IO[bytes]:
         raise ExportError(f"the content of {file.id} is lost") from error
 
 
-def _body(number: int, text: bytes) -> Any:
+def _body(number: int, text: bytes) -> object:
     try:
         return json.loads(decode_line(text))["body"]
     except (ValueError, LookupError, TypeError) as error:

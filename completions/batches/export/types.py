@@ -47,7 +47,7 @@ _NAMES = {
 _NUMBERS = (Scalar.INTEGER, Scalar.NUMBER)
 
 
-def infer_type(schema: Any) -> Type:
+def infer_type(schema: object) -> Type:
     """Infer the type of the values that a JSON Schema accepts."""
     return _Reader(schema).infer_type(schema, frozenset())
 
@@ -92,7 +92,7 @@ class _Reader:
         self._root = root
         self._left = MAX_PARTS
 
-    def infer_type(self, schema: Any, within: frozenset[str]) -> Type:
+    def infer_type(self, schema: object, within: frozenset[str]) -> Type:
         """Infer a type. `within` has the references that lead here, and one name for each level of
         nesting."""
         self._left -= 1
@@ -103,7 +103,7 @@ class _Reader:
             type = intersect_types(type, part)
         return type
 
-    def _parts(self, schema: Mapping[str, Any], within: frozenset[str]) -> Iterator[Type]:
+    def _parts(self, schema: Mapping[str, object], within: frozenset[str]) -> Iterator[Type]:
         """Yield the type that each keyword allows."""
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in within:  # otherwise it is recursive
@@ -122,7 +122,7 @@ class _Reader:
             yield self.infer_type(each, within)
 
     def _infer_named_type(
-        self, name: Any, schema: Mapping[str, Any], within: frozenset[str]
+        self, name: object, schema: Mapping[str, object], within: frozenset[str]
     ) -> Type:
         below = within | {f"level {len(within)}"}
         if name == "object" and (properties := schema.get("properties")):
@@ -134,12 +134,12 @@ class _Reader:
         return _NAMES.get(name, Scalar.JSON) if isinstance(name, str) else Scalar.JSON
 
 
-def _infer_type_name(schema: Mapping[str, Any]) -> str:
+def _infer_type_name(schema: Mapping[str, object]) -> str:
     """Return the type to which the keywords of a schema without `type` apply."""
     return "object" if "properties" in schema else "array" if "items" in schema else ""
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _list(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else ()
 
 
@@ -150,7 +150,7 @@ def _unite_all(types: Iterator[Type]) -> Type:
     return union
 
 
-def _infer_value_type(value: Any) -> Type:
+def _infer_value_type(value: object) -> Type:
     match value:
         case None:
             return Scalar.NULL

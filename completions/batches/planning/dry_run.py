@@ -22,7 +22,7 @@ from completions.models import Batch, BatchLine
 class DryRunResult(NamedTuple):
     """What a dry run found."""
 
-    forecast: Mapping[str, Any]
+    forecast: Mapping[str, object]
     is_valid: bool
     """Whether the batch would run."""
 
@@ -78,5 +78,5 @@ class _DryRunCheck(Check):
             self.refused.append(asdict(error))
         return super()._refuse(number, line)
 
-    def _store_order(self, order: Sequence[int], alive: Any) -> None:
+    def _store_order(self, order: Sequence[int], alive: object) -> None:
         """Do nothing: no rows wait for their positions."""

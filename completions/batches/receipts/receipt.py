@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import orjson
 
@@ -16,7 +15,7 @@ BuildOf = Callable[[str], str | None]
 
 def make_receipt(
     request: JobRequest, files: ModelFiles, stream: Iterable[bytes], engine: str | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make the receipt of a job from its request and its events."""
     return {
         "model": files.entry.id,
@@ -31,7 +30,7 @@ def make_receipt(
     }
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 of a text, or of a JSON value in compact form."""
     data = value.encode() if isinstance(value, str) else orjson.dumps(value)
     return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -25,7 +25,7 @@ _BEARER = "ApiKey"
 
 
 @lru_cache(maxsize=1)
-def make_document() -> dict[str, Any]:
+def make_document() -> dict[str, object]:
     """Return the document. Do not modify it: every caller gets the same object."""
     paths: dict[str, dict[str, Any]] = {}
     schemas = dict(shapes.SCHEMAS)
@@ -54,14 +54,14 @@ def make_document() -> dict[str, Any]:
     }
 
 
-def _make_operation(method: str, path: str, tag: str, operation: Operation) -> dict[str, Any]:
+def _make_operation(method: str, path: str, tag: str, operation: Operation) -> dict[str, object]:
     parts = path.removeprefix("/v1").strip("/").split("/")
     in_path = [
         {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
         for part in parts
         if part.startswith("{")
     ]
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "operationId": "_".join([method.lower(), *(p.strip("{}") for p in parts)]).replace(
             ".", "_"
         ),

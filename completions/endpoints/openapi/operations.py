@@ -31,7 +31,7 @@ class Operation:
     description: str = ""
     request: type[StrictObject[Any]] | Shape | None = None
     """The class of a JSON body, or the schema of a multipart body."""
-    example: Any = None
+    example: object = None
     """An example of an accepted JSON body."""
     parameters: tuple[Shape, ...] = ()
     statuses: tuple[int, ...] = (200,)
@@ -104,7 +104,7 @@ _USAGE_QUERY = (
     _make_query(
         "group_by",
         "string",
-        "Any of model, api_key_id and adapter, comma-separated or repeated; "
+        "object of model, api_key_id and adapter, comma-separated or repeated; "
         "by default model,api_key_id.",
     ),
     _make_query("models", "string", "Only these models."),

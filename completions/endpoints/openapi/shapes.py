@@ -23,7 +23,7 @@ class Example(NamedTuple):
     is_optional: bool = False
 
 
-def make_schema(example: Any) -> Shape:
+def make_schema(example: object) -> Shape:
     """Return the JSON Schema of an example: keys are required unless optional; items match the
     first."""
     if isinstance(example, Example):
@@ -49,13 +49,13 @@ def make_value(example: Any) -> Any:
     return [make_value(each) for each in example] if isinstance(example, list) else example
 
 
-def make_named(name: str, example: Any) -> Example:
+def make_named(name: str, example: object) -> Example:
     """Add the schema to the document's components, and refer to it by name."""
     SCHEMAS[name] = make_schema(example)
     return Example(example, {"$ref": f"#/components/schemas/{name}"})
 
 
-def make_const(value: Any) -> Example:
+def make_const(value: object) -> Example:
     return Example(value, {"const": value})
 
 
@@ -67,12 +67,12 @@ def make_or_null(example: Any) -> Example:
     return Example(example, make_nullable(make_schema(example)))
 
 
-def make_null_or(example: Any) -> Example:
+def make_null_or(example: object) -> Example:
     """Like `make_or_null`, but the example shows null."""
     return Example(None, make_nullable(make_schema(example)))
 
 
-def make_optional(example: Any) -> Example:
+def make_optional(example: object) -> Example:
     return Example(example, make_schema(example), is_optional=True)
 
 
@@ -138,7 +138,9 @@ USAGE = make_named(
 )
 
 
-def _make_completion(prefix: str, kind: str, text: dict[str, Any], logprobs: Any) -> dict[str, Any]:
+def _make_completion(
+    prefix: str, kind: str, text: dict[str, object], logprobs: object
+) -> dict[str, object]:
     """Return a completion or a chat completion, which differ in their choices."""
     choice = {
         "index": 0,

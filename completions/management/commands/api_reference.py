@@ -13,7 +13,7 @@ from completions.requests.fields.base import Field
 from completions.requests.generation import GenerationFields
 
 _PLACE = re.compile(r"(<!-- fields of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TABLES: Mapping[str, Mapping[str, Field[Any]]] = {
+_TABLES: Mapping[str, Mapping[str, Field[object]]] = {
     "completions": CompletionRequestObject.fields,
     "chat": {
         name: field
@@ -26,7 +26,7 @@ _TABLES: Mapping[str, Mapping[str, Field[Any]]] = {
 class Command(BaseCommand):
     help = __doc__
 
-    def handle(self, **options: Any) -> None:
+    def handle(self, **options: object) -> None:
         reference = settings.BASE_DIR / "docs" / "api.md"
         reference.write_text(fill_tables(reference.read_text()))
 
@@ -36,7 +36,7 @@ def fill_tables(text: str) -> str:
     return _PLACE.sub(lambda match: f"{match[1]}{_table(_TABLES[match[2]])}{match[3]}", text)
 
 
-def _table(fields: Mapping[str, Field[Any]]) -> str:
+def _table(fields: Mapping[str, Field[object]]) -> str:
     lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for name, field in sorted(fields.items(), key=lambda pair: not pair[1].required):
         kind = format_type(field.to_schema())
@@ -44,7 +44,7 @@ def _table(fields: Mapping[str, Field[Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _default(field: Field[Any]) -> str:
+def _default(field: Field[object]) -> str:
     if field.required:
         return "required"
     if field.default is None:

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -25,7 +24,7 @@ class Command(BaseCommand):
         add_requests(parser)
 
     def handle(
-        self, *args: Any, batch: str, to: str, requests: Path | None, **options: Any
+        self, *args: object, batch: str, to: str, requests: Path | None, **options: object
     ) -> None:
         row = Batch.objects.filter(id=batch).first()
         if row is None:

@@ -1,7 +1,5 @@
 """`manage.py prune`: deletes expired data now; the background worker does it once a minute."""
 
-from typing import Any
-
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
@@ -11,6 +9,6 @@ from completions.maintenance import pruning
 class Command(BaseCommand):
     help = "Delete expired files, results and usage records, and merge old hourly usage into days."
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         for what, count in pruning.prune(timezone.now()).items():
             self.stdout.write(f"{what}: {count}")

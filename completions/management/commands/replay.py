@@ -31,7 +31,7 @@ class Command(BaseCommand):
         parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
 
     def handle(
-        self, *args: Any, file: Path, requests: Path | None, organization: str, **options: Any
+        self, *args: object, file: Path, requests: Path | None, organization: str, **options: object
     ) -> None:
         try:
             lines = list(read_receipted(file, requests))
@@ -47,7 +47,7 @@ class Command(BaseCommand):
             raise CommandError(f"{differ} of {len(lines)} lines differ")
         self.stdout.write(f"{len(lines)} lines are the same")
 
-    def _generated(self, lines: list[Receipted], organization: str) -> dict[str, Any]:
+    def _generated(self, lines: list[Receipted], organization: str) -> dict[str, object]:
         """Run the lines as a batch. Returns their receipts by custom_id."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "replay.jsonl"
@@ -78,7 +78,7 @@ class Command(BaseCommand):
             return {line["custom_id"]: line.get("receipt") for line in documents}
 
 
-def _request(line: Receipted) -> dict[str, Any]:
+def _request(line: Receipted) -> dict[str, object]:
     body = {name: value for name, value in line.body.items() if name != "rid"}
     if line.receipt["seed"] is not None:
         body["seed"] = line.receipt["seed"]

@@ -124,7 +124,7 @@ class Command(BaseCommand):
             raise CommandError(message, returncode=130) from None
         self._deliver(batch, file, target)
 
-    def _rehearse(self, file: Path, origin: dict[str, str], options: dict[str, Any]) -> None:
+    def _rehearse(self, file: Path, origin: dict[str, str], options: dict[str, object]) -> None:
         """Print the forecast of a file that is stored for that time only."""
         batch = _make_batch(file, origin, options)
         try:
@@ -225,7 +225,7 @@ def _parse_target(to: str | None) -> Target | None:
     return target
 
 
-def _to_utf8(path: Any) -> str:
+def _to_utf8(path: object) -> str:
     """Return a path, which need not be UTF-8, as SQL, JSON and a terminal take it."""
     return str(path).encode(errors="replace").decode()
 
@@ -297,7 +297,7 @@ def list_faults(batch: Batch) -> str:
     return f"no line was run, because the file is invalid:\n{faults}"
 
 
-def _fault(error: dict[str, Any]) -> str:
+def _fault(error: dict[str, object]) -> str:
     where = "the file" if error["line"] is None else f"line {error['line']}"
     return f"  {where}: {error['code']}: {error['message']}"
 

@@ -4,7 +4,6 @@ import asyncio
 from argparse import ArgumentParser
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -36,7 +35,7 @@ class Command(BaseCommand):
         parser.add_argument("file", type=Path, help="an output file of a batch with receipts")
         add_requests(parser)
 
-    def handle(self, *args: Any, file: Path, requests: Path | None, **options: Any) -> None:
+    def handle(self, *args: object, file: Path, requests: Path | None, **options: object) -> None:
         checked = failed = 0
         try:
             with closing(make_validator()) as validator, asyncio.Runner() as loop:

@@ -33,7 +33,7 @@ class Command(BaseCommand):
             "--wait", action="store_true", help="with --drain: wait until its last job has ended"
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         if options["wait"] and not options["drain"]:
             raise CommandError("--wait needs --drain WORKER")
         try:
