@@ -18,6 +18,8 @@ from completions.endpoints.health import HealthView
 from completions.exceptions import APIError
 from project.server.handler import ASGIHandler
 
+pytestmark = pytest.mark.usefixtures("fake_process")
+
 
 async def answer(path, *request, **options):
     """Status and body."""
