@@ -143,7 +143,7 @@ class CallParser:
                     self._at = 0
                     return
         else:
-            self._add_text(len(self._trigger))
+            self._add_text(max(self._at, len(self._trigger)))
 
     def _match(self, literal: str) -> Reading:
         """Read a literal of the format. White space between its tokens is free."""
@@ -270,7 +270,6 @@ class CallParser:
         self._at = start + length
         call = _parse_object(self._buffer[start : self._at])
         if call is None:
-            self._add_text(self._at)
             return False
         self._commit()
         self._parts += [CallStart(call[0]), Arguments(call[1])]

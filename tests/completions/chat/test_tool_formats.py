@@ -72,6 +72,12 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         [WEATHER],
         "",
     ),
+    (
+        "hermes",
+        '<tool_call>{"name": 3}<tool_call>{"name": "now", "arguments": {}}</tool_call>',
+        [("now", {})],
+        '<tool_call>{"name": 3}',
+    ),
     ("hermes", '<tool_call>\n{"arguments": {}, "name": "now"}\n', [("now", {})], ""),
     (
         "qwen3_coder",
