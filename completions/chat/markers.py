@@ -16,14 +16,25 @@ def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:
 
     Without a marker, the third item is the longest suffix of the text that may begin a marker.
     """
-    first = min(((text.find(marker), marker) for marker in markers if marker in text), default=None)
-    if first is not None:
-        start, marker = first
-        return text[:start], marker, text[start + len(marker) :]
-    longest = min(len(text), max(map(len, markers), default=0) - 1)
-    ends = (text[-n:] for n in range(longest, 0, -1))
-    held = next((end for end in ends if any(marker.startswith(end) for marker in markers)), "")
-    return text.removesuffix(held), None, held
+    found, place = None, len(text)
+    for marker in markers:
+        if 0 <= (at := text.find(marker)) < place:
+            found, place = marker, at
+    if found is not None:
+        return text[:place], found, text[place + len(found) :]
+    for marker in markers:
+        if marker[0] in text:
+            place = min(place, _find_begun(text, marker))
+    return text[:place], None, text[place:]
+
+
+def _find_begun(text: str, marker: str) -> int:
+    """Return where the longest suffix of a text that may begin a marker starts."""
+    first, end = marker[0], len(text)
+    at = text.find(first, max(end - len(marker) + 1, 0))
+    while at >= 0 and not marker.startswith(text[at:]):
+        at = text.find(first, at + 1)
+    return end if at < 0 else at
 
 
 class MarkerFilter:
