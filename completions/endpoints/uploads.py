@@ -20,7 +20,8 @@ from completions.http.bodies import JSONResponse
 from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadStatus
 from completions.models.release import release
 from completions.requests import fair_semaphore
-from completions.requests.fields.base import ChoiceField, IntegerField, ListField, TextField
+from completions.requests.fields.base import ChoiceField, IntegerField, TextField
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 
 MAX_PART_BYTES = 64 * 1024 * 1024

@@ -28,10 +28,10 @@ from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
     IntegerField,
-    ListField,
     TextField,
 )
 from completions.requests.fields.ignored import FOREIGN_NAMES
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import RawPromptField
 from completions.requests.fields.tokens import TokenIdsField, encode_text
 from completions.requests.fields.tools import assign_paths

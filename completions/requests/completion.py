@@ -11,11 +11,11 @@ from completions.requests.context import Context
 from completions.requests.fields.base import (
     BooleanField,
     IntegerField,
-    ListField,
     ObjectField,
     TextField,
 )
 from completions.requests.fields.ignored import FOREIGN_NAMES
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import PromptField
 from completions.requests.fields.tokens import encode_text
 from completions.requests.generation import (

@@ -19,9 +19,9 @@ from completions.requests.fields.base import (
     SHOWN_NAME,
     ChoiceField,
     IntegerField,
-    ListField,
     ObjectField,
 )
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.messages import ChatMessageField, MessagesField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.tools import MAX_TOOLS, ToolChoiceField, ToolObject, parse_choice

@@ -13,11 +13,11 @@ from completions.grammars.limits import COMPACT
 from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
-    ListField,
     ObjectField,
     SchemaField,
     TextField,
 )
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.vllm import (
     JSON_KEYS,

@@ -8,13 +8,8 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
 from completions.requests.context import Context
-from completions.requests.fields.base import (
-    BooleanField,
-    IntegerField,
-    PerPrompt,
-    PerPromptField,
-    format_number,
-)
+from completions.requests.fields.base import BooleanField, IntegerField, format_number
+from completions.requests.fields.lists import PerPrompt, PerPromptField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.tokens import TokenIdsField
 from completions.responses.response_context import SGLangLogprobs

@@ -8,14 +8,8 @@ from completions.accounts.keys import Principal
 from completions.catalog.entries import ModelEntry
 from completions.exceptions import APIError, FieldError
 from completions.requests.context import Context
-from completions.requests.fields.base import (
-    Field,
-    IntegerField,
-    PerPrompt,
-    PerPromptField,
-    TextField,
-    expect,
-)
+from completions.requests.fields.base import Field, IntegerField, TextField, expect
+from completions.requests.fields.lists import PerPrompt, PerPromptField
 from completions.requests.fields.objects import StrictObject
 
 _RID = r"[A-Za-z0-9._:-]{1,64}"

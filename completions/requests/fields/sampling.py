@@ -15,16 +15,15 @@ from completions.requests.fields.base import (
     BooleanField,
     Field,
     IntegerField,
-    ListField,
     NumberField,
     StorableObjectField,
     TextField,
-    check_count,
     expect,
     format_number,
     name_type,
     read_each,
 )
+from completions.requests.fields.lists import ListField, check_count
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.tokens import LogitBiasField, TokenIdsField
 

@@ -12,13 +12,13 @@ from completions.requests.fields.base import (
     SHOWN_NAME,
     Field,
     T,
-    check_count,
     check_number,
     expect,
     format_number,
     make_bounds,
     name_type,
 )
+from completions.requests.fields.lists import check_count
 
 TOKEN_ID: Final = {"type": "integer", "minimum": 0}
 MAX_BIASES = 1024

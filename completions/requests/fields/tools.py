@@ -11,10 +11,10 @@ from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
     Field,
-    ListField,
     StorableObjectField,
     TextField,
 )
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 
 MAX_TOOLS = 128

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self
 
 from completions.exceptions import FieldError
 from completions.requests.context import Context
-from completions.requests.fields.base import BooleanField, Field, ListField, SchemaField, TextField
+from completions.requests.fields.base import BooleanField, Field, SchemaField, TextField
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 
 MAX_CHOICES_LISTED = 1024

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from completions.requests.fields.base import PerPrompt
+from completions.requests.fields.lists import PerPrompt
 from tests.completions.requests.validating import LEAST, field_values, refusal
 
 pytestmark = pytest.mark.usefixtures("served")
