@@ -124,7 +124,7 @@ class _Reader(Reader[Node]):
     )
 
     def make_error(self, message: str, position: int) -> RegexError:
-        return RegexError(f"{message} (at character {position} of {self.pattern!r})")
+        return RegexError(f"{message} (at character {position + 1} of {self.pattern!r})")
 
     def open_group(self, groups: list[Group[Node]]) -> Group[Node] | None:
         """Read the beginning of a group; None if flags hold for the rest of the open group."""
