@@ -91,7 +91,8 @@ class Quire:
         batch = RowBatch(list(rows), prompt, schema, body)
         self._run(batch.start())
         while not batch.has_ended:
-            yield from self._run(batch.read_next())
+            for file_id in self._run(batch.look()):
+                yield from self._run(batch.read_file(file_id))
         batch.check()
 
     def _run(self, verb: Verb[_T]) -> _T:
@@ -181,8 +182,9 @@ class AsyncQuire:
         batch = RowBatch(list(rows), prompt, schema, body)
         await self._run(batch.start())
         while not batch.has_ended:
-            for pair in await self._run(batch.read_next()):
-                yield pair
+            for file_id in await self._run(batch.look()):
+                for pair in await self._run(batch.read_file(file_id)):
+                    yield pair
         batch.check()
 
     async def _run(self, verb: Verb[_T]) -> _T:

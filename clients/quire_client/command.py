@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from quire_client.batches import ENDED
 from quire_client.clients import Quire
@@ -137,6 +138,11 @@ def _run(quire: Quire, options: argparse.Namespace) -> int:
         case _:
             print(quire.resubmit(options.batch)["id"])
     return 0
+
+
+def run() -> NoReturn:
+    """Run the command and exit with its code, which zipapp would drop if it were returned."""
+    sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

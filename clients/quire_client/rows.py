@@ -47,9 +47,9 @@ class RowBatch:
             headers={"Idempotency-Key": str(uuid.uuid4())},
         )
 
-    def read_next(self) -> Verb[list[tuple[Any, Any]]]:
-        """Look at the batch, two seconds after the last look. Returns the rows that have ended
-        since, each with its answer, which may be a QuireError."""
+    def look(self) -> Verb[list[str]]:
+        """Look at the batch, two seconds after the last look. Returns the files in which more rows
+        have ended."""
         yield Pause(self._pause)
         self._pause = batches.LOOK_EVERY
         batch = self._batch = yield from request("GET", f"/batches/{self._batch['id']}")
@@ -58,8 +58,13 @@ class RowBatch:
         # A read fetches all lines again, so the next one waits until there are a quarter more.
         if not self.has_ended and counts["completed"] + counts["failed"] <= len(self._seen) * 1.25:
             return []
-        lines = yield from _read_lines(batch["output_file_id"])
-        lines += yield from _read_lines(batch["error_file_id"])
+        return list(filter(None, (batch["output_file_id"], batch["error_file_id"])))
+
+    def read_file(self, file_id: str) -> Verb[list[tuple[Any, Any]]]:
+        """Return the rows of a file that have ended since the last look, each with its answer,
+        which may be a QuireError."""
+        answer = yield from retry(Send("GET", f"/files/{file_id}/content"))
+        lines = [json.loads(line) for line in answer.content.split(b"\n") if line]
         fresh = [line for line in lines if line["custom_id"] not in self._seen]
         self._seen.update(line["custom_id"] for line in fresh)
         return [
@@ -72,14 +77,6 @@ class RowBatch:
         if self._batch.get("status") == "failed":
             faults = (self._batch.get("errors") or {}).get("data") or [{}]
             raise QuireError(f"{self._batch['id']} failed: {faults[0].get('message')}")
-
-
-def _read_lines(file_id: str | None) -> Verb[list[Body]]:
-    """Return the lines that a file has now."""
-    if file_id is None:
-        return []
-    answer = yield from retry(Send("GET", f"/files/{file_id}/content"))
-    return [json.loads(line) for line in answer.content.split(b"\n") if line]
 
 
 def _make_line(number: int, prompt: Any, schema: Body | None, body: Body) -> Body:

@@ -132,7 +132,7 @@ def digest(secret: str, pepper: str) -> str:
 
 
 def read_limits(key: ApiKey) -> Limits:
-    rates = {rate.name: limit for rate in RATES if (limit := getattr(key, rate.column)) is not None}
+    rates = {rate.name: limit for rate in RATES if (limit := getattr(key, rate.column))}
     return Limits(rates, key.max_concurrency, read_budget(key), read_budget(key.organization))
 
 

@@ -29,6 +29,7 @@ from completions.batches.planning.order import Planner, store
 from completions.batches.summary import Summary
 from completions.batches.writing import Alive
 from completions.catalog.model_files import ModelFilesError
+from completions.catalog.tokenization import TokenizerProcessError
 from completions.exceptions import APIError
 from completions.grammars import Caller, TokenSource, Validator
 from completions.jobs.rids import BatchRids, read_rids
@@ -273,6 +274,8 @@ class Check:
             if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
             return RefusedLine(custom_id, error)
+        except TokenizerProcessError as error:  # perhaps because of the text: not tried for ever
+            return RefusedLine(custom_id, APIError("server_overloaded", str(error)))
         except _TRANSIENT:
             raise
         except Exception:  # it would recur in each try, and hold up the whole batch

@@ -141,9 +141,11 @@ class WebProcess:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.reader.close()
-        await self.store.client.aclose()
-        self.validator.close()
+        try:
+            await self.reader.close()
+            await self.store.client.aclose()
+        finally:
+            self.validator.close()
 
 
 def find_process(request: HttpRequest) -> WebProcess:

@@ -114,17 +114,17 @@ class ChatRequestObject(GenerationFields, ConversationFields):
     def make(self, values: Self, context: Context) -> GenerationRequest:
         files = context.model.files
         source = _find_source(values)
+        unread = self.list_unread(values, context)
         values, unused = apply_effort(values, files)
         top_logprobs = _parse_top_logprobs(values)
         tools = assign_paths(values.tools or ())
         calls = self.make_calls(values, files, tools, values.parallel_tool_calls)
-        unread = self.list_unread(values, context)
         text_end, ids = self._render_prompt(source, values, files, calls, tools)
         length = parse_length(context, values.max_tokens, values.max_completion_tokens)
         check_context([ids], length, files.max_model_len, source)
         max_tokens = length or files.max_model_len - len(ids)
         thinking = values.thinking or Thinking()
-        reasoning = _make_reasoning(thinking, files, text_end, max_tokens)
+        reasoning = _make_reasoning(thinking, files, text_end, max_tokens, _find_budget(values))
         request = self.make_request(
             values,
             context,
@@ -164,14 +164,20 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         return text, encode_text(files, text, "messages", special=False)
 
 
+def _find_budget(values: ChatRequestObject) -> str:
+    """Return the field that has the budget of reasoning."""
+    unnamed = values.thinking_token_budget is None
+    return "thinking.budget_tokens" if unnamed else "thinking_token_budget"
+
+
 def _make_reasoning(
-    thinking: Thinking, files: ModelFiles, prompt: str, max_tokens: int
+    thinking: Thinking, files: ModelFiles, prompt: str, max_tokens: int, budget_path: str
 ) -> Reasoning | None:
     budget = thinking.budget_tokens
     tags = find_chat_style(files).think_tags
     if tags is None:
         if budget is not None:
-            raise FieldError(NO_THOUGHTS, "thinking.budget_tokens", code="unsupported_value")
+            raise FieldError(NO_THOUGHTS, budget_path, code="unsupported_value")
         return None
     if thinking.type == DISABLED or tags.is_closed_in(prompt):
         return None
@@ -207,8 +213,7 @@ def _add_answer(
                 fallback = Fallback(loose, tuple(tool.schema_path for tool in tools))
     except BudgetError as error:
         message = "this model's reasoning cannot be counted: its end tag is not one token."
-        path = "thinking.budget_tokens"
-        raise FieldError(message, path, code="unsupported_value") from error
+        raise FieldError(message, _find_budget(values), code="unsupported_value") from error
     sampling, hidden = request.sampling, list[str]()
     unseen = form.hidden if form else ()
     delimiters = {mark for text in unseen for mark in find_marks(text)}
@@ -246,7 +251,8 @@ def _find_source(values: ChatRequestObject) -> str:
     if not _is_raw(sources[0], values):
         return sources[0]
     for name in _CHAT_FIELDS:
-        if getattr(values, name) not in (None, False):
+        default = name == "add_generation_prompt"
+        if getattr(values, name) not in (None, default):
             raise FieldError(f"needs messages, not {sources[0]}.", name)
     return sources[0]
 

@@ -30,21 +30,23 @@ def apply_effort(values: _Values, files: ModelFiles) -> tuple[_Values, list[str]
     style, reads_effort = find_chat_style(files), _reads_effort(files)
     if reads_effort:
         value = "low" if effort in (_NONE, "minimal") else effort
-        variables = {EFFORT: value, **(values.chat_template_kwargs or {})}
-        values = values.change(chat_template_kwargs=variables)
+        given = values.chat_template_kwargs or {}
+        values = values.change(chat_template_kwargs={EFFORT: value, **given})
+        unused = [EFFORT] if EFFORT in given else []
     can_switch = style.thinking_switch is not None and thinking.type == AUTO
     if effort == _NONE and can_switch and thinking.budget_tokens is None:
         return values.change(thinking=Thinking(DISABLED)), []
     if reads_effort:
-        return values, []
+        return values, unused
     if style.think_tags is None or effort == _NONE:
         return values, [EFFORT]
+    asked = thinking
     is_countable = files.tokenizer.token_to_id(style.think_tags.end) is not None
     if thinking.type != DISABLED and thinking.budget_tokens is None and is_countable:
         thinking = replace(thinking, budget_tokens=_BUDGETS[effort])
     if can_switch:
         thinking = replace(thinking, type=ENABLED)
-    return values.change(thinking=thinking), []
+    return values.change(thinking=thinking), [] if thinking != asked else [EFFORT]
 
 
 def _apply_budget(values: _Values) -> _Values:

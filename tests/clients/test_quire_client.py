@@ -221,13 +221,19 @@ def test_one_file_is_the_whole_command(tmp_path) -> None:
     folder = Path(quire_client.__file__).parents[1]
     file = tmp_path / "quire.pyz"
     subprocess.run(
-        [sys.executable, "-m", "zipapp", folder, "-m", "quire_client:main", "-o", file], check=True
+        [sys.executable, "-m", "zipapp", folder, "-m", "quire_client.command:run", "-o", file],
+        check=True,
     )
     done = subprocess.run(
         [sys.executable, file, "get"], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2
     assert done.stderr.startswith("usage: quire ")
+    without_key = {name: value for name, value in os.environ.items() if name != "QUIRE_API_KEY"}
+    done = subprocess.run(
+        [sys.executable, file, "fetch", "batch"], capture_output=True, cwd=tmp_path, env=without_key
+    )
+    assert done.returncode == 1
 
 
 def test_types_are_for_those_who_use_it() -> None:

@@ -104,7 +104,7 @@ _USAGE_QUERY = (
     _make_query(
         "group_by",
         "string",
-        "object of model, api_key_id and adapter, comma-separated or repeated; "
+        "Any of model, api_key_id and adapter, comma-separated or repeated; "
         "by default model,api_key_id.",
     ),
     _make_query("models", "string", "Only these models."),

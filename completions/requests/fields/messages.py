@@ -128,6 +128,19 @@ class PromptMessageObject(MessageObject):
         return _make_message({**values.list_values(), "role": role})
 
 
+class PastReasoningField(Field[str | None]):
+    """Text. Any other value has no effect: a history is never refused."""
+
+    accepts = {"type": "string"}
+
+    def read(self, data: Any, context: Context | None = None) -> str | None:
+        return data if type(data) is str else None
+
+    def list_ignored(self, data: Any) -> Iterator[str]:
+        if data is not None and type(data) is not str:
+            yield ""
+
+
 class AnswerObject(MessageObject):
     """What an assistant said."""
 
@@ -135,13 +148,15 @@ class AnswerObject(MessageObject):
     tool_calls = ListField("Calls that an assistant made.", child=ToolCallObject())
     function_call = CalledFunctionObject("The only call, in the older form.")
     reasoning_content = TextField("An assistant's earlier reasoning, if its template shows them.")
-    reasoning = TextField("The same as reasoning_content.")
+    reasoning = PastReasoningField("The same as reasoning_content.")
 
     def check(self, values: Self) -> Message:
         calls = values.tool_calls or []
         if not calls and values.function_call is not None:
             calls = [{"type": "function", "function": values.function_call}]
-        reasoning = values.reasoning_content or values.reasoning
+        reasoning = values.reasoning_content
+        if reasoning is None:
+            reasoning = values.reasoning or None
         unsaid = dict.fromkeys(("refusal", "function_call", "reasoning"))
         message = _make_message({**values.list_values(), **unsaid, "reasoning_content": reasoning})
         message["content"] = values.content or values.refusal or ("" if not calls else None)

@@ -150,6 +150,11 @@ def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: 
             {"thinking_token_budget": 5, "thinking": {"type": "disabled"}},
             ("invalid_value", "thinking_token_budget"),
         ),
+        ({"thinking_token_budget": 5}, ("unsupported_value", "thinking_token_budget")),
+        (
+            {"prompt": [1], "messages": None, "add_generation_prompt": False},
+            ("invalid_value", "add_generation_prompt"),
+        ),
         ({"enable_thinking": True}, ("unsupported_parameter", "enable_thinking")),
         ({"functions": [F["function"]]}, ("unsupported_parameter", "functions")),
         ({"modalities": ["audio"]}, ("invalid_value", "modalities[0]")),

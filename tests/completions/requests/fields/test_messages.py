@@ -158,6 +158,19 @@ HISTORY: list[tuple[str, Any, Any, list[str]]] = [
     ("id", {**SAID, "id": "msg_1"}, SAID, ["id"]),
     # OpenRouter, vLLM, Ollama, LiteLLM, Azure, LangChain
     ("reasoning", {**SAID, "reasoning": "hm"}, {**SAID, "reasoning_content": "hm"}, []),
+    ("reasoning object", {**SAID, "reasoning": {"effort": "low"}}, SAID, ["reasoning"]),
+    (
+        "empty reasoning",
+        {**SAID, "reasoning": ""},
+        SAID,
+        [],
+    ),
+    (
+        "no reasoning",
+        {**SAID, "reasoning_content": ""},
+        {**SAID, "reasoning_content": ""},
+        [],
+    ),
     (
         "reasoning details",
         {**SAID, "reasoning_details": [{"type": "reasoning.text"}]},
