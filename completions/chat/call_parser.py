@@ -62,11 +62,16 @@ class CallParser:
     Text that turns out not to be a call becomes Text; nothing raises.
     """
 
-    def __init__(self, tool_format: ToolFormat, tools: Sequence[Tool]) -> None:
+    def __init__(
+        self, tool_format: ToolFormat, tools: Sequence[Tool], *, only_first: bool = False
+    ) -> None:
+        """With `only_first`, calls come before all text, or not at all."""
         self._format = tool_format
         self._schemas = {tool.name: tool.parameters or {} for tool in tools}
         self._triggers = tool_format.list_triggers(list(self._schemas))
         self._trigger = ""
+        self._only_first = only_first
+        self._lead = ""  # the text before the first call, while that may come
         self._buffer = ""
         self._at = 0  # what precedes it in the buffer fits a call so far
         self._is_last = False
@@ -122,6 +127,9 @@ class CallParser:
                 self._buffer = self._buffer.lstrip(self._format.dropped)
                 self._has_called = not self._buffer
             before, trigger, _ = split_at(self._buffer, self._triggers)
+            if self._only_first and self._is_answer(before):
+                self._triggers, self._only_first = [], False
+                before, trigger = self._buffer, None
             self._add_text(len(before))
             if trigger is not None:
                 self._trigger = trigger
@@ -179,11 +187,21 @@ class CallParser:
                     break
                 continue
             value = yield from self._read_field(_split(segments[index + 1]) or self._list_ends())
-            if value is None:
+            if value is None or (segment == NAME and not self._knows(value)):
                 break
             name = value if segment == NAME else name
         self._at = start
         return self._format.is_object and (yield from self._read_object(end))
+
+    def _is_answer(self, before: str) -> bool:
+        """Return whether this text, before a call, shows that none follows."""
+        lead = self._format.content[0]
+        self._lead = (self._lead + before).lstrip()
+        return not lead.startswith(self._lead) and bool(self._lead.removeprefix(lead).strip())
+
+    def _knows(self, name: str) -> bool:
+        """Return whether a tool has this name. A job of version 0.1 names none."""
+        return not self._schemas or name in self._schemas
 
     def _list_ends(self) -> Sequence[str]:
         """Return what may follow a name that only arguments or the end of the call end."""
@@ -269,7 +287,7 @@ class CallParser:
                 yield from self._wait()
         self._at = start + length
         call = _parse_object(self._buffer[start : self._at])
-        if call is None:
+        if call is None or not self._knows(call[0]):
             return False
         self._commit()
         self._parts += [CallStart(call[0]), Arguments(call[1])]

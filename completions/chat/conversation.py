@@ -11,6 +11,9 @@ from completions.chat.tool_format import ToolFormat
 from completions.chat.tool_formats import hermes
 from completions.chat.tools import Tool
 
+_MARK = "\ue000end of the last message\ue000"
+"""A text that no template and no message has: it begins in Unicode's private use area."""
+
 
 def render_prompt(
     model: ModelFiles,
@@ -50,17 +53,19 @@ def render_prompt(
     raise refusal
 
 
-def cut_after_last(prompt: str, messages: Sequence[Mapping[str, Any]]) -> str:
+def mark_end(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages with a mark behind the text of the last one, for :func:`cut_at_mark`."""
+    *others, last = messages
+    return [*others, {**last, "content": last["content"] + _MARK} if last.get("content") else last]
+
+
+def cut_at_mark(prompt: str) -> str:
     """Return the prompt up to the end of the last message's text, for the model to continue.
     Raises ChatTemplateError."""
-    content: str = messages[-1].get("content") or ""
-    text = content.strip()
-    place = prompt.rfind(text) if text else -1
-    if place < 0:
+    before, mark, _ = prompt.rpartition(_MARK)
+    if not mark:
         raise ChatTemplateError("the last message has no text in the prompt that could continue")
-    end = place + len(text)
-    spaces = content[len(content.rstrip()) :]
-    return prompt[: end + (len(spaces) if prompt.startswith(spaces, end) else 0)]
+    return before
 
 
 def _make_texts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -42,7 +42,8 @@ class MarkerFilter:
     them."""
 
     def __init__(self, markers: Sequence[str]) -> None:
-        self._pattern = re.compile("|".join(map(re.escape, markers))) if markers else None
+        longest_first = map(re.escape, sorted(markers, key=len, reverse=True))
+        self._pattern = re.compile("|".join(longest_first)) if markers else None
         self._beginnings = {marker[:n] for marker in markers for n in range(1, len(marker))}
         self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
@@ -53,6 +54,8 @@ class MarkerFilter:
         text = self._held + text
         pieces, end = [], 0
         for match in self._pattern.finditer(text):
+            if match.end() == len(text) and match[0] in self._beginnings:
+                break  # it may become a longer one
             pieces.append(text[end : match.start()])
             end = match.end()
         rest = text[end:]
@@ -64,4 +67,4 @@ class MarkerFilter:
 
     def finish(self) -> str:
         held, self._held = self._held, ""
-        return held
+        return self._pattern.sub("", held) if self._pattern else held

@@ -128,7 +128,7 @@ class ToolFormat:
     @property
     def is_object(self) -> bool:
         """Whether a call is a JSON object, whose keys may come in any order."""
-        return f'"{NAME}"' in self.call
+        return self.arguments is None and f'"{NAME}"' in self.call
 
     def write(self, *calls: ToolCall) -> str:
         """Return calls as the model would have written them in one message."""

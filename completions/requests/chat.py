@@ -8,13 +8,14 @@ from msgspec import structs
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat.chat_style import find_chat_style
-from completions.chat.conversation import cut_after_last
+from completions.chat.conversation import cut_at_mark, mark_end
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.markers import find_marks
 from completions.chat.reasoning import DISABLED, ENABLED
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
+from completions.contract.stop_spans import StopSpan
 from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.conversation import (
@@ -155,10 +156,13 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             message = "cannot be combined with add_generation_prompt. Send only one."
             raise FieldError(message, "continue_final_message")
         begins_answer = not continues and generates is not False
-        text = self.render_conversation(values, files, calls, tools, begins_answer)
-        if continues:
+        if not continues:
+            text = self.render_conversation(values, files, calls, tools, begins_answer)
+        else:
+            marked = values.change(messages=mark_end(values.messages))
+            text = self.render_conversation(marked, files, calls, tools, begins_answer)
             try:
-                text = cut_after_last(text, values.messages)
+                text = cut_at_mark(text)
             except ChatTemplateError as error:
                 raise FieldError(f"{error}.", "continue_final_message") from error
         return text, encode_text(files, text, "messages", special=False)
@@ -216,6 +220,8 @@ def _add_answer(
         raise FieldError(message, _find_budget(values), code="unsupported_value") from error
     sampling, hidden = request.sampling, list[str]()
     unseen = form.hidden if form else ()
+    if reasoning is not None and not values.separate_reasoning:
+        unseen = tuple(text for text in unseen if text not in reasoning.tags.delimiters)
     delimiters = {mark for text in unseen for mark in find_marks(text)}
     delimiters |= set(calls.format.delimiters) if calls else set()
     delimiters |= set(reasoning.tags.delimiters) if reasoning else set()
@@ -229,9 +235,11 @@ def _add_answer(
         spans = calls.format.make_spans([tool.name for tool in calls.tools]) if calls else []
         if reasoning is not None and values.separate_reasoning:
             spans.append(reasoning.tags.make_span(is_open=reasoning.is_open))
+        spans += [StopSpan(text[:-1], text[-1]) for text in unseen]
         sampling = structs.replace(sampling, stop_spans=tuple(spans))
     chat = ChatSettings(
         calls=calls,
+        calls_first=inner is not None,
         reasoning=reasoning,
         hidden=hidden,
         unseen=unseen,

@@ -34,6 +34,8 @@ class ChatSettings:
     """How an answer is parsed into a message."""
 
     calls: ToolCalls | None
+    calls_first: bool
+    """Whether calls come before all text, or not at all."""
     reasoning: Reasoning | None
     hidden: Sequence[str]
     """Special tokens that stay in the text for the parser, which then removes them."""

@@ -186,6 +186,7 @@ def _make_chat_context(
     return ChatResponseContext(
         **structs.asdict(context),
         tool_format=calls.format.name if calls else None,
+        calls_first=chat.calls_first,
         tools=[OfferedTool(each.name, each.parameters) for each in calls.tools] if calls else (),
         think_tags=tags,
         is_reasoning_open=reasoning.is_open if reasoning else False,

@@ -36,6 +36,8 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     tool_format: str | None = None
     """The format of tool calls, if the answer may have any."""
     tools: Sequence[OfferedTool] = ()
+    calls_first: bool = False
+    """Whether calls come before all text, or not at all."""
     think_tags: ThinkTags | None = None
     """The tags around reasoning, if the answer may have any and it is separate."""
     is_reasoning_open: bool = False
@@ -60,7 +62,8 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
             thinking = ReasoningParser(self.think_tags, is_open=self.is_reasoning_open)
         if self.tool_format is not None:
             tools = [Tool(each.name, None, each.parameters) for each in self.tools]
-            calls = CallParser(TOOL_FORMATS[self.tool_format], tools)
+            form = TOOL_FORMATS[self.tool_format]
+            calls = CallParser(form, tools, only_first=self.calls_first)
         return OutputParser(thinking, calls, self.hidden, self.unseen)
 
     def make_reasoning_counter(self) -> ReasoningCounter | None:

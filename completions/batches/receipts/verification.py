@@ -123,8 +123,9 @@ def _get_text(choice: Any, files: ModelFiles) -> str | None:
     if "text" in choice:
         return str(choice["text"])
     message = choice["message"]
-    thinks = find_chat_style(files).think_tags is not None
-    if message.get("tool_calls") or message["content"] is None or thinks:
+    style = find_chat_style(files)
+    is_parsed = style.think_tags is not None or bool(style.tool_format and style.tool_format.hidden)
+    if message.get("tool_calls") or message["content"] is None or is_parsed:
         return None
     return str(message["content"])
 

@@ -1,6 +1,7 @@
 """An object's properties as named arguments, in the literals of a language other than JSON."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ from completions.grammars.structural_tag.parts import (
 JSON_QUOTE = '"'
 _KINDS = ("string", "number", "boolean", "null", "array", "object")
 
+_PLAIN_NAME = re.compile(r"[A-Za-z_$@][A-Za-z0-9_.$@-]*")
+
 
 @dataclass(frozen=True, slots=True)
 class Literals:
@@ -59,9 +62,16 @@ class Literals:
             return f"[{self.separator.join(map(self.write, value))}]"
         return f"{{{self.write_members(value)}}}"
 
+    def write_name(self, name: str) -> str:
+        """Return a name; in quotes if it has what ends a bare one."""
+        return name if _PLAIN_NAME.fullmatch(name) else self.write(name)
+
     def write_members(self, values: Mapping[str, Any]) -> str:
         """Return names with their values."""
-        members = (f"{name}{self.assign}{self.write(value)}" for name, value in values.items())
+        members = (
+            f"{self.write_name(name)}{self.assign}{self.write(value)}"
+            for name, value in values.items()
+        )
         return self.separator.join(members)
 
 
@@ -101,7 +111,7 @@ class Arguments(Parameters):
         properties, required, more = self._read_object(location)
         separator = quote(self._literals.separator)
         members = [
-            (f"{quote(name + self._literals.assign)} {self._write_value(each)}", name in required)
+            (f"{self._spell_name(name)} {self._write_value(each)}", name in required)
             for name, each in properties.items()
         ]
         tail, extra = '""', ""
@@ -115,6 +125,9 @@ class Arguments(Parameters):
             following = f"{separator} {member}"
             tail = self._add_rule(f"{following if is_required else f'({following})?'} {tail}")
         return " | ".join(ways), not required
+
+    def _spell_name(self, name: str) -> str:
+        return self._spell(self._literals.write_name(name) + self._literals.assign)
 
     def _make_undeclared(self, properties: Iterable[str]) -> str:
         return f"({super()._make_undeclared(properties)}) {quote(self._literals.assign)}"

@@ -123,12 +123,20 @@ class Parameters:
         # written once more for each optional parameter before it.
         parts: list[Part] = []
         for name, location in properties.items():
+            self._require_readable(name, location)
             one = self._lower_parameter(make_literal(name), location)
             parts.append(one if name in required else Loop(one, 0, 1))
         if more is not None:
             other = Terminal(self._make_undeclared(properties), is_open=True)
             parts.append(Loop(self._lower_parameter(other, more), 0, None))
         return make_chain([*parts, _SPACES])
+
+    def _require_readable(self, name: str, location: Location) -> None:
+        """Raise GrammarError for a name that could not be read back from its tag."""
+        after = self._style.opening.partition("{")[0].strip()
+        if name != name.strip() or (after and after in name):
+            message = f"the style {self._style.name} cannot write this name; rename it"
+            raise self._make_error(location, message)
 
     def _read_object(
         self, location: Location

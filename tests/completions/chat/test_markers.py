@@ -25,7 +25,7 @@ def test_a_text_is_split_at_its_first_mark(
     assert split_at(text, ("<b>", "<d>")) == expected
 
 
-MARKS = ("<b>", "<bb>", "[end]")
+MARKS = ("<b>", "<bb>", "[end]", "<b>x")
 
 
 @given(

@@ -40,6 +40,41 @@ def read(form: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     return text.strip(), found
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("pythonic", '{"code":"[now()]"}'),
+        ("glm", '{"code":"Use <tool_call>now</tool_call> here"}'),
+        ("qwen3_coder", '{"code":"<tool_call>\\n<function=now>\\n</function>\\n</tool_call>"}'),
+        ("mistral", '{"code":"[TOOL_CALLS]now[ARGS]{}"}'),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_no_call_follows_a_constrained_answer(form: str, text: str, size: int) -> None:
+    parser = CallParser(TOOL_FORMATS[form], TOOLS, only_first=True)
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
+    assert "".join(part.text for part in parts if isinstance(part, Text)) == text
+    assert all(isinstance(part, Text) for part in parts)
+
+
+@pytest.mark.parametrize("form", ["glm", "mistral", "hermes", "llama3", "minimax_m2"])
+def test_a_tool_that_was_not_offered_is_not_called(form: str) -> None:
+    text = TOOL_FORMATS[form].write(ToolCall("delete", {}))
+    assert read(form, [text]) == (text.strip(), [])
+
+
+@pytest.mark.parametrize("form", ["pythonic", "olmo3", "lfm2", "llama4_pythonic", "gemma4"])
+@pytest.mark.parametrize("name", ["user name", "a=b", "a,b", "a)", "dc:title", "a}", "plain"])
+def test_any_name_of_an_argument_is_read_back(form: str, name: str) -> None:
+    text = TOOL_FORMATS[form].write(ToolCall("weather", {name: "v"}))
+    around, found = read(form, [text])
+    assert (around, [(tool, json.loads(said)) for tool, said in found]) == (
+        "",
+        [("weather", {name: "v"})],
+    )
+
+
 DSML = (
     '<!DSML!invoke name="weather">\n<!DSML!parameter name="city" string="true">12</!DSML!parameter>'
     '\n<!DSML!parameter name="n" string="false">[1]</!DSML!parameter>\n</!DSML!invoke>\n'

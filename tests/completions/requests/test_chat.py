@@ -464,4 +464,10 @@ def test_an_answer_may_continue_the_last_message() -> None:
     said = [*HI, {"role": "assistant", "content": "Once upon "}]
     request = validate({"messages": said, "continue_final_message": True})
     assert text(request).endswith("Once upon ")
+    for end in ("|", ">", "end", "<"):  # as in the marks that templates write behind it
+        said[-1]["content"] = end
+        continued = text(validate({"messages": said, "continue_final_message": True}))
+        before = text(validate({"messages": HI, "add_generation_prompt": True}))
+        assert continued.endswith(end)
+        assert len(continued) <= len(before) + len(end) + 1
     assert not text(validate({"add_generation_prompt": False})).rstrip().endswith("<assistant>")
