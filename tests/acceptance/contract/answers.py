@@ -112,7 +112,7 @@ def _add(choice: dict[str, Any], piece: dict[str, Any]) -> None:
     for call in gained.pop("tool_calls", ()):
         _add_call(choice.setdefault("tool_calls", []), call)
     for name, value in gained.items():
-        if name in ("text", "reasoning_content", "token_ids") and value is not None:
+        if name in ("text", "reasoning_content", "reasoning", "token_ids") and value is not None:
             choice[name] = choice.get(name, type(value)()) + value
         elif name == "logprobs" and value is not None:
             joined = choice.get(name) or {key: [] for key in value}

@@ -4,12 +4,17 @@ import json
 
 from tests.acceptance.contract.answers import CHAT, Answer
 from tests.acceptance.contract.rows import (
+    ABSENT,
     BAD,
     BOOLEAN,
+    INTEGER,
+    MESSAGES,
     MISSING,
     NOW,
+    TEXT,
     TOO_LOW,
     TYPE,
+    Check,
     Refused,
     Row,
     ids,
@@ -37,7 +42,8 @@ def written(answer: Answer, _: Answer | None) -> None:
 
 def thought(answer: Answer, _: Answer | None) -> None:
     for choice in answer.choices:
-        assert choice["reasoning_content"]
+        assert choice["reasoning_content"] == choice["reasoning"]
+        assert choice["reasoning"]
     reasoning = answer.usage["completion_tokens_details"]["reasoning_tokens"]
     assert 0 < reasoning == answer.usage["reasoning_tokens"]
 
@@ -61,6 +67,13 @@ def in_one_piece(answer: Answer, _: Answer | None) -> None:
 
 def loud(answer: Answer, _: Answer | None) -> None:
     assert all(prompt[:2] == ids("LOUD ")[:2] for prompt in answer.each("prompt_token_ids"))
+
+
+def prompts_end(text: str) -> Check:
+    def check(answer: Answer, _: Answer | None) -> None:
+        assert answer.each("prompt_token_ids") == [ids(text)] * answer.form.choices
+
+    return check
 
 
 NAMED = {"type": "function", "function": {"name": "now"}}
@@ -184,6 +197,50 @@ ROWS: list[Row] = [
         "chat_template_kwargs",
         {"of_another_model": True},
         ignored("chat_template_kwargs.of_another_model"),
+        routes=[CHAT],
+    ),
+    row(
+        "reasoning_effort",
+        "high",
+        thought,
+        wrong("reasoning_effort", 1, []) + wrong("reasoning_effort", "most", code=BAD),
+        {"thinking": ABSENT, "max_tokens": 12},
+        routes=[CHAT],
+    ),
+    row("reasoning_effort", "high", ignored("reasoning_effort"), routes=[CHAT]),
+    row(
+        "thinking_token_budget",
+        4,
+        thought,
+        [
+            *wrong("thinking_token_budget", *INTEGER),
+            *wrong("thinking_token_budget", 0, code=TOO_LOW),
+            *wrong("thinking_token_budget", 4, code=BAD),  # thinking is disabled
+        ],
+        {"thinking": {"type": "enabled"}, "max_tokens": 12},
+        routes=[CHAT],
+    ),
+    row("verbosity", "low", ignored("verbosity"), wrong("verbosity", *TEXT), routes=[CHAT]),
+    row(
+        "add_generation_prompt",
+        False,
+        prompts_end("user: hello\n"),
+        wrong("add_generation_prompt", *BOOLEAN),
+        routes=[CHAT],
+    ),
+    row(
+        "continue_final_message",
+        True,
+        prompts_end("user: hello\nassistant: ab"),
+        [
+            *wrong("continue_final_message", *BOOLEAN),
+            Refused(
+                {"continue_final_message": True, "add_generation_prompt": True},
+                BAD,
+                "continue_final_message",
+            ),
+        ],
+        {"messages": [*MESSAGES, {"role": "assistant", "content": "ab"}]},
         routes=[CHAT],
     ),
     row(
