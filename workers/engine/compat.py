@@ -48,7 +48,7 @@ def multiply_reordered(hidden: Tensor, reordered: Tensor, bias: Tensor | None) -
     return output
 
 
-def finished_work() -> Any:
+def make_finished_work() -> Any:
     """Return what an operation among ranks returns that has ended."""
     from torch._C._distributed_c10d import FakeWork  # absent from some builds
 
@@ -80,13 +80,13 @@ def make_from_config(model_class: Any, config: Any, **options: Any) -> Any:
     return model_class._from_config(config, **options)
 
 
-def attention_of(config: Any, default: str = "") -> str:
+def get_attention(config: Any, default: str = "") -> str:
     """Return the name of the attention function that a configuration asks for."""
     name: str = getattr(config, "_attn_implementation", default)
     return name
 
 
-def set_attention_of(config: Any, name: str) -> None:
+def set_attention(config: Any, name: str) -> None:
     """Have a configuration ask for an attention function, even if its model cannot change it."""
     config._attn_implementation = name
 
@@ -101,7 +101,7 @@ def let_attention_be_set(model_class: Any) -> None:
     model_class._can_set_attn_implementation_cached_value = True
 
 
-def updated_inputs(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def update_inputs(model: Any, outputs: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments with which ``generate`` computes the token after ``outputs``."""
     update: Callable[..., dict[str, Any]] = model._update_model_kwargs_for_generation
     return update(outputs, inputs)

@@ -37,7 +37,7 @@ class Command(BaseCommand):
             lines = list(read_receipted(file, requests))
         except SourceError as error:
             raise CommandError(str(error)) from error
-        again = self._generated(lines, organization)
+        again = self._generate(lines, organization)
         differ = 0
         for line in lines:
             if fault := _compare_receipts(line.receipt, again.get(line.custom_id)):
@@ -47,7 +47,7 @@ class Command(BaseCommand):
             raise CommandError(f"{differ} of {len(lines)} lines differ")
         self.stdout.write(f"{len(lines)} lines are the same")
 
-    def _generated(self, lines: list[Receipted], organization: str) -> dict[str, object]:
+    def _generate(self, lines: list[Receipted], organization: str) -> dict[str, object]:
         """Run the lines as a batch. Returns their receipts by custom_id."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "replay.jsonl"

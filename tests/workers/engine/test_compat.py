@@ -109,7 +109,7 @@ def test_reordered_weights_multiply_as_they_did() -> None:
 
 
 def test_finished_work_needs_no_waiting() -> None:
-    assert compat.finished_work() is not None
+    assert compat.make_finished_work() is not None
 
 
 def test_operations_have_names() -> None:
@@ -132,10 +132,10 @@ def test_automatic_classes_know_their_configurations() -> None:
 def test_models_are_made_and_say_how_they_attend() -> None:
     model = compat.make_from_config(LlamaForCausalLM, SMALL, attn_implementation="eager")
     assert compat.supports_sdpa(model)
-    assert compat.attention_of(model.config) == "eager"
-    compat.set_attention_of(model.config, "sdpa")
-    assert compat.attention_of(model.config) == "sdpa"
-    assert compat.attention_of(object(), "none") == "none"
+    assert compat.get_attention(model.config) == "eager"
+    compat.set_attention(model.config, "sdpa")
+    assert compat.get_attention(model.config) == "sdpa"
+    assert compat.get_attention(object(), "none") == "none"
 
 
 def test_a_class_with_attention_of_its_own_can_be_given_another(
@@ -152,7 +152,7 @@ def test_generate_goes_on_from_an_output() -> None:
     model, cache = LlamaForCausalLM(SMALL), DynamicCache()
     outputs = CausalLMOutputWithPast(past_key_values=cache)
     inputs = {"attention_mask": torch.ones(1, 2), "use_cache": True}
-    updated = compat.updated_inputs(model, outputs, inputs)
+    updated = compat.update_inputs(model, outputs, inputs)
     assert updated["past_key_values"] is cache
     assert updated["attention_mask"].shape == (1, 3)
 

@@ -50,7 +50,7 @@ def take_up(
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in tensors)
     cache = current_metadata().cache
     if (layer := cache.layers.get(module)) is None:
-        visible = None if attention_mask is None else _known(module, attention_mask)
+        visible = None if attention_mask is None else _require_visible(module, attention_mask)
         rule = AttentionRule.pop(options, query.shape[-1], visible)
         refuse_unknown(module, options)
         cache.note(module, key, value, rule)
@@ -60,7 +60,7 @@ def take_up(
     return rule, query, key, value
 
 
-def _known(module: nn.Module, attention_mask: Tensor) -> Visible:
+def _require_visible(module: nn.Module, attention_mask: Tensor) -> Visible:
     if (visible := visible_of(attention_mask)) is None:
         raise UnsupportedModel(f"{type(module).__name__} builds an attention mask of its own")
     return visible

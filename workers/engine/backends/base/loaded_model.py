@@ -45,8 +45,8 @@ class LoadedModel:
     ranks: Ranks | None = None
     """The processes that each have a part of the model; None if this one has all of it."""
 
-    def agreed(self, number: int) -> int:
-        """The smallest of the numbers that the ranks give: blocks that each has memory for, or 0
+    def agree_on(self, number: int) -> int:
+        """Return the smallest number that the ranks give: blocks that each has memory for, or 0
         for what one of them cannot do."""
         return number if self.ranks is None else self.ranks.smallest(number)
 

@@ -60,7 +60,7 @@ class CpuRunner:
         self._states = StateTable(shapes, num_states)
         self.saved_states = range(config.max_num_seqs, num_states) if self._mixers else None
         """The rows of saved states, after those of the slots."""
-        num_blocks = loaded.agreed(1 + budget.num_blocks)
+        num_blocks = loaded.agree_on(1 + budget.num_blocks)
         self.cache = KVCache(loaded.layer_shapes, num_blocks, config.block_size, loaded.dtype)
         table_width = min(-(-loaded.max_model_len // config.block_size), num_blocks)
         self._block_tables = np.full((config.max_num_seqs, table_width), NULL_BLOCK, dtype=np.int64)

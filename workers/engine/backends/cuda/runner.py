@@ -73,7 +73,7 @@ class CudaRunner:
         self._max_k = loaded.max_model_len
         width = -(-loaded.max_model_len // config.block_size)
         self._tables = BlockTables(config.max_num_seqs, width, self._device)
-        self.cache = self._make_cache(loaded.agreed(self._num_blocks(config)))
+        self.cache = self._make_cache(loaded.agree_on(self._num_blocks(config)))
         self.graphs: DecodeGraphs | None = None
         if self._device.type == "cuda" and not config.enforce_eager:
             self.graphs = self.capture_with_others()
@@ -230,7 +230,7 @@ class CudaRunner:
 
     def capture_with_others(self) -> DecodeGraphs | None:
         """Capture the decode step if every rank can: all must run a step in the same way."""
-        return self.capture() if self._loaded.agreed(int(self.cache.is_bounded)) else None
+        return self.capture() if self._loaded.agree_on(int(self.cache.is_bounded)) else None
 
     @torch.inference_mode()
     def profile(self, max_tokens: int, max_rows: int) -> None:

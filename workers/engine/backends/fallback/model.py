@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 from workers.engine.backends.base.lora import Adapters
-from workers.engine.compat import attention_of, set_attention_of, supports_sdpa, updated_inputs
+from workers.engine.compat import get_attention, set_attention, supports_sdpa, update_inputs
 from workers.engine.core.model_input import AdapterRows
 from workers.engine.exceptions import UnsupportedModel
 
@@ -217,7 +217,7 @@ class GeneratedSequence:
 
     def _run(self, inputs: dict[str, Any], num_tokens: int) -> Tensor:
         outputs = self._general.call(inputs, self._module_state, self._adapter, num_tokens)
-        self._kwargs = updated_inputs(self._general.model, outputs, self._kwargs)
+        self._kwargs = update_inputs(self._general.model, outputs, self._kwargs)
         logits: Tensor = outputs.logits[0]
         return logits
 
@@ -299,5 +299,5 @@ def use_own_attention(model: Any) -> None:
     # Some older models only warn that they cannot change, and use the name only to build the mask.
     for module in model.modules():
         config: Any = getattr(module, "config", None)
-        if attention_of(config, name) not in ("sdpa", "eager"):
-            set_attention_of(config, name)
+        if get_attention(config, name) not in ("sdpa", "eager"):
+            set_attention(config, name)

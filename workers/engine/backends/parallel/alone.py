@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from workers.engine.compat import DispatchMode, finished_work, schema_name
+from workers.engine.compat import DispatchMode, make_finished_work, schema_name
 
 _COMMUNICATION = {"c10d", "_c10d_functional"}
 
@@ -29,11 +29,11 @@ def _without_others(name: str, args: Any) -> Any:
     """The result of an operation, by its name and its arguments."""
     match name:
         case "c10d::allreduce_" | "c10d::broadcast_":
-            return args[0], finished_work()
+            return args[0], make_finished_work()
         case "c10d::_allgather_base_":
             output, own = args[:2]
             output.copy_(_repeated(own, len(output) // len(own)))
-            return output, finished_work()
+            return output, make_finished_work()
         case "_c10d_functional::all_reduce":
             return args[0].clone()
         case "_c10d_functional::all_gather_into_tensor":

@@ -96,7 +96,7 @@ class ParityCheck:
         self.direct_weights = frozenset(direct)
         if paged.mixers is not None and not backend.keeps_states:
             raise UnsupportedModel(f"{self._name} keeps states, which are batched on CPUs only")
-        self._expected = self._generated(miniature, paged.mixers is not None)
+        self._expected = self._generate(miniature, paged.mixers is not None)
         self.continues = None if paged.mixers is None else self._check_mixers(paged, paged.mixers)
         if paged.mixers is None:
             self._check(paged)
@@ -149,7 +149,7 @@ class ParityCheck:
             exact = self._miniature(torch.float32, seed)
             if to_every_expert:
                 choose_every_expert(exact)
-            expected = self._generated(exact)
+            expected = self._generate(exact)
         miniature = self._miniature(torch.bfloat16, seed)
         if to_every_expert:
             choose_every_expert(miniature)
@@ -170,7 +170,7 @@ class ParityCheck:
             raise UnsupportedModel(f"{self._name} cannot be made smaller: {error!r}") from error
 
     @torch.inference_mode()
-    def _generated(self, miniature: Any, has_mixers: bool = False) -> Tensor:
+    def _generate(self, miniature: Any, has_mixers: bool = False) -> Tensor:
         """The logits [tokens, vocabulary] after each token of each text, as ``generate`` computes
         them: a prompt at once, then token by token."""
         use_own_attention(miniature)

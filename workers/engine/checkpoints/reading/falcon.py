@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.models.falcon import modeling_falcon as falcon
 
-from workers.engine.compat import attention_of, let_attention_be_set
+from workers.engine.compat import get_attention, let_attention_be_set
 from workers.engine.exceptions import UnsupportedModel
 
 apply_rotary_pos_emb: Any = falcon.apply_rotary_pos_emb
@@ -32,7 +32,7 @@ class PagedFalconAttention(falcon.FalconAttention):
     ) -> Any:
         """``hidden_states`` [batch, tokens, hidden]; the output has the same shape. Raises
         UnsupportedModel for a model with ALiBi."""
-        name = attention_of(self.config)
+        name = get_attention(self.config)
         if name not in _registered:
             options["position_embeddings"] = position_embeddings
             return super().forward(hidden_states, alibi, attention_mask, *args, **options)

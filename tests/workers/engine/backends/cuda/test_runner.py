@@ -170,11 +170,11 @@ def test_no_rank_captures_what_another_rank_does_not(
     assert isinstance(runner, CudaRunner)
     given: list[int] = []
 
-    def agreed(_loaded: LoadedModel, number: int) -> int:
+    def agree_on(_loaded: LoadedModel, number: int) -> int:
         given.append(number)
         return min(given)
 
-    monkeypatch.setattr(LoadedModel, "agreed", agreed)
+    monkeypatch.setattr(LoadedModel, "agree_on", agree_on)
     monkeypatch.setattr(TokenMajorCache, "is_bounded", True)
     assert runner.capture_with_others() is not None
     monkeypatch.setattr(TokenMajorCache, "is_bounded", False)
