@@ -154,6 +154,9 @@ REASONING_FIELDS = {
         "QUIRE_REASONING_FIELDS", ("both", "reasoning", "reasoning_content"), default="both"
     )
 ]
+SPECIAL_TOKENS_IN_CONTENT = env.parse_choice(
+    "QUIRE_SPECIAL_TOKENS_IN_CONTENT", ("text", "allow"), default="text"
+)
 WEBHOOKS_TO_PRIVATE_NETWORKS = env.bool("QUIRE_WEBHOOKS_TO_PRIVATE_NETWORKS", default=False)
 MAX_FILE_BYTES = env.int("QUIRE_MAX_FILE_BYTES", default=200 * 1024 * 1024)
 MAX_STORED_BYTES = env.int("QUIRE_MAX_STORED_BYTES", default=10 * 1024**3)

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from completions.catalog.control_tokens import Pieces, find_control_tokens
 from completions.catalog.model_files import ModelFiles
 from completions.child_process import ChildProcess, IdleChildren
 
@@ -66,6 +67,14 @@ def encode(model: ModelFiles, text: str, special: bool = True) -> TokenIds:
         return _encode_in_child(model, text, special)
     ids = _encode_here(model, [text], special)[0]
     return TokenIds(len(ids), orjson.dumps(ids))
+
+
+def encode_pieces(model: ModelFiles, pieces: Pieces, special: bool = False) -> TokenIds:
+    """Return the tokens of a text whose only control tokens are those among its pieces. A child
+    process does it, which has a tokenizer whose control tokens no text spells. Raises
+    TokenizationError."""
+    value = orjson.dumps([find_control_tokens(model).tags, pieces])
+    return TokenIds(*_ask(model, "encode_pieces", value, special))
 
 
 def encode_all(model: ModelFiles, texts: Sequence[str], special: bool = True) -> list[list[int]]:

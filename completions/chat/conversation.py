@@ -1,16 +1,21 @@
 """Renders messages and tools as the text of a prompt."""
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from completions.catalog.control_tokens import find_control_tokens
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
 from completions.chat.forms import simplify, write_calls_in_text
+from completions.chat.prompt_text import PromptText, join
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_format import ToolFormat
 from completions.chat.tool_formats import hermes
 from completions.chat.tools import Tool
 
+logger = logging.getLogger(__name__)
 _MARK = "\ue000end of the last message\ue000"
 """A text that no template and no message has: it begins in Unicode's private use area."""
 
@@ -22,7 +27,7 @@ def render_prompt(
     tool_format: ToolFormat | None,
     options: Mapping[str, Any],
     add_generation_prompt: bool = True,
-) -> str:
+) -> PromptText:
     """Return the prompt, by default up to where the answer begins. Raises ChatTemplateError.
 
     If the template does not use `tools`, the tools become text in the model's format; and so do
@@ -53,19 +58,38 @@ def render_prompt(
     raise refusal
 
 
+@lru_cache
+def can_trace(model: ModelFiles) -> bool:
+    """Return whether it is known of all control tokens in a prompt that the template wrote them. A
+    template may use an operation that loses track of its own."""
+    messages = [{"role": role, "content": role[0]} for role in ("user", "assistant", "user")]
+    try:
+        prompt = render_prompt(model, messages, (), None, {})
+    except ChatTemplateError:
+        return True
+    if find_control_tokens(model).split(prompt, prompt.mask) is None:
+        return True
+    logger.warning(
+        "the chat template of %s makes special tokens in a way that Quire does not follow, so "
+        "messages may contain special tokens",
+        model.entry.id,
+    )
+    return False
+
+
 def mark_end(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the messages with a mark behind the text of the last one, for :func:`cut_at_mark`."""
     *others, last = messages
     return [*others, {**last, "content": last["content"] + _MARK} if last.get("content") else last]
 
 
-def cut_at_mark(prompt: str) -> str:
+def cut_at_mark(prompt: PromptText) -> PromptText:
     """Return the prompt up to the end of the last message's text, for the model to continue.
     Raises ChatTemplateError."""
-    before, mark, _ = prompt.rpartition(_MARK)
-    if not mark:
+    end = prompt.rfind(_MARK)
+    if end < 0:
         raise ChatTemplateError("the last message has no text in the prompt that could continue")
-    return before
+    return prompt[:end]
 
 
 def _make_texts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -79,5 +103,5 @@ def _add_preamble(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapp
     missing."""
     if messages and messages[0]["role"] == "system":
         first, *rest = messages
-        return [{**first, "content": f"{first['content']}\n\n{text}"}, *rest]
+        return [{**first, "content": join("\n\n", (first["content"], text))}, *rest]
     return [{"role": "system", "content": text}, *messages]

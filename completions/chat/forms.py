@@ -11,6 +11,7 @@ from hashlib import sha256
 from itertools import chain
 from typing import Any
 
+from completions.chat.prompt_text import join
 from completions.chat.tools import ToolCall
 
 Message = Mapping[str, Any]
@@ -98,7 +99,7 @@ def write_calls_in_text(messages: Sequence[Message], write: Write) -> list[Messa
         if functions:
             texts.append(write(*(ToolCall(each["name"], each["arguments"]) for each in functions)))
         fields = {key: value for key, value in message.items() if key != "tool_calls"}
-        plain.append({**fields, "content": "\n".join(texts)})
+        plain.append({**fields, "content": join("\n", texts)})
     return plain
 
 
@@ -116,7 +117,7 @@ def merge_turns(messages: Sequence[Message]) -> list[Message]:
         if not turns or turns[-1][0] != role:
             turns.append((role, []))
         turns[-1][1].append(message["content"])
-    return [{"role": role, "content": "\n\n".join(filter(None, texts))} for role, texts in turns]
+    return [{"role": role, "content": join("\n\n", filter(None, texts))} for role, texts in turns]
 
 
 def merge_system(turns: Sequence[Message]) -> list[Message]:

@@ -1,7 +1,11 @@
-"""Renders messages with the model's own Jinja template, as transformers does."""
+"""Renders messages with the model's own Jinja template, as transformers does.
+
+The text knows which of its characters the template wrote: constants of its source are PromptTexts,
+and what joins texts keeps that.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -9,12 +13,15 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
+from jinja2.filters import make_attrgetter
 from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from completions.catalog.model_files import SPECIAL_TOKENS, ModelFiles
+from completions.chat.prompt_text import PromptText, concatenate, join, trust
 
 RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "chat_template", *SPECIAL_TOKENS}
@@ -62,14 +69,61 @@ def _dump_json(
     )
 
 
+class _TrustingGenerator(CodeGenerator):
+    """Compiler of templates whose constants are PromptTexts. Jinja finds methods by their names."""
+
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802
+        if isinstance(node.value, str):
+            self.write(_write_constant(node.value))
+        else:
+            super().visit_Const(node, frame)
+
+    def visit_TemplateData(self, node: nodes.TemplateData, frame: Frame) -> None:  # noqa: N802
+        self.write(_write_constant(node.data))
+
+    def _output_const_repr(self, group: Iterable[Any]) -> str:
+        return _write_constant("".join(group))
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        self.write("environment.concat(map(str, (")
+        for each in node.nodes:
+            self.visit(each, frame)
+            self.write(", ")
+        self.write(")))")
+
+
+def _write_constant(text: str) -> str:
+    return f"environment.trust({text!r})"
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    code_generator_class = _TrustingGenerator
+    concat = staticmethod(concatenate)
+    trust = staticmethod(trust)
+
+
+@jinja2.pass_environment
+def _join(
+    environment: jinja2.Environment,
+    value: Iterable[Any],
+    d: str = "",
+    attribute: str | int | None = None,
+) -> str:
+    """Jinja's filter, but it keeps what the template wrote."""
+    if attribute is not None:
+        value = map(make_attrgetter(environment, attribute), value)
+    return join(d, map(str, value))
+
+
 @lru_cache
 def _make_environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"],
     )
     environment.filters["tojson"] = _dump_json
+    environment.filters["join"] = _join
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _format_now
     return environment
@@ -89,11 +143,13 @@ def find_variables(source: str) -> frozenset[str]:
         raise ChatTemplateError(f"the model's chat template is broken: {error}") from error
 
 
-def _copy_reasoning(message: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the message with its reasoning under the name that gpt-oss's template reads too.
+def _prepare_message(message: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the message with its role as the template's own text, since templates make special
+    tokens of roles, and with its reasoning under the name that gpt-oss's template reads too.
 
     That template refuses a call that has both, since it would take the content for the reasoning.
     """
+    message = {**message, "role": trust(str(message["role"]))}
     if "reasoning_content" not in message or (message.get("tool_calls") and message.get("content")):
         return message
     return {"thinking": message["reasoning_content"], **message}
@@ -106,7 +162,7 @@ def render(
     add_generation_prompt: bool,
     tools: Sequence[Mapping[str, object]] | None = None,
     options: Mapping[str, Any] = MappingProxyType({}),
-) -> str:
+) -> PromptText:
     """Return the prompt text of a conversation. Raises ChatTemplateError.
 
     `options` are additional template variables, which cannot replace the built-in ones.
@@ -116,13 +172,13 @@ def render(
         raise ChatTemplateError(f"the model {model.entry.id} has no chat template")
     variables = {
         **options,
-        **model.special_tokens,
-        "messages": [_copy_reasoning(message) for message in messages],
+        **{name: trust(text) for name, text in model.special_tokens.items()},
+        "messages": [_prepare_message(message) for message in messages],
         "tools": tools,
         "add_generation_prompt": add_generation_prompt,
     }
     try:
-        return _compile(source).render(variables)
+        return concatenate(_compile(source).generate(variables))
     except RecursionError as error:  # of a macro, over tools or arguments
         message = "the model's chat template refused them: they are nested too deeply for it"
         raise ChatTemplateError(message) from error

@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import starmap
 
 from completions.chat.markers import find_marks
+from completions.chat.prompt_text import PromptText, concatenate, join, trust
 from completions.chat.tools import Tool, ToolCall, dump
 from completions.contract.stop_spans import StopSpan
 from completions.grammars.structural_tag.literals import JSON_QUOTE, Literals
@@ -130,34 +132,38 @@ class ToolFormat:
         """Whether a call is a JSON object, whose keys may come in any order."""
         return self.arguments is None and f'"{NAME}"' in self.call
 
-    def write(self, *calls: ToolCall) -> str:
+    def write(self, *calls: ToolCall) -> PromptText:
         """Return calls as the model would have written them in one message."""
         texts = (self._write_call(call, index) for index, call in enumerate(calls))
-        return self.section[0] + self.separator.join(texts) + self.section[1]
+        begin, end = map(trust, self.section)
+        return begin + join(trust(self.separator), texts) + end
 
-    def _write_call(self, call: ToolCall, index: int) -> str:
+    def _write_call(self, call: ToolCall, index: int) -> PromptText:
         arguments = self._write_arguments(call)
-        fields = {NAME: call.name, ID: str(index), ARGUMENTS: arguments}
-        *begin, end = (fields.get(segment, segment) for segment in self.segments)
-        return "".join([*begin, end if arguments else end.removeprefix("\n")])
+        fields = {NAME: call.name, ID: trust(str(index)), ARGUMENTS: arguments}
+        *begin, end = (fields.get(segment, trust(segment)) for segment in self.segments)
+        return concatenate([*begin, end if arguments else end.removeprefix("\n")])
 
     def _write_arguments(self, call: ToolCall) -> str:
         style = self.arguments
         if style is None or isinstance(call.arguments, str):
             return call.text
         if isinstance(style, Literals):
-            return style.write_members(call.arguments)
-        return "\n".join(
-            style.write(name, value if is_text else dump(value), is_text=is_text)
-            for name, value in call.arguments.items()
-            for is_text in (isinstance(value, str),)
-        )
+            return _trust_quotes(style, style.write_members(call.arguments), call)
+        return join(trust("\n"), starmap(self._write_parameter, call.arguments.items()))
 
-    def write_preamble(self, tools: Sequence[Tool]) -> str:
+    def _write_parameter(self, name: str, value: object) -> PromptText:
+        assert isinstance(self.arguments, Style)
+        is_text = isinstance(value, str)
+        text = str(value) if is_text else dump(value)
+        parts = self.arguments.write(name, text, is_text=is_text)
+        return concatenate(trust(part) if at % 2 == 0 else part for at, part in enumerate(parts))
+
+    def write_preamble(self, tools: Sequence[Tool]) -> PromptText:
         """Return the text that describes these tools."""
         text = self.instructions.replace("{example}", "".join(self._iter_example()))
         list_text = self.tools_apart.join(dump(tool.to_dict()) for tool in tools)
-        return text.replace("{tools}", list_text)
+        return join(list_text, map(trust, text.split("{tools}")))
 
     def _iter_example(self) -> Iterator[str]:
         yield self.section[0]
@@ -171,7 +177,16 @@ class ToolFormat:
             elif isinstance(style := self.arguments, Literals):
                 yield f"{{argument name}}{style.assign}{{argument value}}{style.separator}..."
             elif style is not None:
-                yield style.write("{argument name}", "{argument value}", is_text=True) + "\n..."
+                yield from style.write("{argument name}", "{argument value}", is_text=True)
+                yield "\n..."
             else:
                 yield "{arguments as a JSON object}"
         yield self.section[1]
+
+
+def _trust_quotes(literals: Literals, text: str, call: ToolCall) -> str:
+    """Return a call's arguments, with quotes that may be special tokens unless a value has one."""
+    quote = literals.quote
+    if quote == JSON_QUOTE or dump(quote)[1:-1] in call.text:
+        return text
+    return join(trust(quote), text.split(quote))

@@ -16,7 +16,7 @@ from completions.models import Scope
 from completions.requests.context import Context
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, TextField
-from completions.requests.fields.tokens import TokenIdsField, encode_checked
+from completions.requests.fields.tokens import TokenIdsField, encode_checked, encode_prompt
 from completions.requests.fields.tools import assign_paths
 from completions.requests.model import ModelRequestObject
 
@@ -62,9 +62,8 @@ class TokenizeRequestObject(ConversationFields):
             raise FieldError(message, "thinking.budget_tokens", code="unsupported_value")
         tools = assign_paths(values.tools or ())
         calls, ignored = self.make_calls(values, model, tools), self.list_unread(values, context)
-        text = self.render_conversation(values, model, calls, tools, values.add_generation_prompt)
-        special = bool(values.add_special_tokens)
-        ids = encode_checked(model, text, "messages", special, MAX_CHARACTERS)
+        prompt = self.render_conversation(values, model, calls, tools, values.add_generation_prompt)
+        ids = encode_prompt(model, prompt, bool(values.add_special_tokens), MAX_CHARACTERS)
         return _make_answer(model, ids, ignored)
 
 

@@ -34,7 +34,7 @@ from completions.requests.fields.base import (
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import RawPromptField
-from completions.requests.fields.tokens import TokenIdsField, encode_text
+from completions.requests.fields.tokens import TokenIdsField, encode_prompt
 from completions.requests.fields.tools import assign_paths
 from completions.requests.generation import (
     ChatSettings,
@@ -165,7 +165,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
                 text = cut_at_mark(text)
             except ChatTemplateError as error:
                 raise FieldError(f"{error}.", "continue_final_message") from error
-        return text, encode_text(files, text, "messages", special=False)
+        return text, encode_prompt(files, text).to_list()
 
 
 def _find_budget(values: ChatRequestObject) -> str:

@@ -10,6 +10,7 @@ from completions.chat import template
 from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
 from completions.chat.grammar import ToolCalls
+from completions.chat.prompt_text import PromptText
 from completions.chat.reasoning import AUTO, DISABLED, ENABLED
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import NONE, Tool
@@ -109,7 +110,7 @@ class ConversationFields(ModelRequestObject):
         calls: ToolCalls | None,
         tools: Sequence[Tool],
         add_generation_prompt: bool = True,
-    ) -> str:
+    ) -> PromptText:
         """Return the messages as text, up to where the answer begins. Raises FieldError."""
         thinking: Thinking = values.thinking or Thinking()
         variables = _add_switch(values.chat_template_kwargs or {}, files, thinking.type)

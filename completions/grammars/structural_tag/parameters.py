@@ -61,10 +61,10 @@ class Style:
     undeclared: str = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
     """A terminal for undeclared parameter names."""
 
-    def write(self, name: str, value: str, *, is_text: bool) -> str:
-        """Return a parameter as a model writes it."""
+    def write(self, name: str, value: str, *, is_text: bool) -> list[str]:
+        """Return a parameter as a model writes it: tags and values in turn."""
         opening = self.opening.replace("{spaces}", "\n").replace("{mark}", dump(is_text))
-        return f"{self.before}{name}{opening}{value}{self.closing}"
+        return [self.before, name, opening, value, self.closing]
 
 
 _DSML = "\uff5cDSML\uff5c"

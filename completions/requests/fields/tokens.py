@@ -2,9 +2,14 @@
 
 from typing import Any, Final, Literal, overload
 
+from django.conf import settings
+
 from completions.catalog import tokenization
+from completions.catalog.control_tokens import find_control_tokens
 from completions.catalog.model_files import ModelFiles
 from completions.catalog.tokenization import TokenIds
+from completions.chat.conversation import can_trace
+from completions.chat.prompt_text import PromptText
 from completions.contract.sampling import LOGIT_BIAS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.requests.context import Context, get_files
@@ -22,6 +27,8 @@ from completions.requests.fields.lists import check_count
 
 TOKEN_ID: Final = {"type": "integer", "minimum": 0}
 MAX_BIASES = 1024
+ALLOW = "allow"
+"""The setting that lets messages contain special tokens."""
 
 
 def check_token_id(value: Any, vocab_size: int, path: str) -> None:
@@ -48,6 +55,19 @@ def encode_checked(
     """Return the same for an answer in JSON. A text may always have `at_least` characters."""
     check_length(model, text, path, at_least)
     return tokenization.encode(model, text, special)
+
+
+def encode_prompt(
+    model: ModelFiles, prompt: PromptText, special: bool = False, at_least: int = 0
+) -> TokenIds:
+    """Return the tokens of messages. What the template did not write becomes no special tokens.
+    Raises FieldError."""
+    check_length(model, prompt, "messages", at_least)
+    if settings.SPECIAL_TOKENS_IN_CONTENT != ALLOW and can_trace(model):
+        pieces = find_control_tokens(model).split(prompt, prompt.mask)
+        if pieces is not None:
+            return tokenization.encode_pieces(model, pieces, special)
+    return tokenization.encode(model, prompt, special)
 
 
 def check_length(model: ModelFiles, text: str, path: str = "", at_least: int = 0) -> None:

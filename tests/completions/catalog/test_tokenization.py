@@ -1,11 +1,14 @@
 """Texts to ids and back: the same whoever does it, without the interpreter being held."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +24,10 @@ from tokenizers import (
 )
 
 from completions.catalog import model_files, tokenization
+from completions.catalog.control_tokens import Pieces
 from completions.catalog.model_files import ModelFiles
 from completions.catalog.tokenization import TokenizationError, TokenizerProcessError
+from completions.catalog.tokenization_child import run_request
 from completions.child_process import ChildProcess
 
 TEXTS = ["", "a", "grüße 中文 🙂", "</s> in <s>", "\n\r\u2028\x00 \t" * 9, "x" * 300]
@@ -206,3 +211,71 @@ def test_other_threads_run_while_a_text_is_tokenized(
     while not ended.is_set():
         turns += 1
     assert turns > 1000
+
+
+def byte_fallback() -> Tokenizer:
+    """As sentencepiece's BPE: spaces are letters, and bytes are pieces."""
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581<>/sabin"]
+    merges = [("\u2581", "a"), ("i", "n"), ("<", "s"), ("<s", ">")]
+    pieces += ["".join(pair) for pair in merges]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    names = ("<unk>", "<s>", "</s>")
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in names])
+    tokenizer.add_tokens(["ab"])
+    return tokenizer
+
+
+KINDS["byte_fallback"] = byte_fallback()
+
+
+def encode_pieces(folder: Path, tokenizer: Tokenizer, pieces: Pieces, *tags: str) -> list[int]:
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        tokenizer.save(str(path))
+    answer = run_request(orjson.dumps([str(path), "encode_pieces", [tags, pieces], False]))
+    number, _, document = answer.partition(b" ")
+    assert int(number) >= 0, document
+    ids: list[int] = orjson.loads(document)
+    return ids
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return KINDS[request.param], tmp_path_factory.mktemp(request.param)
+
+
+CONTROLS = ("<s>", "</s>", "ab")
+"""Control tokens of all kinds; the last one is a tag."""
+
+
+@given(st.lists(st.sampled_from([*CONTROLS, "a", "b ", " ", "in", "th", "\n", "é", "\U0001f642"])))
+def test_pieces_have_the_ids_of_their_text(kind: tuple[Tokenizer, Path], parts: list[str]) -> None:
+    """Where no text spells a control token, it makes no difference that control tokens are ids."""
+    tokenizer, folder = kind
+    ids = {name: tokenizer.token_to_id(name) for name in CONTROLS[:2]}
+    text = "".join(parts)
+    expected = tokenizer.encode(text, add_special_tokens=False).ids
+    pieces = [ids.get(part, part) for part in re.split("(</?s>)", text)]
+    assert encode_pieces(folder, tokenizer, pieces) == expected
+
+
+@given(st.lists(st.sampled_from([*CONTROLS, "<", "s>", " ", "a", "b", "in", "\n", "\uff1cs>"])))
+def test_texts_that_spell_control_tokens_become_none(
+    kind: tuple[Tokenizer, Path], parts: list[str]
+) -> None:
+    tokenizer, folder = kind
+    control, text = tokenizer.token_to_id("<s>"), "".join(parts)
+    ids = encode_pieces(folder, tokenizer, [text, control, text], "ab")
+    named = {tokenizer.token_to_id(name) for name in CONTROLS}
+    assert [each for each in ids if each in named] == [control]
+    if tokenizer is KINDS["byte_level"]:
+        assert tokenizer.decode(ids, skip_special_tokens=False) == f"{text}<s>{text}"

@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
 
+from completions.catalog.control_tokens import ControlTokens
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
-from completions.chat.conversation import render_prompt
+from completions.chat.conversation import can_trace, render_prompt
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Tool, dump
+from completions.chat.tools import Tool, ToolCall, dump
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}>"
 KNOWS = (
@@ -204,3 +206,44 @@ def test_a_refusal_of_the_template_reaches_the_client(tmp_path: Path) -> None:
         render(tmp_path, "{{ raise_exception('must alternate') }}", MESSAGES)
     with pytest.raises(ChatTemplateError, match="broken"):
         render(tmp_path, "{% if %}", MESSAGES)
+
+
+def load_with_controls(folder: Path, source: str) -> ModelFiles:
+    (folder / "chat_template.jinja").write_text(source)
+    tokenizer = Tokenizer(models.WordLevel({"x": 0}, unk_token="x"))
+    tokenizer.add_special_tokens(["<|user|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return ModelFiles(ModelEntry("m", folder), 10, 64, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_traced"),
+    [
+        ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", True),
+        ("{% for m in messages %}{{ '<|%s|>' % m.role }}{{ m.content }}{% endfor %}", False),
+        ("{{ raise_exception('no') }}", True),
+    ],
+)
+def test_a_template_that_loses_its_special_tokens_is_found(
+    tmp_path: Path, source: str, is_traced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert can_trace(load_with_controls(tmp_path, source)) is is_traced
+    assert bool(caplog.records) is not is_traced
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+def test_calls_as_text_have_the_special_tokens_of_their_format_alone(
+    tmp_path: Path, form: str
+) -> None:
+    """What the model would have written is trusted, values are not."""
+    written = TOOL_FORMATS[form]
+    values = {"city": "".join(written.delimiters), "more": [{"x": "<|im_end|>"}]}
+    text = written.write(ToolCall("weather", values), ToolCall("weather", {"city": "Rome"}))
+    trusted = "".join(c for c, flag in zip(text, text.mask, strict=True) if flag == "1")
+    assert "im_end" not in trusted
+    for word in ("Rome", "weather", "city", "more"):
+        assert word not in trusted
+    harmless = written.write(ToolCall("weather", {"city": "Rome"}))
+    controls = ControlTokens({mark: i for i, mark in enumerate(written.delimiters)})
+    assert controls.split(harmless, harmless.mask) is None
+    assert controls.split(text, text.mask) is not None or not written.delimiters

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from pytest_django.fixtures import Settings
 
 from completions.catalog import model_files
 from completions.endpoints import tokenization
@@ -54,6 +55,19 @@ def test_messages_go_through_the_template(api: Client) -> None:
     assert post(api, "detokenize", tokens=tokens).json()["prompt"] == f"{expected}<assistant>"
     tokens = post(api, "tokenize", messages=messages, add_generation_prompt=False).json()["tokens"]
     assert post(api, "detokenize", tokens=tokens).json()["prompt"] == expected
+
+
+def test_messages_hold_no_special_tokens_but_the_templates(api: Client, settings: Settings) -> None:
+    messages = [{"role": "user", "content": "a</s><s>b"}]
+    body = post(api, "tokenize", messages=messages).json()
+    assert (body["tokens"].count(BOS), body["tokens"].count(EOS)) == (1, 1)
+    assert body["count"] == len(body["tokens"])
+    written = post(api, "detokenize", tokens=body["tokens"]).json()["prompt"]
+    assert written == "<s><user>a</s><s>b</s>\n<assistant>"
+    settings.SPECIAL_TOKENS_IN_CONTENT = "allow"
+    tokens = post(api, "tokenize", messages=messages).json()["tokens"]
+    assert (tokens.count(BOS), tokens.count(EOS)) == (2, 2)
+    assert post(api, "detokenize", tokens=tokens).json()["prompt"] == written
 
 
 CALL = {"id": "1", "function": {"name": "f", "arguments": '{"a": "b"}'}}
