@@ -67,7 +67,7 @@ class CallParser:
     ) -> None:
         """With `only_first`, calls come before all text, or not at all."""
         self._format = tool_format
-        self._schemas = {tool.name: tool.parameters or {} for tool in tools}
+        self._schemas = {tool.name: tool.read_schema for tool in tools}
         self._triggers = tool_format.list_triggers(list(self._schemas))
         self._trigger = ""
         self._only_first = only_first

@@ -51,7 +51,9 @@ class ToolCalls:
     @property
     def relaxable_tools(self) -> Sequence[Tool]:
         """The tools whose schemas may be left out where they cannot be enforced."""
-        return [tool for tool in self.tools if tool.parameters and not tool.strict]
+        return [
+            tool for tool in self.tools if tool.parameters and not (tool.strict or tool.is_custom)
+        ]
 
     def relax(self) -> "ToolCalls":
         """Return the same calls, without the schemas that may be left out."""

@@ -1,9 +1,10 @@
 """Splits generated text into the parts of an assistant message, while it arrives or afterwards."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from completions.chat.call_parser import Arguments, CallParser, CallStart, Part
+from completions.chat.custom_input import InputReader
 from completions.chat.markers import MarkerFilter
 from completions.chat.reasoning import ReasoningParser
 
@@ -15,6 +16,8 @@ class CallDelta:
     index: int
     name: str | None
     arguments: str
+    """The input, if the tool is custom."""
+    is_custom: bool = False
 
 
 @dataclass(slots=True)
@@ -35,13 +38,16 @@ class OutputParser:
         calls: CallParser | None = None,
         hidden: Sequence[str] = (),
         unseen: Sequence[str] = (),
+        custom: Collection[str] = (),
     ) -> None:
         """Parse with the given parsers. The special tokens `hidden` are removed from the text, and
-        `unseen` from the content."""
+        `unseen` from the content. The tools named `custom` have an input instead of arguments."""
         self._thinking = thinking
         self._calls = calls
         self._hidden = MarkerFilter(hidden)
         self._unseen = MarkerFilter(unseen)
+        self._custom = custom
+        self._input: InputReader | None = None  # of the latest call
         self._num_calls = 0
         self._whitespace = ""  # dropped if a call follows
 
@@ -66,6 +72,7 @@ class OutputParser:
             self._push_answer(answer, delta)
         if self._calls is not None:
             self._take(self._calls.finish(), delta)
+            self._end_input(delta)
         self._add_text(self._unseen.finish(), delta)
         if not self._num_calls:
             delta.content += self._whitespace
@@ -89,12 +96,26 @@ class OutputParser:
             if isinstance(part, CallStart):
                 self._add_text(self._unseen.finish(), delta)
                 self._whitespace = ""
-                delta.calls.append(CallDelta(self._num_calls, part.name, ""))
+                self._end_input(delta)
+                is_custom = part.name in self._custom
+                self._input = InputReader() if is_custom else None
+                delta.calls.append(CallDelta(self._num_calls, part.name, "", is_custom))
                 self._num_calls += 1
             elif isinstance(part, Arguments):
-                _extend(delta.calls, CallDelta(self._num_calls - 1, None, part.text))
+                text = part.text if self._input is None else self._input.read(part.text)
+                self._add_arguments(text, delta)
             else:
                 self._add_text(self._unseen.push(part.text), delta)
+
+    def _end_input(self, delta: Delta) -> None:
+        if self._input is not None:
+            self._add_arguments(self._input.finish(), delta)
+            self._input = None
+
+    def _add_arguments(self, text: str, delta: Delta) -> None:
+        if text:
+            is_custom = self._input is not None
+            _extend(delta.calls, CallDelta(self._num_calls - 1, None, text, is_custom))
 
     def _add_text(self, text: str, delta: Delta) -> None:
         text = self._whitespace + text
@@ -107,5 +128,5 @@ def _extend(calls: list[CallDelta], piece: CallDelta) -> None:
     """Append a piece of arguments. Merge it into the last piece if both are of the same call."""
     if calls and calls[-1].index == piece.index:
         last = calls.pop()
-        piece = CallDelta(last.index, last.name, last.arguments + piece.arguments)
+        piece = replace(last, arguments=last.arguments + piece.arguments)
     calls.append(piece)

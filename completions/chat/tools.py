@@ -3,12 +3,24 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
-from completions.grammars.structural_tag.json_nodes import ANY_OBJECT, JSONNode, make_json_value
-from completions.grammars.structural_tag.literals import Literals
+from completions.grammars.structural_tag.json_nodes import (
+    ANY_OBJECT,
+    JSONNode,
+    make_json_value,
+    make_node,
+    make_sequence,
+    make_text,
+)
+from completions.grammars.structural_tag.literals import JSON_QUOTE, Literals
 from completions.grammars.structural_tag.parameters import Style
 
+FUNCTION, CUSTOM = "function", "custom"
+"""Types of tools: those with arguments, and those whose input is a text."""
+LARK, REGEX = "lark", "regex"
+INPUT = "input"
+"""The only argument of a custom tool, as models see it."""
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 NO_ARGUMENTS: Mapping[str, Any] = {
     "type": "object",
@@ -19,8 +31,18 @@ NO_ARGUMENTS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
+class InputGrammar:
+    """What the input of a custom tool must match."""
+
+    syntax: str
+    """`lark` or `regex`."""
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the client offers. A grammar enforces its `parameters`."""
+    """A function that the client offers, or a custom tool, which models see as a function of one
+    text. A grammar enforces its `parameters`."""
 
     name: str
     description: str | None = None
@@ -30,10 +52,36 @@ class Tool:
     path: str = "tools"
     """Its path in the request, for errors."""
 
+    is_custom: bool = False
+    grammar: InputGrammar | None = None
+    """Of a custom tool."""
+
+    @classmethod
+    def make_custom(cls, name: str, description: str | None, grammar: InputGrammar | None) -> Self:
+        """Return a custom tool as models see it."""
+        schema: dict[str, Any] = {"type": "string"}
+        if grammar is not None:
+            text = f"Matches this grammar ({grammar.syntax}):\n{grammar.definition}"
+            schema["description"] = text
+        parameters = {**NO_ARGUMENTS, "properties": {INPUT: schema}, "required": [INPUT]}
+        return cls(name, description, parameters, is_custom=True, grammar=grammar)
+
+    @property
+    def kind(self) -> str:
+        return CUSTOM if self.is_custom else FUNCTION
+
     @property
     def schema_path(self) -> str:
-        """The path of `parameters` in the request."""
+        """The path in the request of what arguments must match."""
+        if self.is_custom:
+            return f"{self.path}.custom.format.grammar.definition"
         return f"{self.path}.function.parameters"
+
+    @property
+    def read_schema(self) -> Mapping[str, Any]:
+        """The schema by which arguments without quotes are read. An input that matches a grammar
+        has quotes."""
+        return {"properties": {INPUT: {}}} if self.grammar else self.parameters or {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tool in the form that chat templates expect."""
@@ -46,9 +94,32 @@ class Tool:
 
     def make_arguments_node(self, style: Style | Literals | None) -> JSONNode:
         """Return the grammar node of one object: an instance of `parameters`."""
+        if self.grammar is not None:
+            return self._make_input_node(self.grammar, style)
         schema = {**ANY_OBJECT, **self.parameters} if self.parameters else NO_ARGUMENTS
         fields = asdict(style) if style else None
         return make_json_value(schema, self.schema_path, fields, or_object=not self.strict)
+
+    def _make_input_node(self, grammar: InputGrammar, style: Style | Literals | None) -> JSONNode:
+        """Return the grammar node of an object that holds an input: in quotes, since the end of a
+        bare text would be unclear, or in those of the format, which are special tokens."""
+        begin, end = JSON_QUOTE, JSON_QUOTE
+        if isinstance(style, Style):
+            before, name, opening, _, closing = style.write(INPUT, "", is_text=False)
+            begin, end = f"\n{before}{name}{opening}{begin}", f"{end}{closing}\n"
+        elif style is not None:
+            begin, end = f"{INPUT}{style.assign}{style.quote}", style.quote
+        else:
+            begin, end = f'{{"{INPUT}": {begin}', f"{end}}}"
+        is_quoted = not isinstance(style, Literals) or style.quote == JSON_QUOTE
+        text = make_node(
+            "custom_input",
+            definition=grammar.definition,
+            is_regex=grammar.syntax == REGEX,
+            is_quoted=is_quoted,
+            place=self.schema_path,
+        )
+        return make_sequence(make_text(begin), text, make_text(end))
 
 
 @dataclass(frozen=True, slots=True)

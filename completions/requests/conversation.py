@@ -65,15 +65,16 @@ class ConversationFields(ModelRequestObject):
         not_empty=True,
     )
     tools = ListField(
-        "Up to 128 functions that the model may call. Arguments match `parameters`. A schema that "
-        "cannot be enforced is refused if `strict` is true; otherwise any object is accepted, and "
-        "x-ignored-params names the schema.",
+        "Up to 128 functions and custom tools that the model may call. Arguments match "
+        "`parameters`. A schema that cannot be enforced is refused if `strict` is true; otherwise "
+        "any object is accepted, and x-ignored-params names the schema. The input of a custom tool "
+        "matches its grammar.",
         child=ToolObject(),
         max_length=MAX_TOOLS,
     )
     tool_choice = ToolChoiceField(
-        'none, auto, required, {"type": "function", "function": {"name"}}, or '
-        '{"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; default auto.'
+        'none, auto, required, {"type": "function", "function": {"name"}}, the same with custom, '
+        'or {"type": "allowed_tools", "allowed_tools": {"mode", "tools"}}; default auto.'
     )
     thinking = ThinkingObject('{"type": enabled, disabled or auto, "budget_tokens"}.')
     chat_template_kwargs = ObjectField(

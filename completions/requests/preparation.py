@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from completions.accounts.keys import Principal
+from completions.chat.tools import Tool
 from completions.contract.job_request import JobRequest
 from completions.exceptions import APIError
 from completions.grammars import Caller
@@ -187,7 +188,7 @@ def _make_chat_context(
         **structs.asdict(context),
         tool_format=calls.format.name if calls else None,
         calls_first=chat.calls_first,
-        tools=[OfferedTool(each.name, each.parameters) for each in calls.tools] if calls else (),
+        tools=[_offer(tool) for tool in calls.tools] if calls else (),
         think_tags=tags,
         is_reasoning_open=reasoning.is_open if reasoning else False,
         hidden=chat.hidden,
@@ -195,3 +196,7 @@ def _make_chat_context(
         alternatives=top_logprobs,
         stream_reasoning=chat.stream_reasoning,
     )
+
+
+def _offer(tool: Tool) -> OfferedTool:
+    return OfferedTool(tool.name, tool.read_schema, tool.is_custom)

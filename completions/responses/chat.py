@@ -1,6 +1,6 @@
 """OpenAI's chat completion objects from a job's events: messages, deltas, polled states."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +10,7 @@ from completions.chat.call_parser import CallParser
 from completions.chat.parser import CallDelta, Delta, OutputParser
 from completions.chat.reasoning import ReasoningCounter, ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
-from completions.chat.tools import Tool
+from completions.chat.tools import CUSTOM, FUNCTION, INPUT, Tool
 from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
 from completions.responses.choice_record import ABORT, ChoiceRecord
@@ -23,6 +23,7 @@ class OfferedTool(NamedTuple):
 
     name: str
     parameters: Mapping[str, Any] | None
+    is_custom: bool = False
 
 
 class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
@@ -58,13 +59,15 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     def make_parser(self) -> OutputParser:
         """Return a parser for one choice's text."""
         thinking = calls = None
+        custom: Collection[str] = ()
         if self.think_tags is not None:
             thinking = ReasoningParser(self.think_tags, is_open=self.is_reasoning_open)
         if self.tool_format is not None:
             tools = [Tool(each.name, None, each.parameters) for each in self.tools]
+            custom = {each.name for each in self.tools if each.is_custom}
             form = TOOL_FORMATS[self.tool_format]
             calls = CallParser(form, tools, only_first=self.calls_first)
-        return OutputParser(thinking, calls, self.hidden, self.unseen)
+        return OutputParser(thinking, calls, self.hidden, self.unseen, custom)
 
     def make_reasoning_counter(self) -> ReasoningCounter | None:
         """Make a counter for one choice's reasoning; None if it cannot have any."""
@@ -122,13 +125,15 @@ class _Message:
 
 
 def _make_call(context: ChatResponseContext, choice: int, piece: CallDelta) -> dict[str, Any]:
-    """Return a call without its arguments."""
-    function = {"name": piece.name, "arguments": ""}
-    return {
-        "id": context.make_call_id(choice, piece.index),
-        "type": "function",
-        "function": function,
-    }
+    """Return a call without its arguments or its input."""
+    kind, text = _name_parts(piece)
+    id = context.make_call_id(choice, piece.index)
+    return {"id": id, "type": kind, kind: {"name": piece.name, text: ""}}
+
+
+def _name_parts(piece: CallDelta) -> tuple[str, str]:
+    """Return the type of a call, which is also a key of it, and the key of its text."""
+    return (CUSTOM, INPUT) if piece.is_custom else (FUNCTION, "arguments")
 
 
 def _join(delta: Delta, more: Delta) -> None:
@@ -180,7 +185,8 @@ def _make_message(context: ChatResponseContext, index: int, delta: Delta) -> dic
     for piece in delta.calls:
         if piece.name is not None:
             calls.append(_make_call(context, index, piece))
-        calls[piece.index]["function"]["arguments"] += piece.arguments
+        kind, text = _name_parts(piece)
+        calls[piece.index][kind][text] += piece.arguments
     if calls:
         message["tool_calls"] = calls
         message["content"] = delta.content or None
@@ -244,8 +250,8 @@ class ChatChunks(Chunks):
             if piece.name is not None:
                 calls.append({"index": piece.index, **_make_call(self._context, index, piece)})
             if piece.arguments:
-                function = {"arguments": piece.arguments}
-                calls.append({"index": piece.index, "function": function})
+                kind, name = _name_parts(piece)
+                calls.append({"index": piece.index, kind: {name: piece.arguments}})
         return [*([text] if text else ()), *({"tool_calls": [call]} for call in calls)]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from completions.grammars import json_schema, regex
+from completions.grammars import json_schema, lark, lark_quoting, regex
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
 from completions.grammars.limits import check_shape
 from completions.grammars.messages import format_value
@@ -275,9 +275,45 @@ def _name_grammar(name: str, grammar: str) -> list[dict[str, Any]]:
     return [{**first, "name": name}, *rest]
 
 
+def _read_custom_input(node: JSONObject) -> Node:
+    """Read the grammar of a custom tool's input. If `is_quoted`, the input is in a JSON string."""
+    definition, is_regex = node.take_text("definition"), node.take_flag("is_regex")
+    is_quoted, path = node.take_flag("is_quoted"), node.take_text("place")
+
+    def lower(lowering: Lowering, ends: Ends) -> Part:
+        try:
+            if is_regex and not is_quoted:  # one lexeme with the quote behind it
+                body, nullable = regex.translate_fragment(definition, lowering.compiler)
+                return Terminal(body, nullable, is_open=True)
+            text = _translate_input(definition, lowering, is_regex=is_regex)
+            if is_quoted:
+                text = _check_lark(lark_quoting.quote(text), lowering)
+        except GrammarError as error:
+            error.field = path
+            raise
+        return Embedded(text, is_lark=True)
+
+    return lower
+
+
+def _translate_input(definition: str, lowering: Lowering, *, is_regex: bool) -> str:
+    """Return a grammar in Lark that is valid."""
+    if not is_regex:
+        return _check_lark(definition, lowering)
+    grammar = json.loads(regex.translate(definition, lowering.compiler).grammar)
+    return str(grammar["grammars"][0]["lark_grammar"])
+
+
+def _check_lark(text: str, lowering: Lowering) -> str:
+    value = {"grammars": [{"lark_grammar": text}]}
+    translated = lark.translate(value, lowering.compiler, lowering.whitespace)
+    return str(json.loads(translated.grammar)["grammars"][0]["lark_grammar"])
+
+
 ANSWER_READERS: Readers = {
     **READERS,
     "json_schema": _read_arguments,
+    "custom_input": _read_custom_input,
     "mixed_text": partial(_read_any_text, mixed=True),
     "mixed_triggered_tags": partial(tags.read_triggered_tags, mixed=True),
     "delimiter": _read_delimiter,

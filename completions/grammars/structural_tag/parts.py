@@ -72,13 +72,14 @@ class OneToken:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A grammar in EBNF and the literal after it, whose lexemes `ebnf` keeps apart."""
+    """A grammar in EBNF or Lark and the literal after it, which makes lexemes of its own."""
 
     text: str
     pointer: str = ""
     after: str = ""
     rule: str = ""
     """The rule that it begins with, if not the root."""
+    is_lark: bool = False
     first = ANY
     weight = 1
 

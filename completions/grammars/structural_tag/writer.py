@@ -1,6 +1,7 @@
 """Writes parts in llguidance's Lark, so that no lexeme runs past its end."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from completions.grammars import ebnf, tokens
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
 from completions.grammars.ebnf.writer import write_repetition
 from completions.grammars.exceptions import Diagnostic, GrammarError
-from completions.grammars.limits import check_chains
+from completions.grammars.limits import NOT_LARK_NAMES, check_chains
 from completions.grammars.structural_tag.parts import (
     NONE,
     SOME,
@@ -35,6 +36,8 @@ _AMBIGUOUS = (
     "exclude the beginning of the next part"
 )
 
+_START = re.compile(rf"{NOT_LARK_NAMES.pattern}|\bstart\b")
+_INNER = "start_of_input"
 _FREE_TOKENS = (
     "text after free tokens is free tokens too; let a token end them, as an end of type token does"
 )
@@ -123,22 +126,31 @@ class Writer:
             raise GrammarError(_FREE_TOKENS, pointer=free.pointer)
 
     def _write_grammar(self, part: Embedded) -> str:
-        """Return the name of a grammar in EBNF."""
+        """Return the name of a grammar."""
         if part not in self._names:
             try:
-                grammar = ebnf.parse(part.text, self._compiler)
-                make = grammar.make
-                start = make.make_reference(part.rule) if part.rule else grammar.start
-                grammar.start = make.make_concatenation([start, make.make_literal(part.after)])
-                self.warnings += grammar.make_warnings(part.pointer)
-                text = ebnf.write(grammar, self._compiler.limits)
-                check_chains(text, self._compiler.limits)
+                text = self._write_lark(part) if part.is_lark else self._write_ebnf(part)
             except GrammarError as error:
                 error.pointer = part.pointer or None
                 raise
-            name = self._embedded.setdefault(text, f"ebnf_{len(self._embedded)}")
+            name = self._embedded.setdefault(text, f"embedded_{len(self._embedded)}")
             self._names[part] = name
         return self._names[part]
+
+    def _write_ebnf(self, part: Embedded) -> str:
+        grammar = ebnf.parse(part.text, self._compiler)
+        make = grammar.make
+        start = make.make_reference(part.rule) if part.rule else grammar.start
+        grammar.start = make.make_concatenation([start, make.make_literal(part.after)])
+        self.warnings += grammar.make_warnings(part.pointer)
+        text = ebnf.write(grammar, self._compiler.limits)
+        check_chains(text, self._compiler.limits)
+        return text
+
+    def _write_lark(self, part: Embedded) -> str:
+        """Return a checked grammar in Lark with another start, which the literal follows."""
+        names = _START.sub(lambda match: _INNER if match[0] == "start" else match[0], part.text)
+        return f"{names}\nstart: {_INNER} {quote(part.after)}"
 
     def _write_chain(self, items: tuple[Part, ...], follow: str) -> str:
         symbols = []

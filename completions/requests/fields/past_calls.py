@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from completions.chat.tools import INPUT
 from completions.contract import strict_json
 from completions.exceptions import FieldError
 from completions.requests.context import Context
@@ -42,13 +43,13 @@ class CalledFunctionObject(OpenObject[dict[str, Any] | None]):
 
 
 class CustomCallObject(OpenObject[dict[str, Any] | None]):
-    """A call of a tool that takes text. Read as a called function."""
+    """A call of a custom tool. Read as a called function, as models see it."""
 
     name = TextField("The tool that was called.", default="")
     input = TextField("The text that it got.", default="")
 
     def check(self, values: Self) -> Any:
-        return {"name": values.name, "arguments": values.input}
+        return {"name": values.name, "arguments": {INPUT: values.input}}
 
 
 class ToolCallObject(OpenObject[dict[str, Any]]):

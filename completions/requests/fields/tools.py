@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from completions.chat.tools import AUTO, NONE, REQUIRED, Tool, ToolChoice
+from completions.chat.tools import (
+    AUTO,
+    CUSTOM,
+    FUNCTION,
+    LARK,
+    NONE,
+    REGEX,
+    REQUIRED,
+    InputGrammar,
+    Tool,
+    ToolChoice,
+)
 from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.fields.base import (
@@ -19,6 +30,24 @@ from completions.requests.fields.objects import StrictObject
 
 MAX_TOOLS = 128
 TOOL_NAME = r"[A-Za-z0-9_-]{1,64}"
+
+
+_ALLOWED = "allowed_tools"
+_CHOICES = (FUNCTION, CUSTOM, _ALLOWED)
+
+
+def check_kind(values: Any, kind: str | None, kinds: Sequence[str]) -> Any:
+    """Return the field that has the name of a type. Raises FieldError if it is missing, or if the
+    field of another type is given."""
+    for other in kinds:
+        if other != kind and getattr(values, other) is not None:
+            raise FieldError(f"needs type {other}, not {values.type}.", other)
+    if kind is None:
+        return None
+    if (value := getattr(values, kind)) is None:
+        message = f"this field is required with type {kind}."
+        raise FieldError(message, kind, code="missing_required_parameter")
+    return value
 
 
 class FunctionObject(StrictObject[Tool]):
@@ -43,14 +72,50 @@ class FunctionObject(StrictObject[Tool]):
         return Tool(values.name, values.description, values.parameters, values.strict)
 
 
+class GrammarObject(StrictObject[InputGrammar | None]):
+    syntax = ChoiceField("The language of the definition.", choices=[LARK, REGEX], required=True)
+    definition = TextField(
+        "What the whole input matches: Lark, as in `lark_grammar`, or a pattern, as in `regex`.",
+        required=True,
+    )
+
+    def check(self, values: Self) -> InputGrammar:
+        return InputGrammar(values.syntax, values.definition)
+
+
+class InputFormatObject(StrictObject[InputGrammar | None]):
+    """Read as what the input must match, if anything."""
+
+    type = ChoiceField("Any text, or one that matches.", choices=["text", "grammar"], required=True)
+    grammar = GrammarObject("With type grammar.")
+
+    def check(self, values: Self) -> Any:
+        check_kind(values, "grammar" if values.type == "grammar" else None, ("grammar",))
+        return values.grammar
+
+
+class CustomToolObject(StrictObject[Tool]):
+    """Read as a Tool."""
+
+    name = TextField("1-64 letters, digits, _ or -.", pattern=TOOL_NAME, required=True)
+    description = TextField("What the model reads about the tool.")
+    format = InputFormatObject("What the input is; default: any text.")
+
+    def check(self, values: Self) -> Tool:
+        return Tool.make_custom(values.name, values.description, values.format)
+
+
 class ToolObject(StrictObject[Tool]):
     """Read as a Tool."""
 
-    type = ChoiceField("The only type.", choices=["function"], required=True)
-    function = FunctionObject("The function that can be called.", required=True)
+    type = ChoiceField(
+        "Whether it takes arguments or a text.", choices=[FUNCTION, CUSTOM], required=True
+    )
+    function = FunctionObject("With type function: what can be called.")
+    custom = CustomToolObject("With type custom: a tool whose input is a text.")
 
     def check(self, values: Self) -> Any:
-        return values.function
+        return check_kind(values, values.type, (FUNCTION, CUSTOM))
 
 
 class NamedFunctionObject(StrictObject[str]):
@@ -65,11 +130,12 @@ class NamedFunctionObject(StrictObject[str]):
 class NamedToolObject(StrictObject[str]):
     """Read as the tool's name."""
 
-    type = ChoiceField("The only type.", choices=["function"], required=True)
-    function = NamedFunctionObject("Which tool.", required=True)
+    type = ChoiceField("The type of the tool.", choices=[FUNCTION, CUSTOM], required=True)
+    function = NamedFunctionObject("With type function: which tool.")
+    custom = NamedFunctionObject("With type custom: which tool.")
 
     def check(self, values: Self) -> Any:
-        return values.function
+        return check_kind(values, values.type, (FUNCTION, CUSTOM))
 
 
 class AllowedToolsObject(StrictObject[ToolChoice | None]):
@@ -85,23 +151,16 @@ class AllowedToolsObject(StrictObject[ToolChoice | None]):
 class ToolChoiceObject(StrictObject[ToolChoice]):
     """The forms of `tool_choice` that are objects. Read as a ToolChoice."""
 
-    type = ChoiceField(
-        "One tool, or several.", choices=["function", "allowed_tools"], required=True
-    )
+    type = ChoiceField("One tool, or several.", choices=_CHOICES, required=True)
     function = NamedFunctionObject("With type function.")
+    custom = NamedFunctionObject("With type custom.")
     allowed_tools = AllowedToolsObject("With type allowed_tools.")
 
     def check(self, values: Self) -> Any:
-        kind = values.type
-        if getattr(values, kind) is None:
-            message = f"this field is required with type {kind}."
-            raise FieldError(message, kind, code="missing_required_parameter")
-        other = "allowed_tools" if kind == "function" else "function"
-        if getattr(values, other) is not None:
-            raise FieldError(f"needs type {other}, not {kind}.", other)
-        if kind == "function":
-            return ToolChoice(REQUIRED, (values.function,), parallel=False)
-        return values.allowed_tools
+        choice = check_kind(values, values.type, _CHOICES)
+        if values.type == _ALLOWED:
+            return choice
+        return ToolChoice(REQUIRED, (choice,), parallel=False)
 
 
 class ToolChoiceField(Field[ToolChoice | None]):
@@ -126,7 +185,7 @@ def assign_paths(tools: Sequence[Tool]) -> tuple[Tool, ...]:
     for index, tool in enumerate(tools):
         if tool.name in seen:
             message = f"another tool is named {tool.name!r}; send each name once."
-            raise FieldError(message, f"tools[{index}].function.name")
+            raise FieldError(message, f"tools[{index}].{tool.kind}.name")
         seen.add(tool.name)
     return tuple(replace(tool, path=f"tools[{index}]") for index, tool in enumerate(tools))
 

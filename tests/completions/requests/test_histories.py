@@ -151,6 +151,53 @@ def test_calls_are_sent_back(service: Service, client: openai.OpenAI, returned: 
     assert {path.rpartition(".")[2] for path in service.ignored} <= known
 
 
+CUSTOM: Any = {
+    "type": "custom",
+    "custom": {
+        "name": "sql",
+        "format": {
+            "type": "grammar",
+            "grammar": {"syntax": "regex", "definition": 'SELECT "[a-z]+";\\n'},
+        },
+    },
+}
+INPUT = 'SELECT "name";\n'
+
+
+def test_calls_of_custom_tools_are_sent_back(service: Service, client: openai.OpenAI) -> None:
+    service.text = TOOL_FORMATS["hermes"].write(ToolCall("sql", {"input": INPUT}))
+    message = plain(
+        client, tools=[CUSTOM], tool_choice={"type": "custom", "custom": {"name": "sql"}}
+    )
+    (made,) = message.tool_calls
+    assert (made.type, made.custom.name, made.custom.input) == ("custom", "sql", INPUT)
+    messages: list[Any] = [
+        GO,
+        message,
+        {"role": "tool", "tool_call_id": made.id, "content": "Rome"},
+    ]
+    service.text = "Done."
+    client.chat.completions.create(model="m", messages=messages, tools=[CUSTOM, TOOL])
+    written = json.dumps({"input": INPUT})
+    assert service.prompt == f"[user]Go.[assistant]{made.id} {written}[tool]Rome2"
+    assert service.ignored == []
+
+
+def test_the_input_of_a_custom_tool_is_streamed(service: Service, client: openai.OpenAI) -> None:
+    calls = [ToolCall("sql", {"input": INPUT}), ToolCall("weather", {"city": "Rome", "days": 2})]
+    service.text = TOOL_FORMATS["hermes"].write(*calls)
+    deltas: list[dict[str, Any]] = []
+    for chunk in client.chat.completions.create(
+        model="m", messages=[GO], tools=[CUSTOM, TOOL], stream=True
+    ):
+        for choice in chunk.choices:
+            deltas += [each.model_dump() for each in choice.delta.tool_calls or ()]
+    first, *others = [each for each in deltas if each["index"] == 0]
+    assert (first["type"], first["custom"]) == ("custom", {"name": "sql", "input": ""})
+    assert "".join(each["custom"]["input"] for each in others) == INPUT
+    assert next(each["function"]["name"] for each in deltas if each["index"] == 1) == "weather"
+
+
 @pytest.mark.parametrize("returned", [plain, gathered])
 def test_a_call_that_was_cut_is_sent_back(
     service: Service, client: openai.OpenAI, returned: Any

@@ -117,7 +117,10 @@ HISTORY: list[tuple[str, Any, Any, list[str]]] = [
     (
         "custom call",
         calling(type="custom", function=None, custom={"name": "f", "input": "x"}),
-        {**CALLED, "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "x"}}]},
+        {
+            **CALLED,
+            "tool_calls": [{**CALL, "function": {"name": "f", "arguments": {"input": "x"}}}],
+        },
         [],
     ),
     # Responses and Anthropic, through proxies
