@@ -9,7 +9,12 @@ from completions.endpoints.batches import (
     ResubmitBatchView,
     StartBatchView,
 )
-from completions.endpoints.completions import CancelView, CompletionsView, CompletionView
+from completions.endpoints.completions import (
+    CancelView,
+    CompletionsView,
+    CompletionView,
+    GenerateView,
+)
 from completions.endpoints.files import FileContentView, FilesView, FileView
 from completions.endpoints.grammars import ValidateView
 from completions.endpoints.health import HealthView, ReadyView
@@ -26,6 +31,7 @@ from completions.endpoints.uploads import (
 )
 from completions.endpoints.usage import UsageView
 from completions.responses.chat import ChatResponseContext
+from completions.responses.native import SGLangContext, VLLMContext
 
 urlpatterns = [
     path("v1/completions", CompletionsView.as_view()),
@@ -39,6 +45,8 @@ urlpatterns = [
         "v1/chat/completions/<str:job_id>/cancel",
         CancelView.as_view(context_type=ChatResponseContext),
     ),
+    path("generate", GenerateView.as_view(context_type=SGLangContext)),
+    path("inference/v1/generate", GenerateView.as_view(context_type=VLLMContext)),
     path("v1/batches", BatchesView.as_view()),
     path("v1/batches/<str:batch_id>", BatchView.as_view()),
     path("v1/batches/<str:batch_id>/start", StartBatchView.as_view()),

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -99,11 +99,13 @@ async def _respond(
 ) -> HttpResponse:
     body = _read_result(view, outcome)
     if meta:
-        body["meta"] = await read_meta(process, view, outcome.collected.choices.finish_reasons())
+        how = await read_meta(process, view, outcome.collected.choices.finish_reasons())
+        for each in body if isinstance(body, list) else [body]:
+            each["meta"] = how
     return JSONResponse(body)
 
 
-def _read_result(view: ResponseContext, outcome: Outcome) -> dict[str, object]:
+def _read_result(view: ResponseContext, outcome: Outcome) -> Any:
     end, collected = outcome.end, outcome.collected
     if end is None:
         raise APIError("queue_timeout")

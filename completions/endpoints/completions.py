@@ -1,4 +1,5 @@
-"""/v1/completions and /v1/chat/completions: create, list, poll, stream again, cancel, delete."""
+"""/v1/completions, /v1/chat/completions and other engines' own routes: create, list, poll, stream
+again, cancel, delete."""
 
 from typing import Any
 
@@ -26,7 +27,7 @@ from completions.jobs import durable
 from completions.jobs.record import Kind
 from completions.models import Job, Scope
 from completions.requests.fields.returns import ReturnSettings
-from completions.requests.preparation import ROUTES, prepare
+from completions.requests.preparation import find_route, prepare
 from completions.responses import sse
 from completions.responses.completion import STATUS, ResponseContext
 
@@ -34,8 +35,8 @@ MAX_POLL_WAIT = 30.0
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 20, 100
 
 
-class CompletionsView(AsyncAPIView):
-    """Create a completion, or list the background ones. Chat routes set another `context_type`."""
+class GenerateView(AsyncAPIView):
+    """Create a completion. Each route sets the `context_type` that shapes the answer."""
 
     scope = Scope.INFERENCE
     context_type: type[ResponseContext] = ResponseContext
@@ -49,7 +50,7 @@ class CompletionsView(AsyncAPIView):
         if key is not None and (first := await idempotency.find_first_job(key, principal.key_id)):
             return await self._answer_again(first, request, preferences, query)
         # A refused body would cost nothing, however long it takes to check.
-        is_long = ROUTES[path].request_type.is_long(request.data)
+        is_long = find_route(path).request_type.is_long(request.data)
         if is_long:
             self.headers.update(await rate_limits.count_request(process, principal))
         prepared = await prepare(process.checks, path, request.data, principal)
@@ -101,6 +102,10 @@ class CompletionsView(AsyncAPIView):
     def _note_ignored(self, context: ResponseContext) -> None:
         if context.ignored_params:
             self.headers["x-ignored-params"] = ", ".join(context.ignored_params)
+
+
+class CompletionsView(GenerateView):
+    """Create a completion, or list the background ones."""
 
     async def get(self, request: APIRequest) -> JSONResponse:
         owned = Job.objects.filter(organization_id=request.auth.organization_id)

@@ -26,6 +26,8 @@ from completions.requests import validation
 
 logger = logging.getLogger(__name__)
 
+API_PATHS = ("/v1/", "/inference/v1/", "/generate")
+"""Beginnings of the paths of the API."""
 _FOR_BROWSERS = ("/admin", "/docs", "/static")
 _DOCS = "/docs"
 
@@ -147,7 +149,7 @@ def handle_not_found(request: HttpRequest, exception: Exception) -> HttpResponse
         return HttpResponseRedirect(_DOCS)
     if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
-    if request.path_info.startswith("/v1/"):
+    if request.path_info.startswith(API_PATHS):
         return make_response(APIError("not_found", unknown_paths.describe(request.path_info)))
     message = (
         "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
@@ -158,13 +160,13 @@ def handle_not_found(request: HttpRequest, exception: Exception) -> HttpResponse
 
 def handle_bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     """Answer as Django's handler400, in the same way."""
-    if request.path_info.startswith("/v1/"):
+    if request.path_info.startswith(API_PATHS):
         return make_response(exception)
     return defaults.bad_request(request, exception)
 
 
 def handle_server_error(request: HttpRequest) -> HttpResponseBase:
     """Answer as Django's handler500, in the same way. Django has logged the exception."""
-    if request.path_info.startswith("/v1/"):
+    if request.path_info.startswith(API_PATHS):
         return make_response(APIError("internal_error"))
     return defaults.server_error(request)

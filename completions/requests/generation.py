@@ -52,6 +52,8 @@ class GenerationRequest:
     """Token ids."""
     truncated_tokens: int = 0
     """How many tokens `truncate_sequence` cut from the prompts."""
+    is_batch: bool = False
+    """Whether SGLang's own route answers with an array."""
     echo: bool = False
     constraint: Constraint | None
     fallback: Fallback | None = None

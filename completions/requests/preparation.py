@@ -18,15 +18,18 @@ from completions.models.timed_ids import new_id
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fair_semaphore import Checks
-from completions.requests.generation import ChatSettings, GenerationFields, GenerationRequest
+from completions.requests.generation import ChatSettings, GenerationRequest
+from completions.requests.model import ModelRequestObject
+from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
 from completions.requests.validation import validate_grammar
 from completions.responses.chat import ChatResponseContext, OfferedTool
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
+from completions.responses.native import SGLangContext, VLLMContext
 
 
 class Route(NamedTuple):
-    request_type: type[GenerationFields]
+    request_type: type[ModelRequestObject]
     context_type: type[ResponseContext]
 
 
@@ -34,11 +37,20 @@ ROUTES: Mapping[str, Route] = {
     ResponseContext.path: Route(CompletionRequestObject, ResponseContext),
     ChatResponseContext.path: Route(ChatRequestObject, ChatResponseContext),
 }
-"""By path."""
+"""The routes of jobs and of lines, by path."""
+_NATIVE_ROUTES: Mapping[str, Route] = {
+    SGLangContext.path: Route(SGLangGenerateObject, SGLangContext),
+    VLLMContext.path: Route(VLLMGenerateObject, VLLMContext),
+}
 _MANY_IDS = 1000
 """Ids that the event loop turns into text in about a millisecond."""
 OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
 """How often an offline body is tried, and the pause between two tries."""
+
+
+def find_route(path: str) -> Route:
+    """Find the route of a path that makes a job."""
+    return ROUTES.get(path) or _NATIVE_ROUTES[path]
 
 
 class PreparedRequest(NamedTuple):
@@ -60,7 +72,7 @@ async def prepare(
 ) -> PreparedRequest:
     """Validate a body and validate its constraint for `caller`, by default the caller's
     organization. `job_id` is random by default. Raises APIError."""
-    route = ROUTES[path]
+    route = find_route(path)
     request: GenerationRequest = await route.request_type.validate_request(checks, body, principal)
     grammar = compile_ms = None
     if request.constraint is not None:
@@ -78,9 +90,9 @@ async def prepare(
     job_id = job_id or new_id(route.context_type.id_prefix)
     if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
         owner = principal.organization_id
-        context = await checks.run(owner, _make_context, request, job_id, compile_ms)
+        context = await checks.run(owner, _make_context, route, request, job_id, compile_ms)
     else:
-        context = _make_context(request, job_id, compile_ms)
+        context = _make_context(route, request, job_id, compile_ms)
     return PreparedRequest(request, _make_job_request(request, grammar), context)
 
 
@@ -122,12 +134,13 @@ def _make_job_request(request: GenerationRequest, grammar: str | None) -> JobReq
 
 
 def _make_context(
-    request: GenerationRequest, job_id: str, compile_ms: float | None
+    route: Route, request: GenerationRequest, job_id: str, compile_ms: float | None
 ) -> ResponseContext:
     model, returns, logprobs = request.model, request.returns, request.logprobs
     options, rid = returns.stream_options, request.routing.rid
     shows_prompts = returns.return_token_ids or logprobs.has_prompts
-    context = ResponseContext(
+    context_type = route.context_type if request.chat is None else ResponseContext
+    context = context_type(
         id=job_id,
         model=model.name,
         base_model=None if model.name == model.entry.id else model.entry.id,
@@ -135,6 +148,7 @@ def _make_context(
         n=request.sampling.n,
         prompt_lengths=[len(prompt) for prompt in request.prompts],
         prompts=request.prompts if shows_prompts else None,
+        is_batch=request.is_batch,
         return_token_ids=returns.return_token_ids,
         sglang_logprobs=logprobs.sglang,
         text_in_logprobs=logprobs.return_text,

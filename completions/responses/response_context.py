@@ -54,6 +54,8 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """The served model, if `model` names an adapter too."""
     prompts: Sequence[Sequence[int]] | None = None
     """Given only if something in the response needs them."""
+    is_batch: bool = False
+    """Whether SGLang's own route answers with an array."""
     return_token_ids: bool = False
     echo: Sequence[str] | None = None
     """The prompts' texts, if they come before the completions' texts."""

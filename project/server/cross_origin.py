@@ -13,9 +13,9 @@ import orjson
 
 from completions.exceptions import APIError
 from completions.http import access_log
+from completions.http.error_handlers import API_PATHS
 
 ANY = "*"
-_PATHS = "/v1/"
 _METHODS = b"GET, POST, PUT, PATCH, DELETE, HEAD"
 _NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,4096}")
 _MAX_AGE = b"600"
@@ -42,7 +42,7 @@ class CrossOriginHeaders:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(_PATHS):
+        if scope["type"] != "http" or not scope["path"].startswith(API_PATHS):
             await self._application(scope, receive, send)
             return
 
@@ -80,7 +80,7 @@ class Preflights:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         method = _get_header(scope, b"access-control-request-method")
         is_preflight = scope["method"] == "OPTIONS" and method and _get_header(scope, b"origin")
-        if not is_preflight or not scope["path"].startswith(_PATHS):
+        if not is_preflight or not scope["path"].startswith(API_PATHS):
             await self._application(scope, receive, send)
         elif is_allowed(_get_header(scope, b"origin"), self._origins):
             headers = [

@@ -17,7 +17,7 @@ from completions.contract import tracing
 from completions.exceptions import APIError, payload_too_large
 from completions.http import access_log, web_metrics
 from completions.http.authentication import authenticate
-from completions.http.error_handlers import is_disk_full, make_api_error
+from completions.http.error_handlers import API_PATHS, is_disk_full, make_api_error
 from completions.http.process import WebProcess
 from completions.requests import validation
 from project.server import request_spans
@@ -39,8 +39,6 @@ SLOWEST = 1024
 """Bytes per second. A body may take BODY_SECONDS plus its bytes so far divided by SLOWEST."""
 _PAGES = "/admin/"
 """Paths of pages, whose users have sessions and no keys."""
-_TURNSTILE_PATHS = "/v1/"
-"""Paths that pass the admission limiter. Probes and metrics do not."""
 GARBAGE = 10_000
 """Threshold of the garbage collector's youngest generation: a burst allocates more than 700."""
 SILENCE = 60.0
@@ -122,7 +120,7 @@ class Gateway:
                     limit = larger
         web_metrics.open_requests.inc()
         try:
-            if scope["path"].startswith(_TURNSTILE_PATHS):
+            if scope["path"].startswith(API_PATHS):
                 await self._turnstile.wait()
             body = _Body(scope, receive, limit)  # starts the clock
             await self._application(scope, body.receive, tagged_send)

@@ -24,7 +24,7 @@ from django.utils.http import parse_header_parameters
 from completions.exceptions import APIError
 from completions.http import error_handlers
 
-API_PATHS = ("/v1/", "/healthz", "/readyz", "/metrics")
+_WITHOUT_MIDDLEWARE = (*error_handlers.API_PATHS, "/healthz", "/readyz", "/metrics")
 _WITHOUT_LENGTH = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 """Responses without a body, whose length could only be wrong (RFC 9110, section 8.6)."""
 
@@ -49,7 +49,7 @@ class ASGIHandler:
         self._api, self._pages = _APIHandler(), _Handler()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        handler = self._api if scope["path"].startswith(API_PATHS) else self._pages
+        handler = self._api if scope["path"].startswith(_WITHOUT_MIDDLEWARE) else self._pages
         await handler(scope, receive, send)
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from completions.contract import tracing
 from completions.http import web_metrics
+from completions.http.error_handlers import API_PATHS
 
-_TRACED = "/v1/"
 _NOTHING = nullcontext()
 
 
 def start_span(scope: MutableMapping[str, Any], request_id: str) -> AbstractContextManager[Any]:
     """Start the span of an API request; does nothing for other paths or without tracing."""
-    if tracing.tracer is None or not scope["path"].startswith(_TRACED):
+    if tracing.tracer is None or not scope["path"].startswith(API_PATHS):
         return _NOTHING
     from opentelemetry.trace import SpanKind
 

@@ -13,6 +13,7 @@ from completions.endpoints.uploads import CompleteUploadRequestObject, UploadReq
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.objects import StrictObject
+from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -196,6 +197,31 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         messages=[{"role": "user", "content": "Name a colour."}],
         max_tokens=16,
     ),
+    "other engines' routes": {
+        "POST /generate": Operation(
+            "Create a completion, as SGLang's own route does",
+            shapes.SGLANG_OUTPUT,
+            "An array of outputs for an array of prompts and for n above 1. Each event of a stream "
+            "has the whole output so far. The job can be polled as a completion.",
+            SGLangGenerateObject,
+            {"model": MODEL_ID, "input_ids": [9703], "sampling_params": {"max_new_tokens": 2}},
+            _SUBMIT,
+            statuses=(200, 202),
+            errors=(409, 422, 429, 504),
+            media_types=(JSON, EVENTS),
+        ),
+        "POST /inference/v1/generate": Operation(
+            "Create a completion of token ids, as vLLM's route for them does",
+            shapes.VLLM_RESPONSE,
+            "The job can be polled as a completion.",
+            VLLMGenerateObject,
+            {"model": MODEL_ID, "token_ids": [9703], "sampling_params": {"max_tokens": 2}},
+            _SUBMIT,
+            statuses=(200, 202),
+            errors=(409, 422, 429, 504),
+            media_types=(JSON, EVENTS),
+        ),
+    },
     "models": {
         "GET /v1/models": Operation(
             "List the models that the key may use, and their adapters", shapes.MODELS

@@ -213,6 +213,31 @@ CHAT_COMPLETION = make_named(
         make_any_object(),
     ),
 )
+_OUTPUT = {
+    "text": "A",
+    "output_ids": [35],
+    "meta_info": make_any_object(prompt_tokens=1, finish_reason={"type": "stop", "matched": 2}),
+}
+_OUTPUTS = make_schema([_OUTPUT])
+SGLANG_OUTPUT = Example(_OUTPUT, {"anyOf": [_OUTPUTS["items"], _OUTPUTS, COMPLETION.schema]})
+"""A completion answers a request that is not waited for."""
+_VLLM_RESPONSE = {
+    "request_id": "cmpl-6f9619ff8b86d011b42d00c04fc964ff",
+    "model": MODEL_ID,
+    "created": 1770000000,
+    "choices": [
+        {
+            "index": 0,
+            "logprobs": make_null_or(make_any_object()),
+            "finish_reason": make_or_null("stop"),
+            "token_ids": [35],
+        }
+    ],
+    "usage": make_or_null(USAGE),
+    "prompt_logprobs": make_null_or([make_any_object()]),
+    "kv_transfer_params": make_null_or(make_any_object()),
+}
+VLLM_RESPONSE = Example(_VLLM_RESPONSE, {"anyOf": [make_schema(_VLLM_RESPONSE), COMPLETION.schema]})
 MODEL = make_named(
     "Model",
     {

@@ -58,7 +58,7 @@ class StrictObject(Field[T]):
         Raises FieldError at the first error."""
         # A body has few of the hundred fields, so only those are looked at.
         names = self._required.union(name for name in data if name in self._paths)
-        values = dict(self._defaults)
+        values: dict[str, object] = {}
         name = ""
         try:
             for name in sorted(names, key=self._paths.__getitem__):
@@ -70,8 +70,13 @@ class StrictObject(Field[T]):
         except FieldError as error:
             error.inside(name)
             raise
-        result = type(self).__new__(type(self))
-        result.__dict__ = values
+        return self.fill(values)
+
+    @classmethod
+    def fill(cls, values: Mapping[str, object]) -> Self:
+        """Return values as `read_values` does, the default of every field that is absent."""
+        result = cls.__new__(cls)
+        result.__dict__ = {**cls._defaults, **values}
         return result
 
     def list_values(self) -> dict[str, Any]:

@@ -37,6 +37,31 @@ class PromptField(Field[list[list[int]]]):
         return parse_prompt(data, model.vocab_size)
 
 
+class TextPromptField(PromptField):
+    """One text or several. Read as a batch of token ids."""
+
+    def to_schema(self) -> dict[str, Any]:
+        texts = {"type": "array", "items": {"type": "string"}}
+        return {"anyOf": [{"type": "string"}, {**texts, "minItems": 1, "maxItems": MAX_PROMPTS}]}
+
+    def read(self, data: object, context: Context | None = None) -> list[list[int]]:
+        if not _is_text(data):
+            message = f"must be a string or an array of strings, not {name_type(data)}."
+            raise FieldError(message, code="invalid_type")
+        return super().read(data, context)
+
+
+class IdsPromptField(PromptField):
+    """Token ids, or a batch of them. Read as a batch."""
+
+    def to_schema(self) -> dict[str, Any]:
+        ids = {"type": "array", "items": TOKEN_ID, "minItems": 1}
+        return {"anyOf": [ids, {"type": "array", "items": ids, "maxItems": MAX_PROMPTS}]}
+
+    def read(self, data: object, context: Context | None = None) -> list[list[int]]:
+        return parse_prompt(data, get_files(context).vocab_size)
+
+
 class RawPromptField(Field[list[int] | None]):
     """A chat's prompt without a template: a text or token ids. Read as token ids."""
 

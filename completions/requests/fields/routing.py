@@ -12,7 +12,7 @@ from completions.requests.fields.base import Field, IntegerField, TextField, exp
 from completions.requests.fields.lists import PerPrompt, PerPromptField
 from completions.requests.fields.objects import StrictObject
 
-_RID = r"[A-Za-z0-9._:-]{1,64}"
+RID_PATTERN = r"[A-Za-z0-9._:-]{1,64}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class RoutingFields(StrictObject[Any]):
     rid = PerPromptField(
         "The client's own id, or one per prompt: 1-64 of A-Z a-z 0-9 . _ : -, not used "
         "before by this API key within 24 hours; echoed as `rid` and `meta_info.id`.",
-        child=TextField(pattern=_RID),
+        child=TextField(pattern=RID_PATTERN),
     )
 
 

@@ -38,6 +38,16 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
         {**CHAT, "response_format": {"type": "json_schema",
                                      "json_schema": {"name": "a", "schema": {"type": "object"}}}},
     ),
+    (
+        "/generate",
+        {"model": MODEL, "input_ids": [1, 2], "return_logprob": True,
+         "sampling_params": {"max_new_tokens": 1, "stop": ["a"]}},
+    ),
+    (
+        "/inference/v1/generate",
+        {"model": MODEL, "token_ids": [1, 2], "stream": True,
+         "sampling_params": {"max_tokens": 1, "logprobs": 1}},
+    ),
     ("/v1/tokenize", {"model": MODEL, "prompt": "hello", "add_special_tokens": True}),
     ("/v1/tokenize", {"model": MODEL, "messages": CHAT["messages"]}),
     ("/v1/detokenize", {"model": MODEL, "tokens": [1, 2, 3]}),

@@ -30,6 +30,7 @@ SEED = int(os.environ.get("QUIRE_FAULT_SEED", "1"))
 FIRST = int(os.environ.get("QUIRE_FIRST_FUZZED", "0"))
 AT_ONCE = 8
 PATIENCE = 400.0
+API_PATHS = (b"/v1/", b"/generate", b"/inference/v1/")
 SILENCE = 3.0
 """Seconds to wait for an answer if the request may be incomplete."""
 PROCESSES = ("web", "worker", "cpu-worker", "valkey")
@@ -70,7 +71,7 @@ def complaint(request: Fuzzed, answer: Answer) -> str | None:
         return None if answer.headers.get("Retry-After") else "503 that does not say when"
     if status >= 500:
         return "5xx"
-    if status >= 400 and path.startswith(b"/v1/") and not request.content.startswith(b"HEAD"):
+    if status >= 400 and path.startswith(API_PATHS) and not request.content.startswith(b"HEAD"):
         return not_an_envelope(answer.body)
     streamed = answer.headers.get("Content-Type", "").startswith("text/event-stream")
     if streamed and not request.content.startswith(b"HEAD"):
