@@ -8,9 +8,10 @@ from completions.chat.argument_types import ArgumentTypes
 from completions.chat.markers import split_at
 from completions.chat.tools import dump
 from completions.contract import strict_json
-from completions.grammars.structural_tag.literals import JSON_QUOTE, Literals
+from completions.grammars.structural_tag.literals import JSON_QUOTE, PYTHON, Literals
 from completions.grammars.structural_tag.parameters import Style
 
+_VALUE = "value"
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -105,6 +106,8 @@ class TaggedReader:
             self._step = self._read_between
             if self._is_text:
                 return dump(value)[1:-1] + '"', held, False
+            if not self._types.can_be_string(self._name):
+                value = _respell(value)
             return self._types.to_json(self._name, value), held, False
         if not self._is_text:
             return "", text, True
@@ -216,3 +219,23 @@ class LiteralReader:
         except strict_json.StrictJSONError:
             return dump(word)
         return word
+
+
+def _respell(text: str) -> str:
+    """Return a value that is spelled as Python's as JSON; any other text as it is. Templates that
+    print values write them so, and models learn it."""
+    if _is_json(text):
+        return text
+    reader = LiteralReader(PYTHON)
+    read, rest = reader.read(f"{_VALUE}={text.strip()})")
+    value = read.removeprefix(f'{{"{_VALUE}":')[:-1]
+    is_value = reader.is_done and rest == ")" and value[:1] != '"' and _is_json(value)
+    return value if is_value else text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        strict_json.loads(text)
+    except strict_json.StrictJSONError:
+        return False
+    return True

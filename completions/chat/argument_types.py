@@ -58,6 +58,12 @@ class ArgumentTypes:
         schemas = self._list_schemas(name)
         return bool(schemas) and all(_list_kinds(schema) == {"string"} for schema in schemas)
 
+    def can_be_string(self, name: str) -> bool:
+        """Return whether strings are allowed, or nothing is said of the argument."""
+        schemas = self._list_schemas(name)
+        kinds = [_list_kinds(schema) for schema in schemas]
+        return not schemas or any(each is None or "string" in each for each in kinds)
+
     def to_json(self, name: str, text: str) -> str:
         """Return the JSON of an argument.
 

@@ -18,7 +18,7 @@ from completions.contract import strict_json
 from completions.grammars.structural_tag.literals import Literals
 from completions.grammars.structural_tag.parameters import Style
 
-_TOKENS = re.compile(r'[^\s{}\[\]:,"]+|[{}\[\]:,"]')
+_TOKENS = re.compile(r'<[^<>\s]+>|<?[^\s{}\[\]:,"<]+|[{}\[\]:,"<]')
 _NAME = re.compile(r'[^\s"\\{}()]{1,256}')
 _MAX_FIELD = 256
 """Characters of a name or id."""
@@ -186,7 +186,8 @@ class CallParser:
                 if not (yield from self._match(segment)):
                     break
                 continue
-            value = yield from self._read_field(_split(segments[index + 1]) or self._list_ends())
+            ends = _split(segments[index + 1])[:1] or self._list_ends()
+            value = yield from self._read_field(ends)
             if value is None or (segment == NAME and not self._knows(value)):
                 break
             name = value if segment == NAME else name
@@ -211,7 +212,6 @@ class CallParser:
 
     def _read_field(self, ends: Sequence[str]) -> Generator[None, None, str | None]:
         """Return a name or an id up to the first of the ends; None if it is none."""
-        ends = ends[:1] if _split("".join(ends)) == list(ends) else ends
         longest = _MAX_FIELD + max(map(len, ends))
         while True:
             text = self._buffer[self._at : self._at + longest]

@@ -88,16 +88,16 @@ def _find_format(files: ModelFiles, source: str) -> tuple[ToolFormat | None, str
     if named != AUTO:
         return (None if named == NONE else TOOL_FORMATS[named]), "models.toml"
     best: ToolFormat | None = None
-    best_score = (0, False)
+    best_score, signature = (0, False), tuple[str, ...]()
     for each in TOOL_FORMATS.values():
-        is_signed = bool(each.signature) and all(mark in source for mark in each.signature)
-        score = sum(map(len, each.signature)) if is_signed else 0
-        if (candidate := (score, files.model_type in each.model_types)) > best_score:
-            best, best_score = each, candidate
+        for marks in (each.signature, each.other_signature):
+            score = sum(map(len, marks)) if all(mark in source for mark in marks) else 0
+            if (candidate := (score, files.model_type in each.model_types)) > best_score:
+                best, best_score, signature = each, candidate, marks
     if best is None:
         return None, "nowhere: the chat template has no known format"
     if best_score[0]:
-        return best, f"the chat template, which has {' and '.join(best.signature)}"
+        return best, f"the chat template, which has {' and '.join(signature)}"
     return best, f"the model_type {files.model_type}"
 
 

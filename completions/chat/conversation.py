@@ -8,7 +8,7 @@ from typing import Any
 from completions.catalog.control_tokens import find_control_tokens
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.forms import simplify, write_calls_in_text
+from completions.chat.forms import rename_calls, simplify, split_calls, write_calls_in_text
 from completions.chat.prompt_text import PromptText, join
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_format import ToolFormat
@@ -18,6 +18,8 @@ from completions.chat.tools import Tool
 logger = logging.getLogger(__name__)
 _MARK = "\ue000end of the last message\ue000"
 """A text that no template and no message has: it begins in Unicode's private use area."""
+
+_FIRST_CALL = "tool_calls[0]"
 
 
 def render_prompt(
@@ -34,10 +36,14 @@ def render_prompt(
     earlier calls if it does not use them. What it refuses is rendered in a simpler form.
     """
     source = model.chat_template or ""
+    if tool_format is not None and tool_format.call_id:
+        messages = rename_calls(messages, tool_format.call_id)
     knows_tools = "tools" in template.find_variables(source)
     write = (tool_format or hermes.FORMAT).write
     if knows_tools and "tool_calls" in source:
         messages = _make_texts(messages)
+        if _FIRST_CALL in source:  # the template would leave out the others
+            messages = split_calls(messages)
     else:
         messages = write_calls_in_text(messages, write)
     if not knows_tools and tools and tool_format is not None:

@@ -63,6 +63,24 @@ def _to_object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
     return {"arguments": arguments} if isinstance(arguments, str) else arguments
 
 
+def rename_calls(messages: Sequence[Message], call_id: str) -> list[Message]:
+    """Return the messages with other ids of calls, which have the fields {name} and {id}."""
+    ids: dict[str, str] = {}
+    renamed: list[Message] = []
+    for message in messages:
+        calls = []
+        for call in message.get("tool_calls") or ():
+            name, number = call["function"]["name"], str(len(ids))
+            new = call_id.replace("{name}", name).replace("{id}", number)
+            calls.append({**call, "id": ids.setdefault(call["id"], new)})
+        if calls:
+            message = {**message, "tool_calls": calls}
+        if answered := message.get("tool_call_id"):
+            message = {**message, "tool_call_id": ids.get(answered, answered)}
+        renamed.append(message)
+    return renamed
+
+
 def split_calls(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with one call in each, its results behind it, and short ids."""
     split: list[Message] = []

@@ -165,7 +165,7 @@ def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNod
             content.append(make_text(text))
             text = ""
             if segment == ID:
-                content.append(make_node("regex", pattern="[0-9]{1,3}"))
+                content.append(make_node("regex", pattern=tool_format.ids))
             else:
                 content.append(tool.make_arguments_node(style))
         else:

@@ -56,8 +56,17 @@ class ToolFormat:
     trigger: str = ""
     """The text that a section or call begins with, and that free text cannot contain; default: its
     first line. With {name}, there is one for each tool."""
+    ids: str = "[0-9]{1,3}"
+    """A pattern for the ids of calls."""
+    call_id: str = ""
+    """The id of a call that templates print, with the fields {name} and {id}, which counts the
+    calls of a conversation; empty where any id will do."""
+    id_digits: int = 1
+    """Digits of the ids that the writer writes, at least."""
     signature: tuple[str, ...] = ()
     """Texts that are all in the chat templates of models that write this format."""
+    other_signature: tuple[str, ...] = ()
+    """The same for templates that lack those."""
     model_types: tuple[str, ...] = ()
     """Types of models that write it, by `model_type` in config.json."""
     instructions: str = _INSTRUCTIONS
@@ -140,7 +149,7 @@ class ToolFormat:
 
     def _write_call(self, call: ToolCall, index: int) -> PromptText:
         arguments = self._write_arguments(call)
-        fields = {NAME: call.name, ID: trust(str(index)), ARGUMENTS: arguments}
+        fields = {NAME: call.name, ID: trust(f"{index:0{self.id_digits}}"), ARGUMENTS: arguments}
         *begin, end = (fields.get(segment, trust(segment)) for segment in self.segments)
         return concatenate([*begin, end if arguments else end.removeprefix("\n")])
 

@@ -10,6 +10,6 @@ FORMAT = ToolFormat(
     call='<\uff5cDSML\uff5cinvoke name="{name}">\n{arguments}\n</\uff5cDSML\uff5cinvoke>',
     arguments=STYLES["deepseek_xml"],
     separator="\n",
-    signature=("\uff5cDSML\uff5ctool_calls",),
+    signature=("\uff5cDSML\uff5c", "tool_calls>"),
     model_types=("deepseek_v4",),
 )

@@ -9,6 +9,6 @@ FORMAT = replace(
     name="ernie45",
     families="ERNIE 4.5",
     unseen=("<response>\n", "\n</response>", "<response>", "</response>"),
-    signature=("<tool_call>", "<response>"),
+    signature=("<tool_call>", "<response>\\n"),
     model_types=("ernie4_5", "ernie4_5_moe"),
 )

@@ -4,7 +4,7 @@ from completions.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="gigachat3",
-    families="GigaChat 3",
+    families="GigaChat 3.1",
     call='<|function_call|>{"name": "{name}", "arguments": {arguments}}',
     trigger="<|function_call|>",
     signature=("<|function_call|>",),

@@ -17,5 +17,5 @@ To call a function, answer with its name and arguments as JSON inside <tool_call
 <tool_call>
 {"name": "<function name>", "arguments": <arguments as a JSON object>}
 </tool_call>""",
-    signature=("<tool_call>",),
+    signature=("<tool_call>", '"name'),
 )

@@ -9,6 +9,6 @@ FORMAT = ToolFormat(
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=",\n    ",
     trigger="<tool_calls>",
-    signature=("<tool_calls>",),
+    signature=("<tool_calls>[\\n",),
     model_types=("jamba",),
 )

@@ -10,6 +10,7 @@ FORMAT = ToolFormat(
         "<|tool_call_begin|>functions.{name}:{id}<|tool_call_argument_begin|>"
         "{arguments}<|tool_call_end|>"
     ),
+    call_id="functions.{name}:{id}",
     signature=("<|tool_calls_section_begin|>",),
     model_types=("kimi_k2",),
 )

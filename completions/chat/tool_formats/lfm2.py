@@ -12,5 +12,6 @@ FORMAT = ToolFormat(
     separator=", ",
     trigger="<|tool_call_start|>",
     signature=("<|tool_call_start|>",),
+    other_signature=("<|im_start|>", "List of tools: "),
     model_types=("lfm2", "lfm2_moe"),
 )

@@ -4,4 +4,9 @@ from dataclasses import replace
 
 from completions.chat.tool_formats.pythonic import FORMAT as PYTHONIC
 
-FORMAT = replace(PYTHONIC, name="llama4_pythonic", families="Llama 4 with a pythonic template")
+FORMAT = replace(
+    PYTHONIC,
+    name="llama4_pythonic",
+    families="Llama 4 with a pythonic template",
+    signature=("[func_name1(", "<|header_start|>"),
+)

@@ -4,7 +4,7 @@ from completions.chat.tool_format import ToolFormat
 
 FORMAT = ToolFormat(
     name="mistral",
-    families="Mistral Small 3.2, Magistral, Devstral, Ministral 3, Mistral Large 3",
+    families="Magistral, Devstral, Ministral 3, Mistral Large 3",
     call="[TOOL_CALLS]{name}[ARGS]{arguments}",
     signature=("[TOOL_CALLS]", "[ARGS]"),
 )

@@ -10,6 +10,6 @@ FORMAT = ToolFormat(
     content=("<|start|>assistant", "<|channel|>final<|message|>"),
     unseen=("<|channel|>commentary<|message|>", "<|end|>"),
     trigger="<|channel|>commentary to=functions.",
-    signature=("<|channel|>", "to=functions."),
+    signature=("<|channel|>commentary", "functions."),
     model_types=("gpt_oss",),
 )

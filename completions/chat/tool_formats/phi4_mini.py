@@ -9,4 +9,5 @@ FORMAT = ToolFormat(
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=", ",
     signature=("<|tool|>", "<|/tool|>"),
+    other_signature=("functools[",),
 )

@@ -11,4 +11,5 @@ FORMAT = ToolFormat(
     arguments=PYTHON,
     separator=", ",
     trigger="[{name}(",
+    signature=("[func_name1(",),
 )

@@ -9,4 +9,5 @@ FORMAT = ToolFormat(
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=", ",
     trigger='[{"name": "',
+    signature=('[{"name": "tool_call_name"',),
 )

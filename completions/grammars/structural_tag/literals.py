@@ -49,6 +49,8 @@ class Literals:
     separator: str
     quote: str
     constants: tuple[str, str, str] = ("true", "false", "null")
+    string: str = ""
+    """A terminal for strings in other quotes, where the schema bounds none."""
 
     def write(self, value: Any) -> str:
         """Return a value as a model writes it."""
@@ -75,7 +77,8 @@ class Literals:
         return self.separator.join(members)
 
 
-PYTHON = Literals("python", "=", ", ", JSON_QUOTE, ("True", "False", "None"))
+_SINGLE_QUOTED = r"""/'([^'\\\r\n]|\\['"\\nrt])*'/"""
+PYTHON = Literals("python", "=", ", ", JSON_QUOTE, ("True", "False", "None"), _SINGLE_QUOTED)
 
 
 class Arguments(Parameters):
@@ -160,6 +163,9 @@ class Arguments(Parameters):
         if rest := [kind for kind in kinds if kind in as_json]:
             part = self._schema.make_part(leaf.pointer, rest)
             yield self._add_rule(f"%json {json.dumps(part, ensure_ascii=False)}")
+        is_bounded = bool(schema.keys() - ANNOTATIONS - {"type"})
+        if self._literals.string and "string" in kinds and not is_bounded:
+            yield self._name_terminal(self._literals.string)
         if is_json:
             return
         if "string" in kinds:

@@ -2,7 +2,7 @@
 are JSON."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,6 +60,8 @@ class Style:
     closing: str
     undeclared: str = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
     """A terminal for undeclared parameter names."""
+    constants: tuple[str, str, str] | None = None
+    """How true, false and null may be written beside JSON."""
 
     def write(self, name: str, value: str, *, is_text: bool) -> list[str]:
         """Return a parameter as a model writes it: tags and values in turn."""
@@ -189,7 +191,9 @@ class Parameters:
     def _iter_values(self, location: Location) -> Iterator[tuple[bool, Part]]:
         """Yield, for each way to write a value, whether it is bare text, and its part with the
         closing tag."""
-        for leaf in self._iter_leaves(location):
+        leaves = list(self._iter_leaves(location))
+        constants = None if any(map(_can_be_text, leaves)) else self._style.constants
+        for leaf in leaves:
             schema, kinds = leaf.schema, list_types(leaf.schema)
             values = list_values(schema) or []
             if any(isinstance(value, str) for value in values):
@@ -205,6 +209,8 @@ class Parameters:
                     yield False, self._lower_json(leaf, rest)
             else:
                 yield False, self._lower_json(leaf, kinds)
+                for spelling in _list_constants(kinds, values, constants):
+                    yield False, self._lower_closing(make_literal(spelling))
 
     def _iter_leaves(self, location: Location, depth: int = 0) -> Iterator[Location]:
         """Yield the alternatives of a schema, once its references and unions are followed."""
@@ -278,6 +284,26 @@ class Parameters:
 
     def _make_error(self, location: Location, message: str) -> GrammarError:
         return GrammarError(message, pointer=self._pointer + location.pointer)
+
+
+def _can_be_text(leaf: Location) -> bool:
+    """Return whether a value may be a string, from which no other value is told apart."""
+    values = list_values(leaf.schema)
+    if values is not None:
+        return any(isinstance(value, str) for value in values)
+    return "string" in list_types(leaf.schema) or not leaf.schema.keys() - ANNOTATIONS
+
+
+def _list_constants(
+    kinds: Sequence[str], values: Sequence[Any], constants: Sequence[str] | None
+) -> list[str]:
+    """Return the allowed constants, in the spelling that a style has for true, false and null."""
+    if constants is None:
+        return []
+    spellings = dict(zip((True, False, None), constants, strict=True))
+    allowed: Mapping[str, list[bool | None]] = {"boolean": [True, False], "null": [None]}
+    listed = values or [value for kind in kinds for value in allowed.get(kind, [])]
+    return [spellings[value] for value in listed if value is None or isinstance(value, bool)]
 
 
 def _list_patterns(schema: Mapping[str, Any]) -> dict[str, list[str]]:

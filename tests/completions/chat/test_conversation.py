@@ -247,3 +247,33 @@ def test_calls_as_text_have_the_special_tokens_of_their_format_alone(
     controls = ControlTokens({mark: i for i, mark in enumerate(written.delimiters)})
     assert controls.split(harmless, harmless.mask) is None
     assert controls.split(text, text.mask) is not None or not written.delimiters
+
+
+FIRST = LOOP + (
+    "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.city }}{% endif %}{% endfor %}"
+    "{{ tools | length }}"
+)
+
+
+def test_a_template_that_prints_the_first_call_only_gets_one_a_message(tmp_path: Path) -> None:
+    messages = [MESSAGES[0], said({"city": "Rome"}, {"city": "Oslo"}), answer(0), answer(1)]
+    text = render(tmp_path, FIRST, messages)
+    assert text == "[user]Go.[assistant]Rome[tool]Sun 0.[assistant]Oslo[tool]Sun 1.1"
+
+
+IDS = LOOP + (
+    "{% for c in m.tool_calls or [] %}{{ c.id }} {% endfor %}{{ m.tool_call_id }};{% endfor %}"
+    "{{ tools | length }}"
+)
+
+
+def test_ids_of_calls_are_those_of_the_models_format(tmp_path: Path) -> None:
+    later = {**CALL, "id": "call_9", "function": {"name": "now", "arguments": {}}}
+    again = {"role": "assistant", "content": "", "tool_calls": [later]}
+    result = {"role": "tool", "content": "Noon.", "tool_call_id": "call_9"}
+    messages = [said({}, {}), answer(1), answer(0), again, result]
+    assert render(tmp_path, IDS, messages, "kimi_k2") == (
+        "[assistant]functions.weather:0 functions.weather:1 ;[tool]Sun 1.functions.weather:1;"
+        "[tool]Sun 0.functions.weather:0;[assistant]functions.now:2 ;[tool]Noon.functions.now:2;1"
+    )
+    assert "call_9" in render(tmp_path, IDS, messages, "hermes")

@@ -19,6 +19,7 @@ from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
 from completions.grammars import Constraint, tokens, translate
 from tests.completions.chat.test_grammar import ANY, GOOD, Bench, calls
+from tests.conformance.chat_templates.table import FORMATS, THINKING
 
 STRINGS = {"type": "object", "properties": {"city": {"type": "string"}, "q": {"type": "string"}}}
 TOOLS = (Tool("weather", None, STRINGS), Tool("time", None, STRINGS), Tool("now"))
@@ -222,6 +223,39 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
     (
         "ernie45",
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n',
+        [WEATHER],
+        "",
+    ),
+    (
+        "longcat_xml",
+        "Ok.<longcat_tool_call>weather\n<longcat_arg_key>city</longcat_arg_key>\n"
+        "<longcat_arg_value>7</longcat_arg_value>\n</longcat_tool_call>",
+        [("weather", {"city": "7"})],
+        "Ok.",
+    ),
+    (
+        "minimax_m1",
+        '<tool_calls>\n{"name": "weather", "arguments": {"city": "Rome"}}\n'
+        '{"name": "now", "arguments": {}}\n</tool_calls>',
+        [WEATHER, ("now", {})],
+        "",
+    ),
+    (
+        "nemotron_nano",
+        'I.\n<TOOLCALL>[{"name": "weather", "arguments": {"city": "Rome"}}]</TOOLCALL>',
+        [WEATHER],
+        "I.",
+    ),
+    (
+        "mistral_ids",
+        '[TOOL_CALLS]weather[CALL_ID]c557a85a0[ARGS]{"city": "Rome"}',
+        [WEATHER],
+        "",
+    ),
+    (
+        "gigachat3_roles",
+        'function call<|role_sep|>\n{"name": "weather", "arguments": {"city": "Rome"}}'
+        "<|message_sep|>",
         [WEATHER],
         "",
     ),
@@ -456,9 +490,23 @@ def test_models_toml_names_the_formats_that_there_are():
     assert set(TOOL_FORMAT_NAMES) == set(TOOL_FORMATS)
 
 
+def list_think_tags(form: str) -> list[str]:
+    """Return the tags that begin reasoning in the templates at hand with this format of calls."""
+    tags = {
+        tag
+        for package, formats in FORMATS.items()
+        for tag, names in THINKING[package].items()
+        if not set(formats.get(form, "").split()).isdisjoint(names.split())
+    }
+    return sorted(f"`{tag}`".replace("|", "\\|") for tag in tags)
+
+
 def test_the_documentation_lists_the_formats():
-    rows = [f"| {form.families} | `{name}` |" for name, form in sorted(TOOL_FORMATS.items())]
-    table = "\n".join(["| family | `tool_format` |", "|---|---|", *rows])
+    rows = [
+        f"| {form.families} | `{name}` | {', '.join(list_think_tags(name)) or 'none'} |"
+        for name, form in sorted(TOOL_FORMATS.items())
+    ]
+    table = "\n".join(["| family | `tool_format` | thinking |", "|---|---|---|", *rows])
     assert table in (settings.BASE_DIR / "docs" / "models.md").read_text(), table
 
 
@@ -513,3 +561,42 @@ def test_channels_of_a_constrained_answer(tmp_path: Path, special: bool) -> None
     ):
         wanted = make_answer_constraint(thoughts, asked, answer, tool_format=form)
         assert bench.accepts(text, wanted) is fits, text
+
+
+SPELLED = {
+    "type": "object",
+    "properties": {
+        "b": {"type": ["boolean", "null"]},
+        "s": {"type": ["string", "null"]},
+        "t": {"type": "string", "maxLength": 4},
+    },
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "arguments", "fits"),
+    [
+        ("qwen3_coder", "<parameter=b>\nTrue\n</parameter>", True),
+        ("qwen3_coder", "<parameter=b>\nNone\n</parameter>", True),
+        ("qwen3_coder", "<parameter=b>\ntrue\n</parameter>", True),
+        ("qwen3_coder", "<parameter=b>\nTRUE\n</parameter>", False),
+        ("minimax_m2", '<parameter name="b">True</parameter>', False),
+        ("pythonic", "s='it\\'s'", True),
+        ("pythonic", 's="it\'s"', True),
+        ("pythonic", "s=None", True),
+        ("pythonic", "s='it's'", False),
+        ("pythonic", "t='abcd'", False),
+    ],
+)
+def test_values_may_be_spelled_as_python_spells_them(
+    tmp_path: Path, form: str, arguments: str, fits: bool
+) -> None:
+    whole = {
+        "qwen3_coder": f"<tool_call>\n<function=f>\n{arguments}\n</function>\n</tool_call>",
+        "minimax_m2": f'<minimax:tool_call>\n<invoke name="f">\n{arguments}\n</invoke>\n'
+        "</minimax:tool_call>",
+        "pythonic": f"[f({arguments})]",
+    }
+    asked = calls(form, Tool("f", None, SPELLED, strict=True), mode="required")
+    assert Bench(tmp_path, []).fits(whole[form], asked) is fits

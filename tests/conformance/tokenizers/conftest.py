@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.conformance.registries import FetchError
 from tests.conformance.tokenizers.driving import Driven
 from tests.conformance.tokenizers.families import FAMILIES, Family
-from tests.conformance.tokenizers.packages import FetchError, fetched
+from tests.conformance.tokenizers.packages import fetched
 
 
 def or_skip(family: Family) -> Family:

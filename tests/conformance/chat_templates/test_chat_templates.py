@@ -1,0 +1,222 @@
+"""Real chat templates: how their models write calls is found, read, and accepted by the grammar."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher
+
+from completions.catalog.entries import AUTO
+from completions.chat.call_parser import CallParser
+from completions.chat.chat_style import find_chat_style
+from completions.chat.conversation import render_prompt
+from completions.chat.grammar import Reasoning, ToolCalls, make_answer_constraint
+from completions.chat.parser import OutputParser
+from completions.chat.reasoning import ReasoningParser
+from completions.chat.template import ChatTemplateError
+from completions.chat.tools import Tool, ToolChoice
+from completions.grammars import tokens, translate
+from completions.grammars.limits import FLEXIBLE
+from tests.completions.chat.test_grammar import Bench
+from tests.conformance.chat_templates.packages import Package, load
+from tests.conformance.chat_templates.table import DIFFERENCES, FORMATS, THINKING
+from tests.conformance.registries import FetchError
+
+pytestmark = pytest.mark.long
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "n": {"type": "integer"},
+        "f": {"type": "number"},
+        "ok": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "o": {"type": "object"},
+    },
+    "required": ["city"],
+}
+TOOLS = (
+    Tool("weather", 'Says "more" é', PARAMETERS),
+    Tool("now", "The time.", {"type": "object", "properties": {}}),
+)
+Calls = list[tuple[str, dict[str, Any]]]
+CALLS: Mapping[str, Calls] = {
+    "a word": [("weather", {"city": "Rome"})],
+    "nothing": [("now", {})],
+    "unicode": [("weather", {"city": "東京 naïve 👩\u200d👧 & <b>"})],
+    "quotes": [("weather", {"city": '"Rome", it\'s a\\b'})],
+    "lines": [("weather", {"city": "a\n  b"})],
+    "numbers": [("weather", {"city": "7", "n": 3, "f": -1.5})],
+    "a boolean": [("weather", {"city": "R", "ok": True})],
+    "a list": [("weather", {"city": "R", "tags": ["x", "é y"]})],
+    "an object": [("weather", {"city": "R", "o": {"x": {"y": [1, "z"]}}})],
+    "two": [("weather", {"city": "Rome"}), ("now", {})],
+}
+MARK = "\ue000"
+"""A text that no template has."""
+SPECIAL = re.compile(r"<\|?[^<>\s|]+\|?>|\[/?[A-Z_]+\]|<\uff5c[^<>]+\uff5c>")
+
+
+class Model:
+    """What the service knows of a model with this template."""
+
+    def __init__(self, name: str, source: str) -> None:
+        entry: Any = SimpleNamespace(
+            id=name, tool_format=AUTO, think_tags=None, thinking_switch=None
+        )
+        self.entry = entry
+        self.chat_template = source
+        self.model_type = None
+        self.special_tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+
+    @cached_property
+    def style(self) -> Any:
+        return find_chat_style(self)  # type: ignore[arg-type]
+
+    def render(self, *said: dict[str, Any], prompt: bool = False) -> str:
+        messages = [{"role": "user", "content": "Hi"}, *said]
+        return render_prompt(self, messages, TOOLS, self.style.tool_format, {}, prompt)  # type: ignore[arg-type]
+
+    def write(self, calls: Calls) -> tuple[str, bool]:
+        """Return what the template writes after the prompt for an assistant's calls, and whether
+        that begins inside reasoning."""
+        listed = [
+            {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": value}}
+            for i, (name, value) in enumerate(calls)
+        ]
+        text = self.render({"role": "assistant", "content": MARK})
+        whole = self.render({"role": "assistant", "content": "", "tool_calls": listed})
+        before, tags = self.render(prompt=True), self.style.think_tags
+        if not whole.startswith(before):
+            before = os.path.commonprefix([text, whole])  # noqa: RUF071 - characters are meant
+            before = before[: before.rindex("<")] if re.search("<[^>]*$", before) else before
+        answer = whole[len(before) :].removesuffix(text.rpartition(MARK)[2])
+        return answer, tags is not None and tags.is_open_in(before)
+
+
+def read(model: Model, answer: str, is_open: bool) -> tuple[str, Calls]:
+    """Return the content, without special tokens, and the calls that the service reads."""
+    tags, written = model.style.think_tags, model.style.tool_format
+    parser = OutputParser(
+        ReasoningParser(tags, is_open=is_open) if tags else None,
+        CallParser(written, TOOLS),
+        unseen=written.hidden,
+    )
+    content, names, arguments = "", list[str](), list[str]()
+    for delta in (parser.push(answer), parser.finish()):
+        content += delta.content
+        for call in delta.calls:
+            if call.name is not None:
+                names.append(call.name)
+                arguments.append("")
+            arguments[-1] += call.arguments
+    read_arguments = map(json.loads, arguments)
+    return SPECIAL.sub("", content).strip(), list(zip(names, read_arguments, strict=True))
+
+
+def accept(model: Model, texts: Mapping[str, str], is_open: bool, folder: Path) -> set[str]:
+    """Return the keys of the answers that the grammar of required calls does not accept, in a
+    vocabulary of bytes and the format's marks."""
+    tags, written = model.style.think_tags, model.style.tool_format
+    marks = [*written.delimiters, *(tags.delimiters if tags else ())]
+    folder.mkdir()
+    bench = Bench(folder, list(dict.fromkeys(marks)))
+    reasoning = Reasoning(tags, is_open=is_open) if tags else None
+    calls = ToolCalls(written, TOOLS, ToolChoice(mode="required"))
+    constraint = make_answer_constraint(reasoning, calls, None, FLEXIBLE, tool_format=written)
+    assert constraint is not None
+    grammar = translate(constraint, bench.compiler).grammar
+    refused = set()
+    for key, text in texts.items():
+        matcher = LLMatcher(tokens.load(bench.compiler.tokens), grammar, log_level=0)
+        ids = bench.tokenizer.encode(text, add_special_tokens=False).ids
+        if matcher.try_consume_tokens(ids) < len(ids) or not matcher.is_accepting():
+            refused.add(key)
+    return refused
+
+
+def load_or_skip(package: Package) -> Mapping[str, str]:
+    try:
+        return load(package)
+    except FetchError as error:
+        pytest.skip(str(error))
+
+
+def list_differences(package: Package, name: str, *, in_reading: bool) -> set[str]:
+    rows = [each for each in DIFFERENCES if each.package == package and name in each.names.split()]
+    return {
+        call
+        for row in rows
+        for call in (row.calls.split(", ") if row.calls else CALLS)
+        if not (in_reading and row.reads)
+    }
+
+
+packages = pytest.mark.parametrize("package", FORMATS, ids=str)
+templates = pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        pytest.param(package, name, id=f"{package}-{name}")
+        for package, formats in FORMATS.items()
+        for names in formats.values()
+        for name in names.split()
+    ],
+)
+
+
+@packages
+def test_the_format_of_calls_is_found(package: Package) -> None:
+    found = {name: Model(name, source).style for name, source in load_or_skip(package).items()}
+    formats = {name: style.tool_format.name for name, style in found.items() if style.tool_format}
+    table = FORMATS[package].items()
+    assert formats == {name: form for form, names in table for name in names.split()}
+
+
+@packages
+def test_the_think_tags_are_found(package: Package) -> None:
+    found = {name: Model(name, source).style for name, source in load_or_skip(package).items()}
+    tags = {name: style.think_tags.begin for name, style in found.items() if style.think_tags}
+    table = THINKING[package].items()
+    assert tags == {name: begin for begin, names in table for name in names.split()}
+
+
+@templates
+def test_calls_that_a_template_writes_are_read_back(package: Package, name: str) -> None:
+    model = Model(name, load_or_skip(package)[name])
+    differ = set()
+    for key, calls in CALLS.items():
+        try:
+            if read(model, *model.write(calls)) != ("", calls):
+                differ.add(key)
+        except (ChatTemplateError, ValueError):  # the template refuses, or writes no JSON
+            differ.add(key)
+    assert differ == list_differences(package, name, in_reading=True)
+
+
+@templates
+def test_the_grammar_accepts_what_a_template_writes(
+    tmp_path: Path, package: Package, name: str
+) -> None:
+    model = Model(name, load_or_skip(package)[name])
+    written = model.style.tool_format
+    end = (written.section[1] or written.end or "}").strip()
+    differ = set()
+    texts: dict[bool, dict[str, str]] = {False: {}, True: {}}
+    for key, calls in CALLS.items():
+        try:
+            answer, is_open = model.write(calls)
+        except ChatTemplateError:
+            differ.add(key)
+        else:
+            before, found, _ = answer.strip().rpartition(end)
+            texts[is_open][key] = before + found
+    for is_open, each in texts.items():
+        differ |= accept(model, each, is_open, tmp_path / str(is_open))
+    assert differ == list_differences(package, name, in_reading=False)
