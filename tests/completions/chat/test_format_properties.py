@@ -1,0 +1,110 @@
+"""Properties of every format: what is written is read back, and no cut of a stream changes it."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from completions.chat.call_parser import CallParser
+from completions.chat.chat_style import THINK_TAGS
+from completions.chat.parser import OutputParser
+from completions.chat.reasoning import ReasoningParser
+from completions.chat.tool_formats import TOOL_FORMATS
+from completions.chat.tools import Tool, ToolCall
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string"},
+        "i": {"type": "integer"},
+        "f": {"type": "number"},
+        "b": {"type": ["boolean", "null"]},
+        "l": {"type": "array"},
+        "o": {"type": "object"},
+    },
+}
+TOOLS = (Tool("weather", None, PARAMETERS), Tool("get.time", None, PARAMETERS), Tool("now"))
+PLAIN = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="<>[]{}\uff5c"), max_size=8
+)
+QUOTED = PLAIN | st.sampled_from(
+    ['"', "\\", "it's", "a\nb", " x ", "true", "12", "東京", "[1]", "{}"]
+)
+NUMBERS = st.integers(-999, 999) | st.floats(-1e6, 1e6).map(lambda number: round(number, 3))
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | QUOTED,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "s": QUOTED,
+        "i": st.integers(-999, 999),
+        "f": NUMBERS,
+        "b": st.booleans() | st.none(),
+        "l": st.lists(VALUES, max_size=3),
+        "o": st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3),
+    },
+)
+CALLS = st.lists(
+    st.builds(ToolCall, st.sampled_from(["weather", "get.time"]), ARGUMENTS)
+    | st.just(ToolCall("now", {})),
+    min_size=1,
+    max_size=3,
+)
+
+
+def read(form: str, pieces: Sequence[str]) -> tuple[str, str, list[list[str]]]:
+    """Return the reasoning, the content, and the calls that the service reads."""
+    written = TOOL_FORMATS[form]
+    parser = OutputParser(
+        ReasoningParser(THINK_TAGS[0], is_open=False),
+        CallParser(written, TOOLS),
+        unseen=written.hidden,
+    )
+    reasoning, content, calls = "", "", list[list[str]]()
+    for delta in [*map(parser.push, pieces), parser.finish()]:
+        reasoning += delta.reasoning
+        content += delta.content
+        for call in delta.calls:
+            if call.name is not None:
+                calls.append([call.name, ""])
+            assert call.index == len(calls) - 1
+            calls[-1][1] += call.arguments
+    return reasoning, content, calls
+
+
+@given(calls=CALLS)
+def test_what_a_format_writes_it_reads(calls: list[ToolCall]) -> None:
+    for form, written in TOOL_FORMATS.items():
+        reasoning, content, found = read(form, [written.write(*calls)])
+        assert (reasoning, content.strip()) == ("", ""), form
+        assert [(name, json.loads(arguments)) for name, arguments in found] == [
+            (call.name, call.arguments) for call in calls
+        ], form
+
+
+@given(
+    calls=CALLS,
+    order=st.lists(st.integers(0, 40), max_size=6),
+    plain=PLAIN,
+    cuts=st.lists(st.floats(0, 1), max_size=12),
+)
+def test_no_cut_of_a_stream_changes_the_message(
+    calls: list[ToolCall], order: list[int], plain: str, cuts: list[float]
+) -> None:
+    for form, written in TOOL_FORMATS.items():
+        whole = written.write(*calls)
+        marks = [*written.delimiters, written.opening, written.closing, *THINK_TAGS[0], "\n", plain]
+        parts = [*marks, whole, whole[: len(whole) // 2]]
+        text = "".join(parts[index % len(parts)] for index in order) + whole
+        places = [0, *sorted(int(cut * len(text)) for cut in cuts), len(text)]
+        pieces = [text[a:b] for a, b in pairwise(places)]
+        message = read(form, [text])
+        assert read(form, pieces) == message, (form, text)
+        assert read(form, list(text)) == message, (form, text)
