@@ -32,6 +32,8 @@ class APIError(drf.APIException):
         self.status_code = kind.status
         self.type = kind.type
         self.param = param
+        self.ends_job = False
+        """Whether a job ended with this error: usage counts it, and the request was not refused."""
         self.headers = {**kind.headers, **(headers or {})}
 
     def envelope(self) -> dict[str, object]:
@@ -68,7 +70,9 @@ def from_job_error(code: str, detail: str = "") -> APIError:
     version, and becomes `worker_error`.
     """
     name = code if code in ERRORS else "worker_error"
-    return APIError(name, detail if ERRORS[name].shows_detail else "")
+    error = APIError(name, detail if ERRORS[name].shows_detail else "")
+    error.ends_job = True
+    return error
 
 
 def invalid_parameter(name: str, given: str, expected: str) -> APIError:

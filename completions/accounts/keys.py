@@ -123,7 +123,11 @@ def is_well_formed(secret: str) -> bool:
 def mask_secret(secret: str) -> str:
     """Return the public part of a secret, for messages; `***` if it is malformed."""
     match = _SHAPE.fullmatch(secret)
-    return f"sk-{match[1]}-..." if match else "***"
+    return mask_public_id(match[1]) if match else "***"
+
+
+def mask_public_id(public_id: str) -> str:
+    return f"sk-{public_id}-..."
 
 
 def digest(secret: str, pepper: str) -> str:

@@ -36,6 +36,7 @@ from completions.admin.display import (
     make_label,
     make_two_lines,
 )
+from completions.admin.refusals import list_refusals, list_wrong_keys
 from completions.catalog import model_files
 from completions.contract.limits import LIMITS
 from completions.models import ApiKey, Scope
@@ -46,6 +47,7 @@ from completions.models.organizations import (
     validate_networks,
 )
 from completions.usage import budgets
+from completions.usage.refusals import select_refusals
 
 GRACES = (
     (0, "now"),
@@ -264,6 +266,8 @@ def _load_spent(key: ApiKey) -> dict[str, object]:
             for (name, title), used, limit in rows
         ],
         "requests_link": f"{requests}?api_key={key.pk}",
+        "refusals": list_refusals(select_refusals(MONTH.start(now)).filter(api_key=key), now),
+        "wrong_keys": list_wrong_keys(key, MONTH.start(now), now),
         "previous_ends": format_ago(previous_ends, now)
         if previous_ends and previous_ends > now
         else "",

@@ -44,6 +44,8 @@ def make_items(request: HttpRequest) -> list[Item]:
             _make_table("Webhooks", "webhook", "webhookendpoint"),
             _make_table("Deliveries", "outbox", "webhookdelivery"),
             _make_table("Usage", "bar_chart", "usagehour"),
+            _make_table("Refusals", "block", "refusal"),
+            _make_table("Wrong keys", "key_off", "wrongkey"),
             _make_table("Audit trail", "history", "auditentry"),
             title="Access",
         ),

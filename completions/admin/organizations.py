@@ -6,7 +6,7 @@ from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -25,8 +25,10 @@ from completions.admin.base import (
 from completions.admin.dashboard import figures
 from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import format_compact, format_money, make_label
+from completions.admin.refusals import list_refusals
 from completions.models import Organization
 from completions.models.organizations import BUDGETS
+from completions.usage.refusals import select_refusals
 
 
 @admin.register(Organization)
@@ -49,6 +51,7 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         "store_prompts",
     ]
     search_fields = ["name"]
+    change_form_before_template = "quire/refusals.html"
     groups: tuple[tuple[str, list[Any]], ...] = (
         ("Organization", ["name", "store_prompts", "suspended_at"]),
         ("Budgets", BUDGETS),
@@ -68,6 +71,15 @@ class OrganizationAdmin(ModelAdmin[Organization]):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Organization]) -> None:
         for organization in queryset:
             changes.delete(organization, Actor.from_user(request.user))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        now = timezone.now()
+        found = self.get_object(request, object_id)
+        rows = select_refusals(MONTH.start(now)).filter(organization=found)
+        extra = {"rows": list_refusals(rows, now), "span": "30 days"} if found else {}
+        return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         return super().get_queryset(request).annotate(keys=Count("api_keys"))

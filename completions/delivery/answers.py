@@ -108,7 +108,7 @@ async def _respond(
 def _read_result(view: ResponseContext, outcome: Outcome) -> Any:
     end, collected = outcome.end, outcome.collected
     if end is None:
-        raise APIError("queue_timeout")
+        raise from_job_error("queue_timeout")
     if cut := collected.choices.end_at(end):
         collected.add(cut)
     elif end.error is not None:

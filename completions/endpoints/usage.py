@@ -1,10 +1,11 @@
 """GET /v1/usage: usage by hour or day, in the format of OpenAI's usage API."""
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -14,11 +15,13 @@ from completions.exceptions import APIError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
-from completions.models import ApiKey, Scope, UsageHour
+from completions.models import ApiKey, Refusal, Scope, UsageHour
 from completions.models.organizations import parse_public_id
 from completions.models.usage import FIRST_TOKEN, LATENCY, USAGE_COUNTS
 from completions.usage import report
 from completions.usage.report import WIDTHS, UsageRow
+
+_M = TypeVar("_M", UsageHour, Refusal)
 
 GROUPS = ("model", "api_key_id", "adapter")
 DEFAULT_GROUPS = ("model", "api_key_id")
@@ -104,12 +107,14 @@ class UsageView(AsyncAPIView):
         async for values in report.group_rows(hours, query.width, query.groups):
             row = report.make_row(values, query.groups)
             by_start[row.start].append(row)
+        refused = await _load_refusals(query, owner, until, names)
         more = len(buckets) > len(page_buckets)
         return JSONResponse(
             {
                 "object": "page",
                 "data": [
-                    _make_bucket(start, query, rows, names) for start, rows in by_start.items()
+                    _make_bucket(start, query, rows, names, refused[start])
+                    for start, rows in by_start.items()
                 ],
                 "has_more": more,
                 "next_page": f"page_{int(buckets[-1].timestamp())}" if more else None,
@@ -119,17 +124,20 @@ class UsageView(AsyncAPIView):
 
 def _select_hours(query: UsageQuery, owner: Principal, until: datetime) -> QuerySet[UsageHour]:
     """Return the rows that the query selects and the caller may read."""
-    hours = UsageHour.objects.filter(
-        organization_id=owner.organization_id, hour__gte=query.begin, hour__lt=until
-    )
+    hours = _select_keys(query, owner, UsageHour.objects.all())
+    hours = hours.filter(hour__gte=query.begin, hour__lt=until)
+    return hours.filter(model__in=query.models) if query.models else hours
+
+
+def _select_keys(query: UsageQuery, owner: Principal, rows: QuerySet[_M]) -> QuerySet[_M]:
+    """Return the rows of the keys that the query selects and the caller may read."""
+    rows = rows.filter(organization_id=owner.organization_id)
     if not owner.is_admin:
-        hours = hours.filter(api_key_id=owner.key_id)
-    if query.models:
-        hours = hours.filter(model__in=query.models)
+        rows = rows.filter(api_key_id=owner.key_id)
     if query.api_key_ids:
         keys = ApiKey.objects.with_secrets(map(parse_public_id, query.api_key_ids))
-        hours = hours.filter(api_key__in=keys)
-    return hours
+        rows = rows.filter(api_key__in=keys)
+    return rows
 
 
 async def _load_names(owner: Principal) -> dict[int, tuple[str, str]]:
@@ -139,8 +147,42 @@ async def _load_names(owner: Principal) -> dict[int, tuple[str, str]]:
     return {pk: (f"sk-{public_id}", name) async for pk, public_id, name in rows}
 
 
+async def _load_refusals(
+    query: UsageQuery, owner: Principal, until: datetime, names: dict[int, tuple[str, str]]
+) -> dict[datetime, list[dict[str, object]]]:
+    """Return the refusals of the keys that the query selects, by bucket, key and code. A refused
+    request may have no model, so `models` and `group_by` do not apply."""
+    rows = _select_keys(query, owner, Refusal.objects.all())
+    rows = rows.filter(hour__gte=query.begin, hour__lt=until).order_by("at")
+    counts: Counter[tuple[datetime, int, str]] = Counter()
+    sums: dict[tuple[datetime, int, str], dict[str, object]] = {}
+    async for row in rows:
+        start = report.find_bucket(row.hour, query.width)
+        cell = (start, row.api_key_id, row.code)
+        counts[cell] += row.count
+        key_id, key_name = names[row.api_key_id]
+        sums[cell] = {
+            "object": "refusals",
+            "code": row.code,
+            "count": counts[cell],
+            "message": row.message,
+            "last_at": int(row.at.timestamp()),
+            "request_id": row.request_id,
+            "api_key_id": key_id,
+            "api_key_name": key_name,
+        }
+    by_start: defaultdict[datetime, list[dict[str, object]]] = defaultdict(list)
+    for cell in sorted(sums):
+        by_start[cell[0]].append(sums[cell])
+    return by_start
+
+
 def _make_bucket(
-    start: datetime, query: UsageQuery, rows: Iterable[UsageRow], names: dict[int, tuple[str, str]]
+    start: datetime,
+    query: UsageQuery,
+    rows: Iterable[UsageRow],
+    names: dict[int, tuple[str, str]],
+    refused: list[dict[str, object]],
 ) -> dict[str, object]:
     end = start + WIDTHS[query.width]
     return {
@@ -148,6 +190,7 @@ def _make_bucket(
         "start_time": int(start.timestamp()),
         "end_time": int(end.timestamp()),
         "results": [_make_result(row, names) for row in rows],
+        "refusals": refused,
     }
 
 

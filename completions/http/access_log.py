@@ -19,6 +19,10 @@ _PARAM = re.compile(r"[\w.\[\]]{1,100}", re.ASCII)
 
 _HARMLESS = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
+ERROR = "error"
+"""The fact that holds the `APIError` itself. The gateway takes it out: its message may quote the
+request, and no log line may."""
+
 _facts: ContextVar[dict[str, object] | None] = ContextVar("facts", default=None)
 
 
@@ -46,7 +50,7 @@ def note(**facts: object) -> None:
 
 def note_error(error: APIError) -> None:
     """Note why a request was refused. The name of an unknown parameter may be any text."""
-    note(code=error.code)
+    note(code=error.code, **{ERROR: error})
     if error.param is not None and _PARAM.fullmatch(error.param):
         note(param=error.param)
 

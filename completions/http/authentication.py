@@ -37,7 +37,10 @@ async def authenticate(process: WebProcess, header: str) -> keys.Principal:
     if isinstance(result, keys.Principal):
         access_log.note(api_key=result.key_id, organization=result.organization_id)
         return result
-    message = _MESSAGES[result].format(masked=keys.mask_secret(secret))
+    masked = keys.mask_secret(secret)
+    if result is not keys.Refusal.MISSING:
+        access_log.note(wrong_key=masked)
+    message = _MESSAGES[result].format(masked=masked)
     raise APIError(result.value, message)
 
 

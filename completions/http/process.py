@@ -6,9 +6,11 @@ import socket
 import uuid
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.db import DatabaseError
 from django.http import HttpRequest
 from redis.exceptions import RedisError
 
@@ -23,8 +25,10 @@ from completions.jobs.rids import Rids
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, Submission
 from completions.jobs.workers import list_workers
+from completions.models.release import run_and_release
 from completions.requests.fair_semaphore import Checks
 from completions.requests.validation import make_validator
+from completions.usage import refusals
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,7 @@ class WebProcess:
     def __init__(self) -> None:
         self.web_id = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
         self.key_ring = KeyRing()
+        self.refusals = refusals.RefusalCounter()
         self.store = JobStore(connect_async(settings.REDIS_URL), settings.REDIS_PREFIX)
         self.rids = Rids(self.store)
         self.submission = Submission(self.store, self.web_id)
@@ -82,6 +87,7 @@ class WebProcess:
         self.spawn(self.reader.watch())
         self.spawn(self.reader.blocking_requests.watch())
         self.spawn(self._keep_lease())
+        self.spawn(self._keep_refusals())
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine to its end, whether or not somebody awaits it. A failure is logged."""
@@ -120,6 +126,21 @@ class WebProcess:
                 logger.warning("cannot renew the lease: %s", error)
             await asyncio.sleep(WEB_LEASE / 3)
 
+    async def _keep_refusals(self) -> None:
+        while True:
+            await asyncio.sleep(refusals.STORE_INTERVAL)
+            await self.store_refusals()
+
+    async def store_refusals(self) -> None:
+        """Write what the counter holds to SQL. Without SQL, the counter holds it longer."""
+        if not (counts := self.refusals.take()):
+            return
+        try:
+            await run_and_release(partial(refusals.store, counts))
+        except DatabaseError as error:
+            self.refusals.put_back(counts)
+            logger.warning("cannot store counts of refused requests: %s", error)
+
     async def measure_queue(self) -> QueueLoad:
         """Return how full the queue is. Raises RedisError or OSError."""
         return await read_queue_load(self.store)
@@ -141,6 +162,7 @@ class WebProcess:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.store_refusals()
         try:
             await self.reader.close()
             await self.store.client.aclose()

@@ -10,14 +10,21 @@ from django.db.models import QuerySet
 
 from completions.batches import files, uploads, writing
 from completions.jobs import durable
-from completions.models import BudgetWarning, LoadSample, StoredPrompt, UsageRecord
+from completions.models import (
+    BudgetWarning,
+    LoadSample,
+    Refusal,
+    StoredPrompt,
+    UsageRecord,
+    WrongKey,
+)
 from completions.usage import ledger
 from completions.webhooks import deliveries
 
 _BATCH_SIZE = 2000
 DELIVERIES_KEPT = timedelta(days=30)
 SAMPLES_KEPT = timedelta(days=35)
-"""Samples of the load, and warnings of budgets."""
+"""Samples of the load, warnings of budgets, and the addresses that used wrong keys."""
 
 
 def prune(now: datetime) -> Counter[str]:
@@ -32,6 +39,8 @@ def prune(now: datetime) -> Counter[str]:
             "left bodies of uploads": uploads.prune_left(now),
             "jobs": durable.prune(now),
             "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),
+            "refusals": _delete(Refusal.objects.filter(hour__lt=records)),
+            "wrong keys": _delete(WrongKey.objects.filter(hour__lt=now - SAMPLES_KEPT)),
             "stored prompts": _delete(StoredPrompt.objects.filter(created_at__lt=prompts)),
             "webhook deliveries": deliveries.prune(now - DELIVERIES_KEPT),
             "budget warnings": _delete(

@@ -25,6 +25,7 @@ from completions.models import (
     FilePurpose,
     LoadSample,
     Organization,
+    Refusal,
     UsageHour,
     UsageRecord,
 )
@@ -127,6 +128,12 @@ _USES = (
 )
 _ERRORS = {"queue_timeout": 4, "generation_timeout": 2, "worker_error": 2, "grammar_error": 3}
 """Relative frequency of each error."""
+_REFUSALS = (
+    ("rate_limit_exceeded", 40, "Requests per minute: 600 of 600 used. Retry after 7 s."),
+    ("context_length_exceeded", 6, "The prompt has 9,120 tokens; the model's context has 8,192."),
+    ("invalid_value", 3, "temperature: 3 is out of range; it must be from 0 to 2."),
+)
+"""Code, mean number an hour and latest message."""
 _STATUSES = ("failed", "completed", "cancelled")
 _PATIENCE_MS = 300_000
 """Timeout of calls and streams."""
@@ -151,6 +158,7 @@ def fill(requests: int, now: datetime, days: int = 30) -> None:
         LoadSample.objects.bulk_create(samples)
     with transaction.atomic():
         _batches(keys, now)
+        _refusals(keys, now, days, chance)
         changes.rotate(keys[0], timedelta(hours=24), ACTOR)
         old, _ = changes.create(keys[-1].organization, "old notebook", ACTOR)
         changes.revoke(old, ACTOR)
@@ -278,6 +286,26 @@ def _samples(now: datetime, days: int, chance: random.Random) -> Iterator[LoadSa
                 queued_background=_around(2 + waits, 0.5, chance),
                 queued_batch=_around(30, 0.5, chance) if moment.hour < 5 else 0,
             )
+
+
+def _refusals(keys: list[ApiKey], now: datetime, days: int, chance: random.Random) -> None:
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    Refusal.objects.bulk_create(
+        Refusal(
+            organization_id=key.organization_id,
+            api_key=key,
+            code=code,
+            hour=hour - timedelta(hours=hours_ago),
+            count=1 + _around(mean, 0.7, chance),
+            at=hour - timedelta(hours=hours_ago, minutes=-chance.randrange(60) * (hours_ago > 0)),
+            message=message,
+            request_id=f"req_{uuid.UUID(int=chance.getrandbits(128)).hex}",
+        )
+        for hours_ago in range(days * 24)
+        for key in keys
+        for code, mean, message in _REFUSALS
+        if chance.random() < 0.05
+    )
 
 
 # Batches -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from django.db.models import DateTimeField, QuerySet, Sum
 from django.db.models.functions import Trunc
 
-from completions.models import ApiKey, Organization, UsageHour
+from completions.models import ApiKey, Organization, Refusal, UsageHour
 from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, NANOS, USAGE_COUNTS
 
 WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
@@ -105,6 +105,30 @@ _COLUMNS = (
     "first_token_p95_ms",
 )
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+_REFUSAL_COLUMNS = (
+    "start",
+    "organization",
+    "api_key",
+    "api_key_name",
+    "code",
+    "count",
+    "last_at",
+    "request_id",
+    "message",
+)
+
+
+def write_refusals(rows: QuerySet[Refusal], to: Writer) -> None:
+    """Write a header, and a line per hour, key and error code."""
+    table = csv.writer(to, lineterminator="\n")
+    table.writerow(_REFUSAL_COLUMNS)
+    for row in rows.select_related("organization", "api_key").order_by("hour", "api_key", "code"):
+        key = row.api_key
+        names = (row.organization.name, f"sk-{key.public_id}", key.name, row.code)
+        last = (row.at.isoformat(), row.request_id, _escape_formula(row.message))
+        table.writerow((row.hour.isoformat(), *map(_escape_formula, names), row.count, *last))
 
 
 def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from completions.contract import tracing
 from completions.exceptions import APIError, payload_too_large
-from completions.http import access_log, web_metrics
+from completions.http import access_log, refusals, web_metrics
 from completions.http.authentication import authenticate
 from completions.http.error_handlers import API_PATHS, is_disk_full, make_api_error
 from completions.http.process import WebProcess
@@ -131,6 +131,7 @@ class Gateway:
             await _refuse(final, tagged_send)
         finally:
             web_metrics.open_requests.dec()
+            refusals.count(scope, status, facts)
             method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
             web_metrics.count(method, path, status, until_start, facts.get("code"))
             access_log.write(method, path, status, seconds, facts)

@@ -58,6 +58,14 @@ def test_a_refusal_says_why_in_the_log(service, http):
     http.post("/v1/completions", json={"model": "none"}, headers={"X-Request-Id": "refused-1"})
     (access,) = until(lambda: lines_about(service, "web", "refused-1"))
     assert (access["status"], access["code"]) == (404, "model_not_found")
+
+    def find_count():
+        buckets = http.get("/v1/usage").json()["data"]
+        rows = [row for bucket in buckets for row in bucket["refusals"]]
+        return [row for row in rows if row["code"] == "model_not_found"]
+
+    (row,) = until(find_count)
+    assert "'none'" in row["message"]
     assert access["param"] == "model"
 
 

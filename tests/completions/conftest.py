@@ -21,6 +21,7 @@ from completions.jobs.connection import connect
 from completions.jobs.operate import QueueLoad
 from completions.models import ApiKey, Organization
 from completions.requests.fair_semaphore import Checks
+from completions.usage.refusals import RefusalCounter
 from tests.completions import live_api
 from tests.completions.checking import new_checks, shared_validator
 
@@ -124,6 +125,7 @@ class FakeProcess:
 
     def __init__(self) -> None:
         self.key_ring = keys.KeyRing()
+        self.refusals = RefusalCounter()
         self.live: dict[str, str | None] = {"tiny": "torch"}
         self.failure: Exception | None = None
         self.is_closing = False

@@ -22,8 +22,10 @@ from completions.admin.display import (
     format_share,
 )
 from completions.admin.live import state
+from completions.admin.refusals import list_refusals
 from completions.models import ApiKey, BudgetWarning, UsageRecord
 from completions.models.usage import FIRST_TOKEN, LATENCY
+from completions.usage.refusals import select_refusals
 from completions.usage.report import quantile
 
 
@@ -67,6 +69,7 @@ def make_usage(period: Period, now: datetime) -> dict[str, Any]:
         "keys": _rank_keys(period, now, sums),
         "models": _rank_models(period, now, sums),
         "failures": _list_failures(period, now),
+        "refusals": list_refusals(select_refusals(period.start(now)), now),
     }
 
 

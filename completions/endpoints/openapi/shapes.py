@@ -354,6 +354,21 @@ USAGE_PAGE = {
                     },
                 )
             ],
+            "refusals": [
+                make_named(
+                    "Refusals",
+                    {
+                        "object": "refusals",
+                        "code": "model_not_found",
+                        "count": 3,
+                        "message": "The model 'tinny' does not exist.",
+                        "last_at": 1770001200,
+                        "request_id": "req_5f0c",
+                        "api_key_id": "sk-aB3xY9",
+                        "api_key_name": "ci",
+                    },
+                )
+            ],
         }
     ],
 }

@@ -1,4 +1,4 @@
-"""`manage.py export_usage`: usage by bucket, key, model and adapter as CSV on standard output."""
+"""`manage.py export_usage`: usage, or refused requests, as CSV on standard output."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
@@ -6,12 +6,15 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from completions.models import Organization, UsageHour
+from completions.models import Organization, Refusal, UsageHour
 from completions.usage import report
 
 
 class Command(BaseCommand):
-    help = "Print usage as CSV: one line per hour or day (UTC), API key, model and adapter."
+    help = (
+        "Print usage as CSV: one line per hour or day (UTC), API key, model and adapter. With "
+        "--refusals: one line per hour, API key and error code."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--from", dest="begin", type=_day, metavar="YYYY-MM-DD")
@@ -22,21 +25,27 @@ class Command(BaseCommand):
         parser.add_argument(
             "--bucket", choices=report.WIDTHS, default="1d", help="default: %(default)s"
         )
+        parser.add_argument(
+            "--refusals", action="store_true", help="print refused requests instead, by hour"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["begin"] and options["end"] and options["end"] < options["begin"]:
             raise CommandError("--to must not be before --from")
-        hours = UsageHour.objects.all()
+        span: dict[str, Any] = {}
         if options["begin"]:
-            hours = hours.filter(hour__gte=options["begin"])
+            span["hour__gte"] = options["begin"]
         if options["end"]:
-            hours = hours.filter(hour__lte=options["end"] + timedelta(hours=23))
+            span["hour__lte"] = options["end"] + timedelta(hours=23)
         if options["organization"]:
             owner = Organization.objects.filter(name=options["organization"]).first()
             if owner is None:
                 raise CommandError(f"there is no organization {options['organization']!r}")
-            hours = hours.filter(organization=owner)
-        report.write_csv(hours, options["bucket"], self.stdout)
+            span["organization"] = owner
+        if options["refusals"]:
+            report.write_refusals(Refusal.objects.filter(**span), self.stdout)
+        else:
+            report.write_csv(UsageHour.objects.filter(**span), options["bucket"], self.stdout)
 
 
 def _day(text: str) -> datetime:

@@ -15,9 +15,9 @@ from completions.models import Organization, UsageRecord
 from tests.completions.conftest import Tenant
 
 LISTS = {
-    "/admin/": 16,
-    "/admin/?period=1h": 16,
-    "/admin/?period=30d": 16,
+    "/admin/": 18,
+    "/admin/?period=1h": 18,
+    "/admin/?period=30d": 18,
     "/admin/completions/apikey/": 8,
     "/admin/completions/organization/": 7,
     "/admin/completions/usagerecord/": 6,
@@ -25,12 +25,14 @@ LISTS = {
     "/admin/completions/batch/": 8,
     "/admin/completions/file/": 8,
     "/admin/completions/auditentry/": 8,
+    "/admin/completions/refusal/": 8,
+    "/admin/completions/wrongkey/": 8,
     "/admin/models/": 5,
 }
 """Most queries, however many rows there are."""
 DETAILS = {
-    "apikey": 10,
-    "organization": 4,
+    "apikey": 13,
+    "organization": 6,
     "usagerecord": 6,
     "batch": 9,
     "file": 6,

@@ -10,6 +10,8 @@ from django.utils import timezone
 from completions.accounts import changes
 from completions.accounts.audit import SERVICE
 from completions.models import ApiKey, UsageHour
+from completions.usage import refusals
+from completions.usage.refusals import RefusalCounter
 from tests.completions.conftest import Tenant
 
 TODAY = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
@@ -188,3 +190,33 @@ def test_it_needs_its_scope(api: Client, owner: Tenant) -> None:
 def test_extreme_times_and_long_lists_are_refused(api: Client, query: dict[str, str]) -> None:
     response = api.get("/v1/usage", query)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_value")
+
+
+def test_refusals_by_key_and_code(api: Client, owner: Tenant, stranger: Tenant) -> None:
+    counts = iter([TODAY + timedelta(minutes=1), TODAY + timedelta(hours=2)] * 2)
+    counter = RefusalCounter(lambda: next(counts))
+    for tenant, messages in ((owner, ("first", "latest")), (stranger, ("other", "other"))):
+        for message in messages:
+            key = (tenant.organization.pk, tenant.key.pk)
+            counter.count(*key, "invalid_value", message, "req_1")
+    refusals.store(counter.take())
+    row = {
+        "object": "refusals",
+        "code": "invalid_value",
+        "message": "latest",
+        "request_id": "req_1",
+        "api_key_id": f"sk-{owner.key.public_id}",
+        "api_key_name": "owner's key",
+        "last_at": int((TODAY + timedelta(hours=2)).timestamp()),
+    }
+    day = api.get("/v1/usage").json()["data"][-1]
+    assert (day["results"], day["refusals"]) == ([], [{**row, "count": 2}])
+    query = {"bucket_width": "1h", "start_time": int(TODAY.timestamp()), "limit": 3}
+    hours = api.get("/v1/usage", query).json()["data"]
+    assert [sum(each["count"] for each in hour["refusals"]) for hour in hours][:3] in (
+        [1, 0, 1],
+        [1],  # before one o'clock (UTC)
+        [1, 0],
+    )
+    others = api.get("/v1/usage", {"api_key_ids": f"sk-{stranger.key.public_id}"}).json()
+    assert [bucket["refusals"] for bucket in others["data"] if bucket["refusals"]] == []

@@ -11,7 +11,14 @@ from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from completions.maintenance import pruning
-from completions.models import LoadSample, StoredPrompt, UsageHour, UsageRecord
+from completions.models import (
+    LoadSample,
+    Refusal,
+    StoredPrompt,
+    UsageHour,
+    UsageRecord,
+    WrongKey,
+)
 from tests.completions.conftest import Tenant
 
 
@@ -30,7 +37,12 @@ def test_records_go_and_hours_stay(owner: Tenant, settings: Settings) -> None:
         )
         UsageHour.objects.create(hour=at.replace(minute=0, second=0, microsecond=0), **both)
     LoadSample.objects.create(at=now - timedelta(days=40), model="m")
+    for days in (9, 11, 40):
+        last = {"at": now, "hour": now - timedelta(days=days)}
+        Refusal.objects.create(organization=owner.organization, api_key=owner.key, code="x", **last)
+        WrongKey.objects.create(masked="***", address="", code="x", **last)
     pruned = pruning.prune(now)
+    assert (pruned["refusals"], pruned["wrong keys"]) == (2, 1)
     assert (pruned["usage records"], pruned["stored prompts"], pruned["load samples"]) == (1, 2, 1)
     assert set(UsageRecord.objects.values_list("job_id", flat=True)) == {"j1", "j6"}
     assert UsageHour.objects.count() == 3

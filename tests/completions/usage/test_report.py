@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from completions.models import ApiKey, UsageHour
 from completions.models.usage import BOUNDS_MS, LATENCY
+from completions.usage import refusals
+from completions.usage.refusals import RefusalCounter
 from completions.usage.report import quantile
 from tests.completions.conftest import Tenant
 
@@ -100,3 +102,13 @@ def test_quantiles_grow(counts: list[int], one: float, other: float) -> None:
         assert sum(counts) == 0
     else:
         assert 0 <= low <= high <= BOUNDS_MS[-1]
+
+
+def test_refusals_by_hour(owner: Tenant) -> None:
+    counter = RefusalCounter(lambda: DAY.replace(hour=3, minute=5))
+    counter.count(owner.organization.pk, owner.key.pk, "invalid_value", "=1+1", "req_1")
+    refusals.store(counter.take())
+    (row,) = exported("--refusals", "--from", "2026-03-01")
+    assert (row["start"], row["organization"]) == ("2026-03-01T03:00:00+00:00", "owner")
+    assert (row["code"], row["count"], row["message"]) == ("invalid_value", "1", "'=1+1")
+    assert exported("--refusals", "--from", "2026-03-02") == []

@@ -12,9 +12,13 @@ import pytest
 from completions.accounts.keys import Principal, Refusal
 from completions.contract.job_request import JobRequest
 from completions.delivery import enqueueing
+from completions.exceptions import APIError, from_job_error, payload_too_large
+from completions.http.authentication import authenticate
+from completions.http.error_handlers import make_response
 from project.server import gateway
 from project.server.gateway import Gateway
 from tests.acceptance.service import ROOT
+from tests.completions.conftest import FakeProcess
 
 
 async def echo(scope, receive, send):
@@ -41,7 +45,7 @@ async def call(parts, headers=(), limit=10, path="/", uploads=None, application=
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
-    scope["state"] = {"process": process}
+    scope |= {"state": {"process": process or FakeProcess()}, "client": ("192.0.2.7", 1234)}
     await Gateway(application, limit, uploads)(scope, receive, send)
     start, body = sent
     return start["status"], dict(start["headers"]), body["body"]
@@ -197,6 +201,40 @@ async def test_only_holders_of_a_key_may_send_a_large_body(
         assert status == 401
         assert headers[b"www-authenticate"] == b"Bearer"
         assert headers[b"connection"] == b"close"
+
+
+async def test_refusals_are_counted_where_they_leave(good_key, fake_process):
+    async def view(scope, receive, send):
+        """Refuse every request, as `AsyncAPIView` does; the job of `/job` fails."""
+        error = APIError("invalid_value", f"{scope['path']} is wrong")
+        try:
+            await authenticate(fake_process, dict(scope["headers"])[b"authorization"].decode())
+        except APIError as refusal:
+            error = refusal
+        else:
+            await receive()
+        response = make_response(
+            from_job_error("worker_error") if scope["path"] == "/job" else error
+        )
+        status = response.status_code
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": response.content})
+
+    async def send(body, path, key):
+        await call([body], key, path=path, application=view, process=fake_process)
+
+    for path in ("/a", "/b", "/job"):
+        await send(b"", path, good_key)
+    await send(b"x" * 11, "/large", good_key)  # refused by the gateway itself
+    await send(b"", "/a", [(b"authorization", b"Bearer bad")])
+    counts = fake_process.refusals.take()
+    assert [
+        (cell.code, each.count, each.latest["message"]) for cell, each in counts.refusals.items()
+    ] == [
+        ("invalid_value", 2, "/b is wrong"),
+        ("payload_too_large", 1, payload_too_large(10).message),
+    ]
+    assert [(cell.masked, cell.address) for cell in counts.wrong_keys] == [("***", "192.0.2.7")]
 
 
 async def test_pages_take_no_large_body_and_ask_for_no_key(monkeypatch):
