@@ -107,7 +107,7 @@ class IdleChildren(Generic[Child]):
         self._idle: SimpleQueue[Child] = SimpleQueue()
 
     @contextmanager
-    def borrowed(self) -> Iterator[Child]:
+    def borrow(self) -> Iterator[Child]:
         """An idle child, or a new one. It is closed if it is worn, or after an exception: the next
         question could get the answer to this one."""
         child = self._take()

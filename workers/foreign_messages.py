@@ -34,20 +34,20 @@ class DropForeign(bootsteps.StartStopStep):
 def _guard_reading(read: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `read`, which takes a message off its queue; an unreadable one is gone."""
 
-    def guarded(**options: Any) -> Any:
+    def read_or_drop(**options: Any) -> Any:
         try:
             return read(**options)
         except _UNREADABLE as error:
             logger.exception("dropped what is not a message: %s", type(error).__name__)
             return True
 
-    return guarded
+    return read_or_drop
 
 
 def _guard_handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap `handle`, which passes a message to the pool; an unreadable one is acknowledged."""
 
-    def guarded(message: Any) -> Any:
+    def handle_or_drop(message: Any) -> Any:
         try:
             return handle(message)
         except _UNREADABLE:
@@ -57,7 +57,7 @@ def _guard_handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
             _forget(message)
             return None
 
-    return guarded
+    return handle_or_drop
 
 
 def _forget(message: Any) -> None:

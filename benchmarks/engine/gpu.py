@@ -97,12 +97,12 @@ def measure_limits(device: torch.device, copy_bytes: int, product_size: int) -> 
     a, b = (
         torch.randn(product_size, product_size, device=device).to(torch.bfloat16) for _ in range(2)
     )
-    copying = best_of(10, lambda: target.copy_(source), device)
-    multiplying = best_of(10, lambda: a @ b, device)
+    copying = time_best(10, lambda: target.copy_(source), device)
+    multiplying = time_best(10, lambda: a @ b, device)
     return Limits(2 * copy_bytes / copying, 2 * product_size**3 / multiplying)
 
 
-def best_of(count: int, run: Callable[[], object], device: torch.device) -> float:
+def time_best(count: int, run: Callable[[], object], device: torch.device) -> float:
     return min(seconds(run, device) for _ in range(count))
 
 
@@ -192,15 +192,15 @@ def measure_decode(
     out."""
     short = max(1, job.new_tokens // 4)
 
-    def timed(turn: int, new_tokens: int, grammar: str | None = None) -> float:
+    def time_call(turn: int, new_tokens: int, grammar: str | None = None) -> float:
         prompts = decode_prompts(shape, batch, job, turn)
         return seconds(lambda: generate(engine, prompts, exactly(new_tokens), grammar), device)
 
     turns = [
         (
-            timed(3 * turn, short),
-            timed(3 * turn + 1, job.new_tokens),
-            timed(3 * turn + 2, job.new_tokens, ASCII_TEXT),
+            time_call(3 * turn, short),
+            time_call(3 * turn + 1, job.new_tokens),
+            time_call(3 * turn + 2, job.new_tokens, ASCII_TEXT),
         )
         for turn in range(job.repeats + 1)
     ]
@@ -233,7 +233,7 @@ def page_size(device: torch.device) -> int:
     return adapt(EngineConfig(device=str(device), dtype="bfloat16")).block_size
 
 
-def cached_tokens(batches: Sequence[int], job: Job, page: int) -> int:
+def count_cached_tokens(batches: Sequence[int], job: Job, page: int) -> int:
     """Return the most tokens that a run caches, in whole pages, plus a page for a cut prompt."""
     decoding = max(batches) * (-(-(job.prompt_tokens + job.new_tokens) // page) + 1)
     prompts = max(1, job.prefill_tokens // 1024) * (-(-1025 // page) + 1)
@@ -246,7 +246,7 @@ def measure(
     """Measure one shape. The engine's cache is as large as the job needs, so that 8b fits into 24
     GB."""
     shape = SHAPES[name]
-    needed = cached_tokens(batches, job, page_size(device))
+    needed = count_cached_tokens(batches, job, page_size(device))
     engine = make_engine(
         shape, str(device), "bfloat16", max(batches), kv_cache_bytes=shape.kv_bytes(needed, 2)
     )
@@ -325,7 +325,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "attention": str(CudaBackend(device).ways[0]),
     }
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
-    failed = failed_tests()
+    failed = run_tests()
     unequal = unequal_tokens(str(device))
     print("tiny float32 model, GPU and CPU: " + ("; ".join(unequal) or "equal tokens"))
     limits = measure_limits(device, _COPY_BYTES, _PRODUCT_SIZE)
@@ -342,7 +342,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if complete and not (unequal or failed) else 1
 
 
-def failed_tests() -> bool:
+def run_tests() -> bool:
     """Run the tests marked ``gpu``, where pytest is installed."""
     if find_spec("pytest") is None:
         print("tests marked gpu: not run, since pytest is not installed")

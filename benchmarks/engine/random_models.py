@@ -10,7 +10,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from workers.engine.backends.device import adapt, backend_for
+from workers.engine.backends.device import adapt, choose_backend
 from workers.engine.build import compose_engine
 from workers.engine.checkpoints.loader import wrap_model
 from workers.engine.config import EngineConfig
@@ -116,7 +116,7 @@ def make_engine(
         device=device, dtype=dtype, max_num_seqs=max_num_seqs, **{**budget, **settings}
     )
     config = adapt(config)
-    backend = backend_for(torch.device(config.device))
+    backend = choose_backend(torch.device(config.device))
     # Drawn on the CPU for the tiny model, whose weights must be the same on both devices.
     draw_on = torch.device("cpu" if shape is SHAPES["tiny"] else config.device)
     scale = 0.3 if shape is SHAPES["tiny"] else 0.02

@@ -89,7 +89,7 @@ def installation(
         lines = [f"[models.{MODEL}]", *(f"{k} = {json.dumps(v)}" for k, v in fields.items())]
         (home / "models.toml").write_text("\n".join(lines))
         models = {"QUIRE_MODELS": str(home / "models.toml")}
-        environment = environment_of(home, port) | models | dict(settings or {})
+        environment = make_environment(home, port) | models | dict(settings or {})
         only = ["--only", "cpu-worker,web"] if step is not None else []
         up = stack.enter_context(running(["manage.py", "up", *only], environment))
         scripted = [
@@ -117,7 +117,7 @@ def _new_key(environment: dict[str, str], *arguments: str) -> str:
     return subprocess.check_output(command, cwd=ROOT, env=environment, text=True).strip()
 
 
-def environment_of(home: Path, port: int) -> dict[str, str]:
+def make_environment(home: Path, port: int) -> dict[str, str]:
     """Return the environment of an installation in a folder, on embedded servers."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")}
     own = {"QUIRE_HOME": str(home), "PORT": str(port), "DJANGO_SETTINGS_MODULE": "project.settings"}

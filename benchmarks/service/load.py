@@ -129,13 +129,13 @@ def pressure(load: Load, streams: int) -> bool:
         full = asyncio.run(crowd(caller, eager * streams, peaks.look))
         limited = asyncio.run(crowd(caller, bound * streams, peaks.look))
         again = asyncio.run(crowd(caller, eager * min(10, room)))
-    sound = _refused(full, 503, "server_overloaded", f"a queue of {room}")
-    sound &= _refused(limited, 429, "concurrency_limit_exceeded", f"a key's {room // 2} places")
+    sound = _is_refused(full, 503, "server_overloaded", f"a queue of {room}")
+    sound &= _is_refused(limited, 429, "concurrency_limit_exceeded", f"a key's {room // 2} places")
     print(f"  most memory: {peaks}; afterwards {sum(s.whole for s in again)} of {len(again)} whole")
     return sound and all(each.whole for each in again)
 
 
-def _refused(seen: list[Stream], status: int, code: str, what: str) -> bool:
+def _is_refused(seen: list[Stream], status: int, code: str, what: str) -> bool:
     """Return whether each stream was served whole or refused with this status and code."""
     whole = sum(each.whole for each in seen)
     refused = sum((s.status, s.code, s.retry_after) == (status, code, True) for s in seen)

@@ -77,7 +77,7 @@ class ScriptedEngine:
             live = [*self._waiting, *self._running]
             self._waiting = deque(w for w in self._waiting if w.request.request_id != request_id)
             self._running = [r for r in self._running if r.request.request_id != request_id]
-        return next((_used(r) for r in live if r.request.request_id == request_id), None)
+        return next((_count_usage(r) for r in live if r.request.request_id == request_id), None)
 
     def stop(self) -> None:
         with self._lock:
@@ -142,11 +142,11 @@ class ScriptedEngine:
                 finish = FinishReason.LENGTH if last else None
                 deltas.append(ChoiceDelta(index, [made], chr(made), finish))
         finished = all(n >= sampling.max_tokens for n in running.generated.values())
-        usage = _used(running) if finished else None
+        usage = _count_usage(running) if finished else None
         return RequestOutput(request.request_id, deltas, finished, None, usage)
 
 
-def _used(running: _Running) -> Usage:
+def _count_usage(running: _Running) -> Usage:
     return Usage(sum(map(len, running.request.prompts)), sum(running.generated.values()))
 
 

@@ -30,7 +30,7 @@ class Run(NamedTuple):
     seconds: float
 
 
-def shuffled_lines(
+def shuffle_lines(
     vocab_size: int, lines: int, prefixes: int, prefix_tokens: int, own_tokens: int
 ) -> Prompts:
     """Return prompts, each a shared prefix and tokens of its own, in random order."""
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         dtype=args.dtype, max_num_seqs=args.slots, kv_cache_bytes=args.cache_mib * 2**20
     )
     engine = build_engine(args.model, config)
-    prompts = shuffled_lines(
+    prompts = shuffle_lines(
         engine.vocab_size, args.lines, args.prefixes, args.prefix_tokens, args.own_tokens
     )
     total = sum(map(len, prompts))

@@ -22,8 +22,8 @@ import httpx
 from benchmarks import command_line
 from benchmarks.service.installation import (
     ROOT,
-    environment_of,
     free_port,
+    make_environment,
     running,
     wait_until_ready,
 )
@@ -78,7 +78,7 @@ def site(home: Path, requests: int) -> Iterator[httpx.Client]:
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "models").exists():
         (home / "models").symlink_to(ROOT / "var" / "models")
-    environment = environment_of(home, port := free_port()) | {
+    environment = make_environment(home, port := free_port()) | {
         "DJANGO_SUPERUSER_USERNAME": USER,
         "DJANGO_SUPERUSER_PASSWORD": PASSWORD,
         "DJANGO_SUPERUSER_EMAIL": "benchmark@example.org",

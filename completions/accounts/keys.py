@@ -228,7 +228,7 @@ class KeyRing:
         """Return the holder of a secret, or why it is refused."""
         if not is_well_formed(secret):
             return Refusal.INVALID
-        stored = await self._stored(digest(secret, settings.KEY_PEPPER))
+        stored = await self._find(digest(secret, settings.KEY_PEPPER))
         if stored is None:
             return Refusal.INVALID
         if stored.revoked:
@@ -244,11 +244,11 @@ class KeyRing:
         used, self._used = self._used, {}
         return used
 
-    async def _stored(self, public_id: str) -> StoredKey | None:
-        if (cached := self._cached(public_id)) is not None:
+    async def _find(self, public_id: str) -> StoredKey | None:
+        if (cached := self._get_cached(public_id)) is not None:
             return cached[1]
         async with nullcontext() if public_id in self._known else self._lookups:
-            if (cached := self._cached(public_id)) is not None:  # meanwhile
+            if (cached := self._get_cached(public_id)) is not None:  # meanwhile
                 return cached[1]
             epoch = self._epoch
             stored = await self._look_up(public_id)
@@ -259,7 +259,7 @@ class KeyRing:
                 _keep(self._known, public_id, self._clock() + POSITIVE_SECONDS, stored)
         return stored
 
-    def _cached(self, public_id: str) -> tuple[float, StoredKey | None] | None:
+    def _get_cached(self, public_id: str) -> tuple[float, StoredKey | None] | None:
         cached = self._known.get(public_id) or self._unknown.get(public_id)
         return cached if cached is not None and self._clock() < cached[0] else None
 

@@ -123,7 +123,7 @@ def _ask(model: ModelFiles, action: str, value: bytes, special: bool) -> tuple[i
     path = str(model.entry.folder / "tokenizer.json")
     question = orjson.dumps([path, action, orjson.Fragment(value), special]) + b"\n"
     for _ in range(_TRIES):
-        with _get_children().borrowed() as child:
+        with _get_children().borrow() as child:
             try:
                 number, _, document = child.exchange(question, SECONDS).partition(b" ")
             except TimeoutError as error:

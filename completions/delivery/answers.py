@@ -46,7 +46,7 @@ class Outcome:
 
 async def follow(
     process: WebProcess,
-    view: ResponseContext,
+    context: ResponseContext,
     seconds: float = PAST_DEADLINE,
     stored: Sequence[Event] | None = None,
     *,
@@ -56,8 +56,10 @@ async def follow(
     """Collect a job's events until it ends, for at most `seconds`. The events of a blocking request
     (`is_blocking`) arrive together. With `until_closing`, stop when this process shuts down,
     because another one can answer. Raises APIError."""
-    outcome = Outcome(view.make_collected())
-    reading = process.reader.read(view.id, sse.KEEP_ALIVE_INTERVAL, stored, is_blocking=is_blocking)
+    outcome = Outcome(context.make_collected())
+    reading = process.reader.read(
+        context.id, sse.KEEP_ALIVE_INTERVAL, stored, is_blocking=is_blocking
+    )
     try:
         async with asyncio.timeout(seconds), aclosing(reading) as events:
             async for event in events:
@@ -72,40 +74,40 @@ async def follow(
 
 
 async def answer(
-    process: WebProcess, view: ResponseContext, job: NewJob, meta: bool = False
+    process: WebProcess, context: ResponseContext, job: NewJob, meta: bool = False
 ) -> HttpResponse:
     """Wait for a job and answer with its result. A job that is not durable is cancelled when its
     client hangs up. Raises APIError."""
     end = None
     seconds = job.seconds + PAST_DEADLINE
     try:
-        outcome = await follow(process, view, seconds, is_blocking=not job.is_durable)
+        outcome = await follow(process, context, seconds, is_blocking=not job.is_durable)
         end = outcome.end
     finally:
         if end is None and not job.is_durable:
-            process.spawn(process.cancel_job(view.id))
-    return await _respond(process, view, outcome, meta)
+            process.spawn(process.cancel_job(context.id))
+    return await _respond(process, context, outcome, meta)
 
 
 async def answer_again(
-    process: WebProcess, view: ResponseContext, job: JobRecord, meta: bool = False
+    process: WebProcess, context: ResponseContext, job: JobRecord, meta: bool = False
 ) -> HttpResponse:
     """Repeat the answer that :func:`answer` gave for a job that has ended. Raises APIError."""
-    return await _respond(process, view, await follow(process, view, stored=job.events), meta)
+    return await _respond(process, context, await follow(process, context, stored=job.events), meta)
 
 
 async def _respond(
-    process: WebProcess, view: ResponseContext, outcome: Outcome, meta: bool
+    process: WebProcess, context: ResponseContext, outcome: Outcome, meta: bool
 ) -> HttpResponse:
-    body = _read_result(view, outcome)
+    body = _read_result(context, outcome)
     if meta:
-        how = await read_meta(process, view, outcome.collected.choices.finish_reasons())
+        how = await read_meta(process, context, outcome.collected.choices.finish_reasons())
         for each in body if isinstance(body, list) else [body]:
             each["meta"] = how
     return JSONResponse(body)
 
 
-def _read_result(view: ResponseContext, outcome: Outcome) -> Any:
+def _read_result(context: ResponseContext, outcome: Outcome) -> Any:
     end, collected = outcome.end, outcome.collected
     if end is None:
         raise from_job_error("queue_timeout")
@@ -113,41 +115,41 @@ def _read_result(view: ResponseContext, outcome: Outcome) -> Any:
         collected.add(cut)
     elif end.error is not None:
         error = from_job_error(end.error.code, end.error.message)
-        error.headers["Location"] = view.location  # where the partial result is
+        error.headers["Location"] = context.location  # where the partial result is
         raise error
     return collected.make_response(end.usage)
 
 
 async def accept(
     process: WebProcess,
-    view: ResponseContext,
+    context: ResponseContext,
     job: NewJob,
     principal: Principal,
     preferences: Preferences,
 ) -> HttpResponse:
     """Answer 202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
-        return await accept_or_answer(process, view, principal, preferences)
-    queued = view.make_collected().make_polled(JobRecord.from_new(job))
+        return await accept_or_answer(process, context, principal, preferences)
+    queued = context.make_collected().make_polled(JobRecord.from_new(job))
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
-    return add_location(response, view, preferences)
+    return add_location(response, context, preferences)
 
 
 async def accept_or_answer(
-    process: WebProcess, view: ResponseContext, principal: Principal, preferences: Preferences
+    process: WebProcess, context: ResponseContext, principal: Principal, preferences: Preferences
 ) -> HttpResponse:
     """Answer 200 if the job has ended, or ends within the time that the client prefers to wait;
     else 202."""
     wait = min(preferences.wait, settings.REQUEST_TIMEOUT)
-    response = await poll(process, view, principal, wait, meta=preferences.meta)
+    response = await poll(process, context, principal, wait, meta=preferences.meta)
     if "Retry-After" in response.headers:  # it has not ended
         response.status_code = 202
-    return add_location(response, view, preferences)
+    return add_location(response, context, preferences)
 
 
-def add_location(response: _R, view: ResponseContext, preferences: Preferences) -> _R:
+def add_location(response: _R, context: ResponseContext, preferences: Preferences) -> _R:
     """Add the address of the background completion to the response."""
-    response.headers["Location"] = view.location
+    response.headers["Location"] = context.location
     if preferences.respond_async:
         response.headers["Preference-Applied"] = "respond-async"
     return response
@@ -177,7 +179,7 @@ async def is_admitted(process: WebProcess, job: JobRecord) -> bool:
 
 async def poll(
     process: WebProcess,
-    view: ResponseContext,
+    context: ResponseContext,
     principal: Principal,
     wait: float,
     etags: str | None = None,
@@ -185,13 +187,13 @@ async def poll(
 ) -> JSONResponse:
     """Return the state of a job now, or as soon as it ends within `wait` seconds. `etags` are the
     ETags that the client has; `meta` adds how the job ran, once it has ended. Raises APIError."""
-    job = await find_job(process, type(view), view.id, principal)
-    outcome = Outcome(view.make_collected())
+    job = await find_job(process, type(context), context.id, principal)
+    outcome = Outcome(context.make_collected())
     if wait and not job.has_ended:
-        outcome = await follow(process, view, wait, until_closing=True)
-        job = await find_job(process, type(view), view.id, principal)
+        outcome = await follow(process, context, wait, until_closing=True)
+        job = await find_job(process, type(context), context.id, principal)
     if job.has_ended and outcome.end is None:  # all its events are stored
-        outcome = await follow(process, view, stored=job.events)
+        outcome = await follow(process, context, stored=job.events)
     headers = {"ETag": f'W/"{job.state}-{job.sequence_number}"'}
     if not job.has_ended:
         headers["Retry-After"] = "1"
@@ -199,17 +201,17 @@ async def poll(
         return JSONResponse(status=304, headers=headers)
     body = outcome.collected.make_polled(job)
     if meta and job.has_ended:
-        body["meta"] = await read_meta(process, view, outcome.collected.choices.finish_reasons())
+        body["meta"] = await read_meta(process, context, outcome.collected.choices.finish_reasons())
     return JSONResponse(body, headers=headers)
 
 
 async def read_meta(
-    process: WebProcess, view: ResponseContext, finish_reasons: Sequence[str | None]
+    process: WebProcess, context: ResponseContext, finish_reasons: Sequence[str | None]
 ) -> dict[str, object]:
     """Read the `meta` of a response: how the job ran. Without times if Redis no longer knows
     them."""
     try:
-        job = await process.submission.fetch(view.id)
+        job = await process.submission.fetch(context.id)
     except (RedisError, OSError):
         job = None
-    return make_meta(view, finish_reasons, job)
+    return make_meta(context, finish_reasons, job)

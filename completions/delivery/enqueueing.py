@@ -60,18 +60,18 @@ def new_job(
 ) -> NewJob:
     """Make the job for a request, with the timeout and lifetime of its kind. `is_counted`: the
     request counts toward the key's limit already."""
-    view = prepared.context
+    context = prepared.context
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
     ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
     return NewJob(
-        id=view.id,
+        id=context.id,
         kind=kind,
-        model=view.served_model,
+        model=context.served_model,
         organization_id=principal.organization_id,
         api_key_id=principal.key_id,
         request=prepared.job_request,
-        context=view.to_dict(),
+        context=context.to_dict(),
         seconds=timeout,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,

@@ -30,7 +30,7 @@ _DEFAULTS = StreamQuery()
 
 async def stream_frames(
     process: WebProcess,
-    view: ResponseContext,
+    context: ResponseContext,
     seconds_left: float,
     query: StreamQuery = _DEFAULTS,
     stored: Sequence[Event] | None = None,
@@ -42,10 +42,10 @@ async def stream_frames(
     hang-up."""
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + seconds_left + PAST_DEADLINE
-    chunks = view.make_chunks()
+    chunks = context.make_chunks()
     event: Event | None = None
     try:
-        reading = process.reader.read(view.id, sse.KEEP_ALIVE_INTERVAL, stored)
+        reading = process.reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored)
         async with aclosing(reading) as events:
             async for event in events:
                 if process.is_closing:
@@ -63,13 +63,13 @@ async def stream_frames(
                     else chunks.make_chunks(event)
                 )
                 wire = [
-                    sse.make_frame(_pad(view, chunk), number if query.ids else None)
+                    sse.make_frame(_pad(context, chunk), number if query.ids else None)
                     for number, chunk in advanced
                     if number > query.after
                 ]
                 reasons = chunks.choices.finish_reasons() if isinstance(event, EndEvent) else [None]
                 if query.meta and None not in reasons:  # not an error
-                    meta = await read_meta(process, view, reasons)
+                    meta = await read_meta(process, context, reasons)
                     wire.append(
                         sse.make_frame({**chunks.make_envelope(), "usage": None, "meta": meta})
                     )
@@ -79,11 +79,11 @@ async def stream_frames(
         yield sse.make_frame(APIError("queue_unavailable").envelope())
     finally:
         if cancel_on_disconnect and not isinstance(event, EndEvent):
-            process.spawn(process.cancel_job(view.id))
+            process.spawn(process.cancel_job(context.id))
     yield sse.DONE
 
 
-def _pad(view: ResponseContext, chunk: dict[str, object]) -> dict[str, object]:
-    if not view.obfuscation or not chunk.get("choices"):
+def _pad(context: ResponseContext, chunk: dict[str, object]) -> dict[str, object]:
+    if not context.obfuscation or not chunk.get("choices"):
         return chunk
     return {**chunk, "obfuscation": sse.make_obfuscation(chunk)}

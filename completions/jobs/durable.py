@@ -117,17 +117,17 @@ def resubmit_lost(store: SyncStore, now: datetime) -> int:
     for job_ids in parts(ids, _BATCH_SIZE):
         if lost_ids := find_missing(store, job_ids):
             rows = waiting.filter(id__in=lost_ids).select_related("organization", "api_key")
-            lost = [_restored(row) for row in rows]
+            lost = [_restore(row) for row in rows]
             restored += submit_durable(store, lost).count(True)
     return restored
 
 
-def _restored(job: Job) -> NewJob:
+def _restore(job: Job) -> NewJob:
     places = Limits(max_concurrency=job.api_key.max_concurrency)
-    return replace(_new_job(job), limits=places, stored=job.organization.store_prompts)
+    return replace(_make_new_job(job), limits=places, stored=job.organization.store_prompts)
 
 
-def _new_job(job: Job) -> NewJob:
+def _make_new_job(job: Job) -> NewJob:
     """Make the job of a row, without limits: it was admitted before."""
     key = None
     if job.idempotency_key:
@@ -140,7 +140,7 @@ def _new_job(job: Job) -> NewJob:
 
 def make_record(job: Job) -> JobRecord:
     """Make the record of a job from its row in SQL."""
-    new = _new_job(job)
+    new = _make_new_job(job)
     created = job.created_at.timestamp()
     queued = replace(JobRecord.from_new(new), created=created, request=new.request_json)
     if job.events is None:

@@ -10,9 +10,9 @@ RID_TTL = 24 * 3600
 """Seconds that an id stays taken."""
 
 
-def read_rids(view: Mapping[str, Any]) -> list[str]:
+def read_rids(context: Mapping[str, Any]) -> list[str]:
     """Read the ids that a client gave to a request from its context."""
-    rid = view.get("rid")
+    rid = context.get("rid")
     return [rid] if isinstance(rid, str) else list(rid or ())
 
 

@@ -100,7 +100,7 @@ class Gateway:
         status = HUNG_UP
         until_start: float | None = None
 
-        async def tagged_send(message: Message) -> None:
+        async def send_tagged(message: Message) -> None:
             nonlocal status, until_start
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -123,12 +123,12 @@ class Gateway:
             if scope["path"].startswith(API_PATHS):
                 await self._turnstile.wait()
             body = _Body(scope, receive, limit)  # starts the clock
-            await self._application(scope, body.receive, tagged_send)
+            await self._application(scope, body.receive, send_tagged)
         except (APIError, OSError, asyncio.CancelledError) as error:
             final = _make_final_error(error)
             if status != HUNG_UP or final is None:
                 raise
-            await _refuse(final, tagged_send)
+            await _refuse(final, send_tagged)
         finally:
             web_metrics.open_requests.dec()
             refusals.count(scope, status, facts)

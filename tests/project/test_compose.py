@@ -148,7 +148,7 @@ def test_compose_itself_understands_the_files(files, tmp_path):
     assert ("deploy" in services["worker"]) == ("compose.gpu.yaml" in files)
 
 
-def environment_of(name: str, given: dict[str, str]) -> dict[str, str]:
+def make_environment(name: str, given: dict[str, str]) -> dict[str, str]:
     """A container's variables, as compose fills them in."""
 
     def fill(match: re.Match[str]) -> str:
@@ -169,7 +169,7 @@ def test_django_finds_nothing_to_deplore_in_a_deployment_behind_tls(tmp_path):
         "QUIRE_HTTPS": "true",
         "QUIRE_ALLOWED_HOSTS": "api.example.com",
     }
-    environment = {**os.environ, **environment_of("web", given), "QUIRE_HOME": str(tmp_path)}
+    environment = {**os.environ, **make_environment("web", given), "QUIRE_HOME": str(tmp_path)}
     assert environment["DATABASE_URL"] == "postgres://quire:b@postgres:5432/quire"
     assert environment["QUIRE_ALLOWED_HOSTS"] == "api.example.com,127.0.0.1"
     done = subprocess.run(

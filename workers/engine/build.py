@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from workers.engine.backends.base.gpu_memory import taking_turns
+from workers.engine.backends.base.gpu_memory import hold_turn
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.device import adapt, make_current
 from workers.engine.backends.parallel.followers import Followers
@@ -56,7 +56,7 @@ def build_engine(path: str | Path, config: EngineConfig, clock: Clock = time.mon
     try:
         return _load(path, config, clock, followers)
     except BaseException as error:
-        lost = followers.loss_behind(error)
+        lost = followers.find_loss(error)
         followers.stop()
         if lost is None:
             raise
@@ -71,7 +71,7 @@ def _load(
     device = torch.device(config.device)
     ranks = None if followers is None else followers.ranks
     make_current(device)
-    with taking_turns(device):
+    with hold_turn(device):
         with ThreadPoolExecutor(1, "model-loader", make_current, (device,)) as loading:
             loaded = loading.submit(load_model, path, config, ranks).result()
         return compose_engine(loaded, config, clock, followers)

@@ -26,17 +26,17 @@ class Deadlines:
         if deadline is None:
             return
         if len(self._heap) >= self._max_size:
-            self._heap = [entry for entry in self._heap if not entry[2].released]
+            self._heap = [entry for entry in self._heap if not entry[2].is_released]
             heapq.heapify(self._heap)
             self._max_size = 2 * len(self._heap) + _MAX_ENDED
         heapq.heappush(self._heap, (deadline, next(self._tiebreak), state))
 
-    def passed(self, now: float) -> list[RequestState]:
+    def pop_passed(self, now: float) -> list[RequestState]:
         """Return live requests whose deadline has passed, the earliest first, each of them once."""
         states = []
         while self._heap and self._heap[0][0] <= now:
             state = heapq.heappop(self._heap)[2]
-            if not state.released:
+            if not state.is_released:
                 states.append(state)
         return states
 

@@ -231,8 +231,8 @@ class Engine:
         lap = self._step_seconds.start()
         work = None
         self._last_step_at = began = self._clock()  # a watchdog must not count the sleep before it
-        for state in self._deadlines.passed(self._last_step_at):
-            self.live.fail(state, DeadlineExceeded() if state.started else NeverStarted())
+        for state in self._deadlines.pop_passed(self._last_step_at):
+            self.live.fail(state, DeadlineExceeded() if state.has_started else NeverStarted())
         flight = self._ahead or self._launcher.launch(lap)
         self._ahead = None
         if flight is not None:

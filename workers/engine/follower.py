@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from transformers.utils import logging as transformers_logging
 
-from workers.engine.backends.base.gpu_memory import taking_turns
+from workers.engine.backends.base.gpu_memory import hold_turn
 from workers.engine.backends.device import make_current
 from workers.engine.backends.parallel.followers import Assignment
 from workers.engine.backends.parallel.group import Ranks
@@ -83,7 +83,7 @@ def _serve(pipe: Connection) -> None:
         torch.set_num_threads(config.num_threads)
     size, timeout = config.tensor_parallel_size, config.rank_timeout
     ranks = Ranks.join(given.rank, size, device, given.folder, timeout, meet)
-    with taking_turns(device):
+    with hold_turn(device):
         loaded = load_model(given.path, config, ranks)
         runner = cast(PagedRunner, loaded.make_runner(loaded, config, draw_from_all))
     meet()

@@ -88,7 +88,7 @@ class LiveRequests:
 
     def fail(self, state: RequestState, error: EngineError) -> None:
         """End a request with an error and free everything that it holds."""
-        if not state.ended:
+        if not state.has_ended:
             state.error = error
             self._changed[state] = None
             self.release(state)
@@ -119,7 +119,7 @@ class LiveRequests:
     def collect(self) -> list[RequestOutput]:
         """Return an output for each changed request that is still live. Forget those that ended."""
         changed, self._changed = self._changed, {}
-        ended = [state for state in changed if state.ended]
+        ended = [state for state in changed if state.has_ended]
         with self._lock:
             states = self._states
             live = [s for s in changed if states.get(s.request.request_id) is s]

@@ -1,7 +1,7 @@
 """Appends tokens to sequences: the ones that a step samples and the ones that grammars force."""
 
 from workers.engine.core.output import ConstraintEffect
-from workers.engine.core.rows import Row, rows_of
+from workers.engine.core.rows import Row, lay_rows
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import InvalidLogits
 from workers.engine.grammar.effect import Removal
@@ -37,7 +37,7 @@ class Progress:
     def begin(self, state: RequestState) -> None:
         """Schedule a request's sequences. First replay the tokens that an earlier run published,
         and append the tokens that grammars force."""
-        if state.released:  # while its grammar was compiled
+        if state.is_released:  # while its grammar was compiled
             return
         try:
             for seq in state.sequences:
@@ -61,7 +61,7 @@ class Progress:
 
         Rows after a rejected draft token are ignored.
         """
-        rows = rows_of(flight.batch.all_sampled)
+        rows = lay_rows(flight.batch.all_sampled)
         invalid = [rows[row] for row in sampled.invalid]
         self._scheduler.advance(
             flight.scheduled, [row.sequence for row in invalid if not row.num_drafted]

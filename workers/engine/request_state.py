@@ -32,16 +32,16 @@ class RequestState:
             self._best_of = BestOf(self.request)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.error is not None or self.num_unfinished == 0
 
     @property
-    def started(self) -> bool:
+    def has_started(self) -> bool:
         """Whether any of its tokens was computed."""
         return any(seq.num_computed or seq.num_output_tokens for seq in self.sequences)
 
     @property
-    def released(self) -> bool:
+    def is_released(self) -> bool:
         """Whether it holds no slot and no block: it ended or was aborted."""
         return all(seq.finished for seq in self.sequences)
 
@@ -54,7 +54,7 @@ class RequestState:
                 deltas = self._take_choices(changed)
             case _ as unreachable:
                 assert_never(unreachable)
-        if not self.ended:
+        if not self.has_ended:
             return RequestOutput(request.request_id, deltas)
         return RequestOutput(request.request_id, deltas, True, self.error, self.usage())
 

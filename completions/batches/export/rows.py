@@ -89,11 +89,11 @@ def open_source(batch: Batch, requests: Path | None = None) -> Source:
     def opener(file_id: str) -> Open:
         return partial(_open_file, by_id[file_id])
 
-    def named() -> IO[bytes]:
+    def open_requests() -> IO[bytes]:
         assert requests is not None
         return requests.open("rb")
 
-    sent = named if requests is not None else opener(batch.input_file_id)
+    sent = open_requests if requests is not None else opener(batch.input_file_id)
     return Source(batch.id, batch.receipts, sent, [opener(file_id) for file_id in result_ids])
 
 

@@ -59,10 +59,12 @@ class Planner:
         if not has_shared_prefix(self._paths):
             return self._numbers, Plan(self.prompt_tokens, self.prompt_tokens, self.prompt_tokens)
         order = plan_order(self._paths)
-        plan = Plan(self.prompt_tokens, self._computed(order), self._computed(file_order))
+        plan = Plan(
+            self.prompt_tokens, self._count_computed(order), self._count_computed(file_order)
+        )
         return [self._numbers[index] for index in order], plan
 
-    def _computed(self, order: Sequence[int]) -> int | None:
+    def _count_computed(self, order: Sequence[int]) -> int | None:
         if self._size is None:
             return None
         lines = ((self._paths[index], self._tokens[index]) for index in order)

@@ -60,5 +60,5 @@ class Children(IdleChildren[Child]):
         super().__init__(lambda: Child(limits), limits.processes)
 
     def ask(self, request: ValidationRequest) -> tuple[ValidationResult, float]:
-        with self.borrowed() as child:
+        with self.borrow() as child:
             return child.ask(request)

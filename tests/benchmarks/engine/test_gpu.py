@@ -99,7 +99,7 @@ def test_the_comparison_finds_equal_tokens_equal_and_others_not(monkeypatch):
 @pytest.mark.parametrize("page", [16, 256])
 def test_the_8b_shape_fits_a_card_of_24_gb(page):
     shape, job = SHAPES["8b"], Job(128, 128, 8192, 3)
-    tokens = gpu.cached_tokens([1, 8, 32, 64], job, page)
+    tokens = gpu.count_cached_tokens([1, 8, 32, 64], job, page)
     assert tokens >= 64 * 256
     assert tokens >= 8 * 1025
     weights = 2 * (shape.layer_parameters + 2 * shape.head_parameters)

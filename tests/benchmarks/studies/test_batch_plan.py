@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.studies.batch_plan import compare, shuffled_lines
+from benchmarks.studies.batch_plan import compare, shuffle_lines
 from tests.workers.engine.tiny_models import VOCAB_SIZE, save_model
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
@@ -14,7 +14,7 @@ def test_the_prediction_is_what_the_engine_does(tmp_path):
     config = EngineConfig(max_num_seqs=8, kv_cache_bytes=1024 * 1024)
     engine = build_engine(folder, config)
     tokens = engine.stats().kv_blocks_total * config.block_size
-    prompts = shuffled_lines(VOCAB_SIZE, lines=300, prefixes=30, prefix_tokens=192, own_tokens=8)
+    prompts = shuffle_lines(VOCAB_SIZE, lines=300, prefixes=30, prefix_tokens=192, own_tokens=8)
     assert tokens < 30 * 192 // 2
     before, after = compare(engine, prompts, new_tokens=2)
     total = sum(map(len, prompts))

@@ -132,7 +132,7 @@ def test_short_texts_need_no_child(model: ModelFiles, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("in_child")
 def test_a_child_that_was_killed_is_replaced(model: ModelFiles) -> None:
     before = tokenization.encode(model, "text")
-    with tokenization._get_children().borrowed() as child:
+    with tokenization._get_children().borrow() as child:
         os.kill(child.pid, signal.SIGKILL)
         child._process.wait()
         child._process.returncode = None  # nobody has noticed yet

@@ -18,10 +18,10 @@ def test_a_request_passes_its_deadline_once() -> None:
     late, early, never = state(20.0), state(10.0), state(None)
     for each in (late, early, never):
         deadlines.add(each)
-    assert deadlines.passed(9.9) == []
-    assert deadlines.passed(10.0) == [early]
-    assert deadlines.passed(10.0) == []
-    assert deadlines.passed(99.0) == [late]
+    assert deadlines.pop_passed(9.9) == []
+    assert deadlines.pop_passed(10.0) == [early]
+    assert deadlines.pop_passed(10.0) == []
+    assert deadlines.pop_passed(99.0) == [late]
 
 
 def test_seconds_are_those_to_the_earliest_and_never_negative() -> None:
@@ -38,7 +38,7 @@ def test_a_request_that_ended_passes_none() -> None:
     ended = state(10.0)
     deadlines.add(ended)
     release(ended)
-    assert deadlines.passed(11.0) == []
+    assert deadlines.pop_passed(11.0) == []
 
 
 def test_requests_that_ended_early_are_forgotten() -> None:
@@ -51,4 +51,4 @@ def test_requests_that_ended_early_are_forgotten() -> None:
         deadlines.add(ended)
         release(ended)
         assert len(deadlines) < 100
-    assert set(deadlines.passed(1e9)) == set(live)
+    assert set(deadlines.pop_passed(1e9)) == set(live)

@@ -19,7 +19,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 """Exists if the system's kernel has an NVIDIA driver."""
 
 
-def backend_for(device: torch.device) -> AttentionBackend:
+def choose_backend(device: torch.device) -> AttentionBackend:
     """Return the attention of a device."""
     return CpuBackend() if device.type == "cpu" else CudaBackend(device)
 

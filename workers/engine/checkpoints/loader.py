@@ -24,7 +24,7 @@ from workers.engine.backends.cpu.kv_cache import pack_keys
 from workers.engine.backends.cpu.library import why_no_kernels
 from workers.engine.backends.cpu.packed_linear import pack_linears
 from workers.engine.backends.cuda.fusion import Fusion
-from workers.engine.backends.device import backend_for
+from workers.engine.backends.device import choose_backend
 from workers.engine.backends.fallback.model import TRIED_TOKENS, FallbackModel, use_own_attention
 from workers.engine.backends.fallback.runner import FallbackRunner
 from workers.engine.backends.parallel.group import Ranks
@@ -61,7 +61,7 @@ def load_model(path: str | Path, config: EngineConfig, ranks: Ranks | None = Non
     """Load weights, tokenizer and adapters. With ``ranks``, each loads its part of the weights.
     Raises UnsupportedModel and UnsupportedAdapter."""
     device = torch.device(config.device)
-    backend = backend_for(device)
+    backend = choose_backend(device)
 
     def read() -> Any:
         packed = config.dtype if config.is_rounded else None
@@ -116,7 +116,7 @@ def wrap_model(
         if device.type == "cpu" and ranks is None:
             packed = pack_linears(model, config.dtype, parity.direct_weights)
         text = passage(tokenizer, max_model_len) if config.is_rounded else []
-        forward = _paged(model, parity, backend, config, ranks, text)
+        forward = _load_paged(model, parity, backend, config, ranks, text)
     except UnsupportedModel as reason:
         if config.is_rounded or (packed and read_again is None) or ranks is not None:
             raise
@@ -146,7 +146,7 @@ def wrap_model(
     )
 
 
-def _paged(
+def _load_paged(
     model: Any,
     parity: ParityCheck,
     backend: AttentionBackend,

@@ -15,11 +15,11 @@ def keep_frequencies(model: Any, max_len: int) -> None:
         if not isinstance(length, int) or max_len > length:
             continue
         if isinstance(kind, dict):  # by kind of layer
-            module.rope_type = {layer: _kept(each) for layer, each in kind.items()}
+            module.rope_type = {layer: _get_kept_name(each) for layer, each in kind.items()}
         elif isinstance(kind, str):
-            module.rope_type = _kept(kind)
+            module.rope_type = _get_kept_name(kind)
 
 
-def _kept(kind: str) -> str:
+def _get_kept_name(kind: str) -> str:
     """The name under which transformers leaves the frequencies as they are."""
     return "default" if "dynamic" in kind else kind

@@ -71,7 +71,7 @@ class LogprobRecord:
     def write(self, delta: ChoiceDelta) -> None:
         """Move the collected scores into the delta; the prompt's scores go into the first delta."""
         if delta.token_ids and self.is_returned:
-            delta.logprobs = TokenLogprobs.joined(self._untaken)
+            delta.logprobs = TokenLogprobs.concatenate(self._untaken)
         self._untaken = []
         if self.prompt is not None:
             delta.prompt_logprobs = self.prompt.rows

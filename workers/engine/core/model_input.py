@@ -64,7 +64,7 @@ class ModelInput:
         return self.scored if self.apart is None else self.scored + self.apart.scored
 
 
-def scored_pieces(layout: list[Piece]) -> tuple[list[Piece], NDArray[np.int64]]:
+def find_scored_pieces(layout: list[Piece]) -> tuple[list[Piece], NDArray[np.int64]]:
     """Return the positions of a flat batch that score a prompt, and their rows."""
     pieces: list[Piece] = []
     rows = [np.empty(0, dtype=np.int64)]

@@ -49,7 +49,7 @@ class TokenLogprobs:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
         """All rows of ``parts``, which must not be empty."""
         if len(parts) == 1:
             return parts[0]
@@ -124,7 +124,7 @@ class ChoiceDelta:
         self.finish_reason, self.matched_stop = later.finish_reason, later.matched_stop
         self.matched_stop_text, self.effect = later.matched_stop_text, later.effect
         parts = [part for part in (self.logprobs, later.logprobs) if part is not None]
-        self.logprobs = TokenLogprobs.joined(parts) if parts else None
+        self.logprobs = TokenLogprobs.concatenate(parts) if parts else None
         self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs
         self.cached_tokens += later.cached_tokens
 

@@ -63,7 +63,7 @@ class StepPlan:
     batch: BatchPlan
 
     @classmethod
-    def of(
+    def make(
         cls, tainted: list[int], admitted: Rows[Placed], grown: Rows[Placed], batch: BatchPlan
     ) -> Self:
         return cls(tainted, _placements(admitted), _placements(grown), batch)

@@ -18,7 +18,7 @@ class Row(NamedTuple):
     """The state before the token, if the sequence has a grammar."""
 
 
-def rows_of(sequences: Iterable[Sequence]) -> list[Row]:
+def lay_rows(sequences: Iterable[Sequence]) -> list[Row]:
     """The rows of a step, given the sequence of each. Rows of one sequence follow each other."""
     rows: list[Row] = []
     previous, index = None, 0

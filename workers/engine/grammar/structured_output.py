@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from completions.contract import llguidance_tokenizer
 from completions.contract.llguidance_limits import ENGINE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
 from completions.contract.llguidance_threads import make_big_stack_threads
-from workers.engine.core.rows import rows_of
+from workers.engine.core.rows import lay_rows
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, forbid
@@ -188,7 +188,7 @@ class StructuredOutput:
         None if none of them has a grammar."""
         constrained = [
             _Line(row, seq, matcher, num_drafted)
-            for row, (seq, num_drafted, matcher) in enumerate(rows_of(rows))
+            for row, (seq, num_drafted, matcher) in enumerate(lay_rows(rows))
             if isinstance(matcher, GrammarMatcher) and (only_if is None or only_if(seq))
         ]
         if not constrained:
@@ -235,7 +235,7 @@ class StructuredOutput:
         constrained: list[_Line],
         executor: llguidance.LLExecutor | None = None,
     ) -> GrammarMask:
-        bits = self._cleared_bits(len(constrained))
+        bits = self._clear_bits(len(constrained))
         faults = self._compute([line.matcher for line in constrained], bits, executor)
         avoided = []
         for i, line in enumerate(constrained):
@@ -253,7 +253,7 @@ class StructuredOutput:
             self._device, rows, bits, {rows[i]: error for i, error in faults.items()}
         )
 
-    def _cleared_bits(self, num_rows: int) -> Bits:
+    def _clear_bits(self, num_rows: int) -> Bits:
         """Reused memory: page faults on fresh memory in every step would cost more than the
         masks."""
         if len(self._bits) < num_rows:

@@ -80,7 +80,7 @@ class CustomProcessors:
         self.faults = {}
         for row, seq, processor in self._rows:
             try:
-                logits[row] = _processed(logits[row], seq, processor)
+                logits[row] = _run_processor(logits[row], seq, processor)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - one request's fault, not the others'
@@ -113,7 +113,7 @@ def _no_token_left(seq: Sequence) -> str:
     return f"custom_logit_processor: {name!r} leaves no possible token; change custom_params"
 
 
-def _processed(logits: Tensor, seq: Sequence, processor: Processor) -> Tensor:
+def _run_processor(logits: Tensor, seq: Sequence, processor: Processor) -> Tensor:
     """The logits that a processor makes of a row. It gets copies, so it cannot change the other
     rows of the step or the sequence's tokens."""
     own = logits.clone()

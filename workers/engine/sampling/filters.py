@@ -52,7 +52,7 @@ def draw_filtered(weights: Tensor, limits: Filter, uniform: Tensor) -> Tensor:
     nucleus = limits.top_p * totals
     nucleus[limits.top_k > 0] = torch.inf  # top-k leaves few, and top-p counts only those
     close = found >= _nucleus_bound(rows, found, nucleus)[rows]
-    ids, kept = _sorted_rows(rows[close], ids[close], found[close], len(weights))
+    ids, kept = _sort_rows(rows[close], ids[close], found[close], len(weights))
     return _draw_sorted(ids, kept, limits, totals, uniform)
 
 
@@ -125,9 +125,7 @@ def _nucleus_bound(rows: Tensor, weights: Tensor, nucleus: Tensor) -> Tensor:
     return bound.masked_fill_(~enough[:, -1] | (last == _LEVELS - 1), 0)
 
 
-def _sorted_rows(
-    rows: Tensor, ids: Tensor, weights: Tensor, num_rows: int
-) -> tuple[Tensor, Tensor]:
+def _sort_rows(rows: Tensor, ids: Tensor, weights: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Sort tokens [m], given in order of row and id, within their rows: the largest weight first,
     among equals the lower id. Returns ids and float64 weights [num_rows, widest], padded with
     weight 0."""

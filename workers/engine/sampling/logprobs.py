@@ -86,7 +86,7 @@ class Scorer:
         token_ids = token_ids.to(logits.device)
         arriving = self._launch(logits, token_ids, params)
         wait_for(logits.device)
-        return _joined(arriving)
+        return _join(arriving)
 
     def _launch(
         self, logits: Tensor, token_ids: Tensor, params: LogprobParams
@@ -115,18 +115,18 @@ class PendingScores:
         """The scores by row."""
         scored: dict[int, TokenLogprobs] = {}
         for rows, pieces in self.groups:
-            scores = _joined(pieces)
+            scores = _join(pieces)
             scored.update((row, scores.rows(i, i + 1)) for i, row in enumerate(rows))
         return scored
 
 
-def _joined(pieces: list[_Arriving]) -> TokenLogprobs:
+def _join(pieces: list[_Arriving]) -> TokenLogprobs:
     parts = []
     for logprobs, top_ids in pieces:
         columns = [1, 1 + top_ids.shape[1]]
         chosen, top, named = np.split(logprobs.numpy(), columns, axis=1)
         parts.append(TokenLogprobs(chosen[:, 0], top_ids.numpy(), top, named))
-    return TokenLogprobs.joined(parts)
+    return TokenLogprobs.concatenate(parts)
 
 
 def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> _Arriving:

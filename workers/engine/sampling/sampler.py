@@ -13,7 +13,7 @@ from workers.engine.backends.base.transfers import floats_to_device, to_device
 from workers.engine.backends.cpu import logits as native_logits
 from workers.engine.core.draft import NO_DRAFT
 from workers.engine.core.output import TokenLogprobs
-from workers.engine.core.rows import Row, rows_of
+from workers.engine.core.rows import Row, lay_rows
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError
 from workers.engine.grammar.effect import Removal, removals
@@ -165,7 +165,7 @@ class Sampler:
         if sequences == self._rows and not drafting and not self._drafting:
             return
         self._rows, self._drafting = list(sequences), drafting
-        rows = rows_of(sequences)
+        rows = lay_rows(sequences)
         for processor in self._processors:
             processor.set_rows(rows)
         self._launchable = all(

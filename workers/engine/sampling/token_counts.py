@@ -172,11 +172,11 @@ class PlacedCounts:
             before = torch.zeros_like(last).index_add_(0, owners, numbers * again)
             numbers = numbers + again
             numbers[:num_rows] += before  # two places of one token get one value
-        values = _penalised(logits.take(index), numbers, self._factors.index_select(1, owners))
+        values = _penalise(logits.take(index), numbers, self._factors.index_select(1, owners))
         logits.put_(index, values)
 
 
-def _penalised(logits: Tensor, counts: Tensor, factors: Tensor) -> Tensor:
+def _penalise(logits: Tensor, counts: Tensor, factors: Tensor) -> Tensor:
     """Logits [n] of tokens that occurred, with the penalties applied. ``factors`` [3, n] are the
     frequency, presence and repetition penalties."""
     frequency, presence, repetition = factors

@@ -56,14 +56,14 @@ def test_one_child_serves_until_it_is_worn(
     monkeypatch.setattr(child_process, "MAX_QUESTIONS", 2)
     seen = []
     for _ in range(3):
-        with children.borrowed() as child:
+        with children.borrow() as child:
             seen.append(child.pid)
             assert child.ask(request("a"))[0].error is None
     assert seen[0] == seen[1] != seen[2]
 
 
 def test_a_dying_child_is_a_refusal_and_is_replaced(children: Children) -> None:
-    with children.borrowed() as child:
+    with children.borrow() as child:
         os.kill(child.pid, signal.SIGKILL)
         composed = Constraint("regex", "a", path="tools")
         verdict, _ = child.ask(ValidationRequest(composed))
@@ -94,7 +94,7 @@ def test_a_child_that_computes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_child_steps_back_behind_everything_else(children: Children) -> None:
-    with children.borrowed() as child:
+    with children.borrow() as child:
         niceness = os.getpriority(os.PRIO_PROCESS, child.pid)
     assert niceness == min(os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS, 19)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.workers.engine.rows import row
-from workers.engine.core.rows import rows_of
+from workers.engine.core.rows import lay_rows
 from workers.engine.core.sequence import Sequence
 from workers.engine.sampling.logits_processors import (
     LogitBias,
@@ -17,7 +17,7 @@ VOCABULARY = 8
 
 
 def apply(processor: LogitsProcessor, rows: list[Sequence], logits: torch.Tensor) -> torch.Tensor:
-    processor.set_rows(rows_of(rows))
+    processor.set_rows(lay_rows(rows))
     changed = logits.clone()
     processor.apply(changed)
     return changed
@@ -70,7 +70,7 @@ def test_the_repetition_penalty_counts_the_prompt_where_the_engine_is_set_so() -
 
 def test_penalties_follow_a_growing_output() -> None:
     penalties, seq = Penalties(), row(frequency_penalty=1.0)
-    penalties.set_rows(rows_of([row(), seq]))
+    penalties.set_rows(lay_rows([row(), seq]))
     for token_id in [3] * 100 + list(range(100, 200)):
         seq.token_ids.append(token_id)
         logits = torch.zeros(2, 200)
@@ -89,9 +89,9 @@ def test_a_sequence_that_sits_out_a_step_keeps_its_counts() -> None:
 
 def test_ended_sequences_are_forgotten() -> None:
     penalties, seq = Penalties(), row([3], frequency_penalty=1.0)
-    penalties.set_rows(rows_of([seq]))
+    penalties.set_rows(lay_rows([seq]))
     seq.finished = True
-    penalties.set_rows(rows_of([row()]))
+    penalties.set_rows(lay_rows([row()]))
     assert not penalties._counts  # the memory shows nowhere else
 
 
@@ -113,7 +113,7 @@ def test_no_end_before_min_tokens() -> None:
 
 def test_min_tokens_ends_while_the_rows_stay_the_same() -> None:
     min_tokens, seq = MinTokens(), row([5], min_tokens=2)
-    min_tokens.set_rows(rows_of([seq]))
+    min_tokens.set_rows(lay_rows([seq]))
     seq.token_ids.append(5)
     logits = torch.zeros(1, 4)
     min_tokens.apply(logits)
@@ -127,5 +127,5 @@ def test_min_tokens_leaves_constrained_rows_to_the_grammar() -> None:
 
 @pytest.mark.parametrize("processor", [Penalties(), LogitBias(), MinTokens()])
 def test_rows_that_ask_for_nothing_cost_nothing(processor: LogitsProcessor) -> None:
-    processor.set_rows(rows_of([row([1, 2]), row()]))
+    processor.set_rows(lay_rows([row([1, 2]), row()]))
     processor.apply(torch.empty(0))  # touching it would raise

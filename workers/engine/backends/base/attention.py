@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from workers.engine.backends.base.cache_probe import AttentionRule
-from workers.engine.backends.base.visibility import visible_of
+from workers.engine.backends.base.visibility import get_visible
 from workers.engine.core.layer_shape import Visible
 from workers.engine.exceptions import UnsupportedModel
 
@@ -61,7 +61,7 @@ def take_up(
 
 
 def _require_visible(module: nn.Module, attention_mask: Tensor) -> Visible:
-    if (visible := visible_of(attention_mask)) is None:
+    if (visible := get_visible(attention_mask)) is None:
         raise UnsupportedModel(f"{type(module).__name__} builds an attention mask of its own")
     return visible
 

@@ -43,7 +43,7 @@ def _open_lock(path: Path) -> IO[str]:
 
 
 @contextmanager
-def taking_turns(device: torch.device) -> Iterator[None]:
+def hold_turn(device: torch.device) -> Iterator[None]:
     """Let one process of this host at a time load a model onto a GPU and measure what is left: two
     at once would both count the same memory as free."""
     if device.type != "cuda":

@@ -31,7 +31,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that are free, or would be once the system drops cached files, and no more than the
     limits of this process's control groups leave, such as a container's. None if the system does
     not report it. ``root`` is the root of its files."""
-    found = [_of_host(root), *(_left_in(group, version) for group, version in _groups(root))]
+    found = [_of_host(root), *(_read_left(group, version) for group, version in _groups(root))]
     return min((each for each in found if each is not None), default=None)
 
 
@@ -65,7 +65,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, _Version]]:
         yield top, version
 
 
-def _left_in(group: Path, version: _Version) -> int | None:
+def _read_left(group: Path, version: _Version) -> int | None:
     try:
         limit = (group / version.limit).read_text().strip()
         used = int((group / version.used).read_text())
@@ -73,10 +73,10 @@ def _left_in(group: Path, version: _Version) -> int | None:
         return None
     if limit == "max":
         return None
-    return max(0, int(limit) - used + _cached(group, version))
+    return max(0, int(limit) - used + _read_page_cache(group, version))
 
 
-def _cached(group: Path, version: _Version) -> int:
+def _read_page_cache(group: Path, version: _Version) -> int:
     try:
         lines = (group / "memory.stat").read_text().splitlines()
     except OSError:

@@ -103,7 +103,7 @@ class Adapters:
         """Whether a batch of these sequences has rows that an adapter is added to."""
         return bool(self.names) and any(seq.adapter for seq in sequences)
 
-    def rows_of(
+    def lay_rows(
         self,
         sequences: Rows[Sequence],
         owner: NDArray[np.int64],
@@ -131,7 +131,7 @@ class Adapters:
             self.batch = []
 
     @contextmanager
-    def narrowed(self, places: Tensor) -> Iterator[None]:
+    def narrow(self, places: Tensor) -> Iterator[None]:
         """Compute only these ``places`` of the flat batch inside the context, in this order."""
         whole = self.batch
         self.batch = [

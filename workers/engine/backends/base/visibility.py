@@ -28,13 +28,13 @@ class _Tag(Tensor):
     visible: Visible | None = None
 
 
-def visible_of(mask: Tensor) -> Visible | None:
+def get_visible(mask: Tensor) -> Visible | None:
     """What a layer's mask says, or None if it is not known: a changed tag says nothing."""
     return getattr(mask, "visible", None)
 
 
 @contextmanager
-def tagging_masks(attention: str) -> Iterator[None]:
+def tag_masks(attention: str) -> Iterator[None]:
     """Give models with this attention function tags in place of masks. Without this, transformers
     builds no masks for a function that is not its own."""
     masks = mask_functions(ALL_MASK_ATTENTION_FUNCTIONS)

@@ -17,7 +17,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return gelu(x, approximate="tanh")
 
 
-def _squared_relu(x: Tensor) -> Tensor:
+def _square_relu(x: Tensor) -> Tensor:
     return relu(x).square()
 
 
@@ -26,7 +26,7 @@ _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     gelu,
     _gelu_tanh,
     relu,
-    _squared_relu,
+    _square_relu,
     _quick_gelu,
 )
 """In the order of kernels/model.h; kernels/activations.h computes them in C."""
@@ -42,7 +42,7 @@ def activate(activation: int, limit: float, gate: Tensor, up: Tensor) -> Tensor:
     return (up.clamp(-limit, limit) + 1) * _quick_gelu(gate.clamp(max=limit))
 
 
-def activation_of(function: Any) -> int | None:
+def recognise_activation(function: Any) -> int | None:
     """The number in kernels/model.h of an activation, or None."""
     x = torch.linspace(-9, 9, 128)
     try:

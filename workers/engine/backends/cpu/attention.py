@@ -99,7 +99,7 @@ class AttentionMetadata:
     through_modules: bool = False
 
 
-def paged_attention(
+def attend_pages(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -132,7 +132,7 @@ def paged_attention(
     return output[None], None
 
 
-AttentionInterface.register(ATTENTION, paged_attention)
+AttentionInterface.register(ATTENTION, attend_pages)
 
 
 def _decode(

@@ -50,7 +50,7 @@ class _Room:
     chosen: int
 
     @classmethod
-    def of(cls, parts: DecoderParts) -> Self:
+    def measure(cls, parts: DecoderParts) -> Self:
         mixtures = [x.mlp for x in parts.layers if isinstance(x.mlp, ExpertsParts)]
         mlps = [x.mlp for x in parts.layers if isinstance(x.mlp, MlpParts)]
         mlps += [x.shared for x in mixtures if x.shared is not None]
@@ -69,7 +69,7 @@ class _Room:
         """Slots for each row and each of its experts, and the padding that is read after them."""
         return rows * self.chosen + (ROW_BLOCK if self.experts else 0)
 
-    def activated(self, rows: int) -> int:
+    def count_activated(self, rows: int) -> int:
         return max(rows * self.dense, self.slots(rows) * self.mixed)
 
 
@@ -89,7 +89,7 @@ class NativeDecoder:
         self._prepared = PreparedRows(0, 0)
         self._cache: KVCache | None = None
         self._heads = parts.layers[0].attention.heads
-        self._room = _Room.of(parts)
+        self._room = _Room.measure(parts)
         self._model = self._model_struct()
         self._attention_bytes = self._count_attention_bytes()
 
@@ -151,8 +151,8 @@ class NativeDecoder:
             self._buffer("projected", padded, heads.width).data_ptr(),
             queries.data_ptr(),
             attended.data_ptr(),
-            self._buffer("activated", 1, self._room.activated(padded)).data_ptr(),
-            self._prepared_rows(padded),
+            self._buffer("activated", 1, self._room.count_activated(padded)).data_ptr(),
+            self._prepare_rows(padded),
             *self._experts_buffers(padded),
             self._buffer("attention", threads, self._attention_bytes // 4).data_ptr(),
         )  # fmt: skip
@@ -171,7 +171,7 @@ class NativeDecoder:
             self._scratch[name] = torch.zeros(size, dtype=dtype)
         return self._scratch[name][:size].view(rows, columns)
 
-    def _prepared_rows(self, rows: int) -> PreparedStruct:
+    def _prepare_rows(self, rows: int) -> PreparedStruct:
         if not self._parts.head.prepares_rows:
             return PreparedStruct()
         rows = self._room.slots(rows)

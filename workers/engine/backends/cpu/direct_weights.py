@@ -27,17 +27,17 @@ class _Watched(Tensor):
             result = func(*args, **(kwargs or {}))
         # Some attributes are the weight itself in another form, as `T` and `data`.
         if getattr(func, "__name__", "") != "__get__" or isinstance(result, Tensor):
-            for weight in _watched_in((*args, *(kwargs or {}).values())):
+            for weight in _iter_watched((*args, *(kwargs or {}).values())):
                 weight.note()
         return result
 
 
-def _watched_in(values: Iterable[Any]) -> Iterator[_Watched]:
+def _iter_watched(values: Iterable[Any]) -> Iterator[_Watched]:
     for value in values:
         if isinstance(value, _Watched):
             yield value
         elif isinstance(value, (list, tuple)):  # as `torch.cat` takes them
-            yield from _watched_in(value)
+            yield from _iter_watched(value)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.activations import CLAMPED_SWIGLU, activate, activation_of
+from workers.engine.backends.cpu.activations import CLAMPED_SWIGLU, activate, recognise_activation
 from workers.engine.backends.cpu.linear import TiledLinear
 
 _ALPHA = 1.702
@@ -39,9 +39,9 @@ class PackedExperts(nn.Module):
             if not experts.is_concatenated:
                 weight = torch.cat([weight[::2], weight[1::2]])
                 bias = None if bias is None else torch.cat([bias[::2], bias[1::2]])
-            gate_ups.append(_packed(kind, weight, bias))
+            gate_ups.append(_pack(kind, weight, bias))
             bias = None if down_bias is None else down_bias[i].detach()
-            downs.append(_packed(kind, down[i], bias))
+            downs.append(_pack(kind, down[i], bias))
         self.hidden_size, self.bits = gate_ups[0].in_features, gate_ups[0].bits
         self.gate_up, self.down = nn.ModuleList(gate_ups), nn.ModuleList(downs)
 
@@ -101,10 +101,10 @@ def _are_experts(module: Any) -> bool:
 def _activation(experts: Any) -> int | None:
     if getattr(experts, "alpha", None) == _ALPHA and hasattr(experts, "limit"):
         return CLAMPED_SWIGLU
-    return activation_of(getattr(experts, "act_fn", None))
+    return recognise_activation(getattr(experts, "act_fn", None))
 
 
-def _packed(kind: type[TiledLinear], weight: Tensor, bias: Tensor | None) -> TiledLinear:
+def _pack(kind: type[TiledLinear], weight: Tensor, bias: Tensor | None) -> TiledLinear:
     outputs, inputs = weight.shape
     linear = nn.Linear(inputs, outputs, bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
@@ -166,7 +166,7 @@ class RouterParts:
         weight, chosen = getattr(router, "weight", None), getattr(router, "top_k", None)
         if weight is None or weight.dim() != 2 or chosen is None:
             return None
-        bias, correction = (_tensor_of(router, x) for x in ("bias", "e_score_correction_bias"))
+        bias, correction = (_get_tensor(router, x) for x in ("bias", "e_score_correction_bias"))
         scale = float(getattr(router, "routed_scaling_factor", 1.0))
         draw = torch.Generator().manual_seed(6)
         rows = torch.randn(_TRIED_TOKENS, weight.shape[1], generator=draw).to(weight.dtype)
@@ -182,10 +182,10 @@ class RouterParts:
                     weight.detach(), bias, correction, chosen, sigmoid, normalizes, scale, Groups()
                 )
                 if torch.allclose(parts.weights(rows, ids), scores.float(), rtol=0.03, atol=1e-3):
-                    return parts._grouped_as(router)
+                    return parts._match_groups(router)
         return None
 
-    def _grouped_as(self, router: Any) -> Self | None:
+    def _match_groups(self, router: Any) -> Self | None:
         """The same with the groups by which ``router`` chooses; None if they are unknown."""
         first, *others = Groups.candidates(router, len(self.weight), self.chosen)
         if not others:
@@ -218,7 +218,7 @@ class RouterParts:
         return logits.sigmoid() if self.sigmoid else logits.softmax(-1)
 
 
-def _tensor_of(router: nn.Module, name: str) -> Tensor | None:
+def _get_tensor(router: nn.Module, name: str) -> Tensor | None:
     """A parameter or buffer of a router or of a module in it, as one row of float32."""
     tensors = {**dict(router.named_parameters()), **dict(router.named_buffers())}
     found = (x for key, x in tensors.items() if key.rpartition(".")[2] == name)

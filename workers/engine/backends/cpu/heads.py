@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.parts import NormParts, as_packed, children_of, expect, take_one
+from workers.engine.backends.cpu.parts import NormParts, as_packed, expect, get_children, take_one
 
 MAX_HEAD_DIM = 256
 HEAD_MULTIPLE = 8
@@ -70,8 +70,8 @@ class AttentionParts:
 
 def read_attention(attention: Any) -> AttentionParts:
     """Raises Unrecognised."""
-    children = children_of(attention)
-    read = _with_latents if _LATENT in children else _projected
+    children = get_children(attention)
+    read = _with_latents if _LATENT in children else _read_projections
     parts = read(attention, children)
     expect(not children, f"attention has {sorted(children)} too")
     return parts
@@ -81,7 +81,7 @@ def _expect_size(dim: int) -> None:
     expect(0 < dim <= MAX_HEAD_DIM and dim % HEAD_MULTIPLE == 0, f"heads have {dim} numbers")
 
 
-def _projected(attention: Any, children: dict[str, Any]) -> AttentionParts:
+def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionParts:
     sizes = (getattr(attention, name, None) for name in ("head_dim", "head_size"))
     dim: int = next(filter(None, sizes), 0)
     _expect_size(dim)

@@ -80,7 +80,7 @@ def why_no_kernels() -> str | None:
 
 def open_library(flags: list[str]) -> ctypes.CDLL:
     """Load the library, compiled if necessary. Raises OSError and SubprocessError."""
-    library = ctypes.CDLL(str(_compiled(flags)))
+    library = ctypes.CDLL(str(_compile(flags)))
     library.quire_attention_room.restype = ctypes.c_int64
     if library.quire_prepare() != 0:
         raise OSError("the system does not let this process use AMX")
@@ -115,10 +115,10 @@ def cpu_features() -> frozenset[str]:
     found = next((x for x in lines if field and x.startswith(field)), "")
     limit = os.environ.get("QUIRE_INSTRUCTIONS")
     features = frozenset(found.partition(":")[2].split())
-    return limited(features, limit) if limit else features
+    return limit_features(features, limit) if limit else features
 
 
-def limited(features: frozenset[str], limit: str) -> frozenset[str]:
+def limit_features(features: frozenset[str], limit: str) -> frozenset[str]:
     """``features`` without the instruction sets beyond ``limit``. Raises ValueError."""
     allowed = ("none",) if "asimd" in features else LIMITS
     if limit not in allowed:
@@ -133,7 +133,7 @@ def limited(features: frozenset[str], limit: str) -> frozenset[str]:
     return left if limit == "avx512" else left - {x for x in left if x.startswith("avx512")}
 
 
-def _compiled(flags: list[str]) -> Path:
+def _compile(flags: list[str]) -> Path:
     """The library's file, named by a hash of its inputs; compiled if it does not exist."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:

@@ -68,7 +68,7 @@ def choose(
     return highest, ids
 
 
-def removed(
+def measure_removed(
     logits: Tensor, rows: list[int], allowed: NDArray[np.int32], lines: list[int]
 ) -> tuple[list[float], list[bool]] | None:
     """For some rows of ``logits`` [n, vocabulary]: the probability of the tokens whose bit in the

@@ -5,10 +5,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.activations import activation_of
+from workers.engine.backends.cpu.activations import recognise_activation
 from workers.engine.backends.cpu.experts import PackedExperts, RouterParts
 from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.parts import Unrecognised, as_packed, children_of, expect, take_one
+from workers.engine.backends.cpu.parts import (
+    Unrecognised,
+    as_packed,
+    expect,
+    get_children,
+    take_one,
+)
 
 _SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 _UP = ("up_proj", "fc1", "dense_h_to_4h", "c_fc")
@@ -45,18 +51,18 @@ class ExpertsParts:
     shared_gate: Tensor | None
 
 
-def read_mlp_of(layer: Any, children: dict[str, Any]) -> MlpParts | ExpertsParts:
+def read_mlp(layer: Any, children: dict[str, Any]) -> MlpParts | ExpertsParts:
     """The MLP or the experts of a layer, removed from its ``children``. Raises Unrecognised."""
     if "mlp" not in children:
         names = (*_UP, *_DOWN, *_FUNCTION)
         return _mlp(layer, {name: children.pop(name) for name in names if name in children})
     mlp = children.pop("mlp")
-    return _experts(mlp) or _mlp(mlp, children_of(mlp))
+    return _experts(mlp) or _mlp(mlp, get_children(mlp))
 
 
 def _experts(mlp: Any) -> ExpertsParts | None:
     """None for a single MLP."""
-    children = children_of(mlp)
+    children = get_children(mlp)
     if "experts" not in children:
         return None
     experts = children.pop("experts")
@@ -77,7 +83,7 @@ def _experts(mlp: Any) -> ExpertsParts | None:
         router,
         mlps,
         experts.limit,
-        None if shared is None else _mlp(shared, children_of(shared)),
+        None if shared is None else _mlp(shared, get_children(shared)),
         None if gate is None else gate.weight.detach()[0],
     )
 
@@ -92,7 +98,7 @@ def _halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
 def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     function = next((children.pop(x) for x in _FUNCTION if x in children), None)
     function = function or next((getattr(mlp, x) for x in _FUNCTION if hasattr(mlp, x)), None)
-    activation = None if function is None else activation_of(function)
+    activation = None if function is None else recognise_activation(function)
     if activation is None:
         raise Unrecognised("an activation is not known")
     down = as_packed(take_one(children, _DOWN))

@@ -21,7 +21,7 @@ _BYTES = {"int8": 1.0, "int4": 0.5 + 2 / 32}
 """Bytes per weight, with its part of the scales and minima of its group."""
 
 
-def packed_bytes(dtype: str, is_head: bool) -> float:
+def get_bytes_per_weight(dtype: str, is_head: bool) -> float:
     """Bytes per weight in a layer that is packed as int8 or int4."""
     return _BYTES[_kind(dtype, is_head)]
 

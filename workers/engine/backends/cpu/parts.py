@@ -24,7 +24,7 @@ def expect(condition: bool, otherwise: str) -> None:
         raise Unrecognised(otherwise)
 
 
-def children_of(module: nn.Module) -> dict[str, Any]:
+def get_children(module: nn.Module) -> dict[str, Any]:
     """The child modules, without dropout and identities."""
     idle = (nn.Dropout, nn.Identity)
     return {name: x for name, x in module.named_children() if not isinstance(x, idle)}

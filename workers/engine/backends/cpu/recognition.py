@@ -13,8 +13,14 @@ from torch import Tensor, nn
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.heads import AttentionParts, read_attention
 from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.mlps import ExpertsParts, MlpParts, read_mlp_of
-from workers.engine.backends.cpu.parts import NormParts, Unrecognised, children_of, expect, take_one
+from workers.engine.backends.cpu.mlps import ExpertsParts, MlpParts, read_mlp
+from workers.engine.backends.cpu.parts import (
+    NormParts,
+    Unrecognised,
+    expect,
+    get_children,
+    take_one,
+)
 from workers.engine.backends.cpu.rotary import Angles, Rotation
 
 ROW_BLOCK = 32
@@ -90,7 +96,7 @@ def read_decoder(model: Any, probe: CacheProbe, max_len: int) -> DecoderParts:
     """The parts of ``model``, whose attention layers ran in the order of ``probe``'s rules. Raises
     Unrecognised."""
     decoder = model.get_decoder()
-    children = children_of(decoder)
+    children = get_children(decoder)
     embedding = take_one(children, _EMBEDDING)
     layers = take_one(children, _LAYERS)
     norm = take_one(children, _NORM)
@@ -167,10 +173,10 @@ def _logits_scale(model: Any, text: Any) -> float:
 def _layer(
     layer: Any, rule: AttentionRule, module: nn.Module, hidden: int, angles: Angles | None
 ) -> LayerParts:
-    children = children_of(layer)
+    children = get_children(layer)
     attention = take_one(children, _ATTENTION)
     expect(attention is module, "layers attend in an unexpected order")
-    mlp = read_mlp_of(layer, children)
+    mlp = read_mlp(layer, children)
     places = _NORMS.get(frozenset(children))
     if places is None:
         raise Unrecognised(f"a layer consists of {sorted(children)}")
@@ -183,7 +189,7 @@ def _layer(
     parts = read_attention(attention)
     expect(parts.output.out_features == hidden, "attention has an unexpected width")
     size = parts.rotated
-    rotation, tables = (None, None) if angles is None else angles.of(attention, size)
+    rotation, tables = (None, None) if angles is None else angles.get(attention, size)
     turns_whole = tables is not None and rotation is not None and rotation.dim == size
     expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
     is_plain = isinstance(mlp, MlpParts) or not (parallel or places.mlp_out)

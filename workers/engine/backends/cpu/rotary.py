@@ -121,7 +121,7 @@ class Angles:
         self._has_kinds = "layer_type" in parameters
         self._known: dict[Any, tuple[Rotation, tuple[Tensor, Tensor]]] = {}
 
-    def of(
+    def get(
         self, attention: Any, head_dim: int
     ) -> tuple[Rotation | None, tuple[Tensor, Tensor] | None]:
         """The rotation of a layer's heads, and its tables; no tables if the layer rotates none."""

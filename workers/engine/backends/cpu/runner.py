@@ -19,7 +19,7 @@ from workers.engine.backends.cpu.thread_tuner import ThreadTuner
 from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece, lay_out_states
 from workers.engine.backends.recurrent.states import StateTable, bytes_per_row
 from workers.engine.config import EngineConfig
-from workers.engine.core.model_input import ModelInput, scored_pieces
+from workers.engine.core.model_input import ModelInput, find_scored_pieces
 from workers.engine.core.plan import NULL_BLOCK, BatchPlan, Placed
 from workers.engine.core.runner import GENERATES, Drafting
 from workers.engine.core.sequence import Piece, Sequence
@@ -141,8 +141,8 @@ class CpuRunner:
         pieces = singles + longer
         sequences = [seq for seq, _, _ in pieces]
         sizes = np.array([size for _, _, size in pieces])
-        sampled = _sampled_rows(pieces, sizes.cumsum())
-        scored, scored_rows = scored_pieces(pieces)
+        sampled = _find_sampled_rows(pieces, sizes.cumsum())
+        scored, scored_rows = find_scored_pieces(pieces)
         plan = BatchPlan(
             slots=np.array([seq.slot for seq in sequences]),
             first=np.array([position for _, position, _ in pieces]),
@@ -155,7 +155,7 @@ class CpuRunner:
             layout=pieces,
             sampled=[seq for seq, _ in sampled],
             scored=scored,
-            adapter_rows=self._adapters.rows_of(sequences, np.arange(len(sizes)).repeat(sizes)),
+            adapter_rows=self._adapters.lay_rows(sequences, np.arange(len(sizes)).repeat(sizes)),
         )
 
     def lay_out(
@@ -281,7 +281,7 @@ def _token_ids(pieces: list[Piece]) -> list[int]:
     return token_ids
 
 
-def _sampled_rows(pieces: list[Piece], ends: NDArray[np.int64]) -> list[tuple[Sequence, int]]:
+def _find_sampled_rows(pieces: list[Piece], ends: NDArray[np.int64]) -> list[tuple[Sequence, int]]:
     """The rows of a flat batch from whose logits a token is sampled, with their sequences. Rows of
     one sequence are adjacent, in the order of its tokens."""
     found: dict[Sequence, list[tuple[int, int]]] = {}

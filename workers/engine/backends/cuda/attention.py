@@ -95,7 +95,7 @@ class PagedMetadata:
     def context(self, block_size: int) -> "Context":
         """What the pieces attend to; made once for all layers, without waiting for the device."""
         if self._context is None:
-            self._context = Context.of(self, block_size)
+            self._context = Context.gather(self, block_size)
         return self._context
 
 
@@ -115,7 +115,7 @@ class Context(NamedTuple):
     is_own: bool
 
     @classmethod
-    def of(cls, metadata: PagedMetadata, block_size: int) -> "Context":
+    def gather(cls, metadata: PagedMetadata, block_size: int) -> "Context":
         singles, pieces = metadata.num_singles, metadata.pieces
         lengths = metadata.lengths[singles:]
         ends = lengths.cumsum(0, dtype=torch.int32)
@@ -168,7 +168,7 @@ def _flash_takes(shape: LayerShape, dtype: torch.dtype) -> bool:
     )
 
 
-def paged_attention_cuda(
+def attend_pages_on_gpu(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -199,7 +199,7 @@ def paged_attention_cuda(
     return attend_gathered(query, layer, metadata, rule)[None], None
 
 
-AttentionInterface.register(ATTENTION, paged_attention_cuda)
+AttentionInterface.register(ATTENTION, attend_pages_on_gpu)
 
 
 def attend_paged(

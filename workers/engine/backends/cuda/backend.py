@@ -8,7 +8,7 @@ from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.parts import lay_out_parts
 from workers.engine.backends.cuda import attention as cuda_attention
-from workers.engine.backends.cuda.inputs import mixed_metadata
+from workers.engine.backends.cuda.inputs import mix_metadata
 from workers.engine.backends.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.backends.cuda.runner import CudaRunner
@@ -75,4 +75,4 @@ class CudaBackend:
         first, sizes = [part.position for part in parts], [part.size for part in parts]
         lengths = torch.tensor(first) + torch.tensor(sizes)
         tensors = [tensor.to(self._device) for tensor in (slots, starts, lengths, tables)]
-        return mixed_metadata(cache, sizes, first, tensors, block_size)
+        return mix_metadata(cache, sizes, first, tensors, block_size)

@@ -52,7 +52,7 @@ class NormRule:
 
 
 @torch.inference_mode()
-def norm_rule_of(module: nn.Module) -> NormRule | None:
+def get_norm_rule(module: nn.Module) -> NormRule | None:
     """What ``module`` computes, if it is such a norm; found by trying drawn numbers."""
     parameters = dict(module.named_parameters())
     epsilon = _epsilon(module)
@@ -132,7 +132,7 @@ class RotationRule:
 
 @cache
 @torch.inference_mode()
-def rotation_of(
+def get_rotation(
     function: Callable[..., Any], dtype: torch.dtype, tables: torch.dtype, head_dim: int, width: int
 ) -> RotationRule | None:
     """How ``function(query, key, cosine, sine)`` turns heads of ``dtype`` by cosines and sines of

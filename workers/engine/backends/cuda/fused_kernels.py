@@ -76,7 +76,7 @@ def gate_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def turned(  # type: ignore[no-untyped-def]
+def rotate_numbers(  # type: ignore[no-untyped-def]
     head, cosine, sine, place, inside,
     DIM: tl.constexpr, INTERLEAVED: tl.constexpr, TABLE: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
@@ -127,12 +127,12 @@ def rotate_and_store(  # type: ignore[no-untyped-def]
     cosines, sines = cosine + row * table_row, sine + row * table_row
     if head < num_queries:
         source = query + row * query_row + head * query_head
-        new = turned(source, cosines, sines, place, inside, DIM, INTERLEAVED, TABLE, ROUNDS)
+        new = rotate_numbers(source, cosines, sines, place, inside, DIM, INTERLEAVED, TABLE, ROUNDS)
         tl.store(new_query + row * new_query_row + head * new_query_head + place, new, mask=inside)
     else:
         head = head - num_queries
         source = key + row * key_row + head * key_head
-        new = turned(source, cosines, sines, place, inside, DIM, INTERLEAVED, TABLE, ROUNDS)
+        new = rotate_numbers(source, cosines, sines, place, inside, DIM, INTERLEAVED, TABLE, ROUNDS)
         if KEEPS:
             tl.store(new_key + row * new_key_row + head * new_key_head + place, new, mask=inside)
         if STORES:

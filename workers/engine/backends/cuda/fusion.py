@@ -25,8 +25,8 @@ from workers.engine.backends.cuda.fusable import (
     Activation,
     NormRule,
     RotationRule,
-    norm_rule_of,
-    rotation_of,
+    get_norm_rule,
+    get_rotation,
 )
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer
 from workers.engine.compat import without_torch_functions
@@ -131,12 +131,12 @@ class Fusion(TorchFunctionMode):
         self._wrapped: list[tuple[nn.Module, Callable[..., Tensor] | None]] = []
         rules: dict[Any, NormRule | None] = {}
         for module in model.modules():
-            if (kind := _kind_of(module)) not in rules:
-                rules[kind] = norm_rule_of(module)
+            if (kind := _describe_result(module)) not in rules:
+                rules[kind] = get_norm_rule(module)
         for name in {type(module).__module__ for module in model.modules()}:
             _install_rotation(sys.modules.get(name))
         for module in model.modules():
-            if (rule := rules[_kind_of(module)]) is not None:
+            if (rule := rules[_describe_result(module)]) is not None:
                 self._install_norm(module, rule)
 
     def _install_norm(self, module: nn.Module, rule: NormRule) -> None:
@@ -192,7 +192,7 @@ class Fusion(TorchFunctionMode):
             return function(*args, **kwargs)
         if isinstance(self._waiting, _Active):
             if function in _PRODUCTS and not kwargs:
-                product = self._gated(self._waiting, args)
+                product = self._multiply_gate(self._waiting, args)
                 if product is not None:
                     return product
             active = self._waiting.active
@@ -208,7 +208,7 @@ class Fusion(TorchFunctionMode):
             return self._waiting.active
         return function(*args, **kwargs)
 
-    def _gated(self, waiting: _Active, args: Any) -> Tensor | None:
+    def _multiply_gate(self, waiting: _Active, args: Any) -> Tensor | None:
         """The product of an activation that waits, if it is one that the kernel computes."""
         others = [x for x in args if x is not waiting.active]
         if len(others) != 1 or not _are_alike(waiting.gate, others[0]) or not _is_rows(others[0]):
@@ -261,7 +261,7 @@ class Fusion(TorchFunctionMode):
             )
             if not fits:
                 return None
-            rule = rotation_of(function, query.dtype, cosine.dtype, query.shape[-1], width)
+            rule = get_rotation(function, query.dtype, cosine.dtype, query.shape[-1], width)
             if rule is None:
                 return None
             into = (torch.empty_like(query), torch.empty_like(key))
@@ -297,7 +297,7 @@ def active_fusion() -> Fusion | None:
     return _active.get()
 
 
-def _kind_of(module: nn.Module) -> tuple[Any, ...]:
+def _describe_result(module: nn.Module) -> tuple[Any, ...]:
     """The class and settings of a module, and the shapes of its parameters: modules of one kind
     compute the same."""
     plain = (int, float, bool, str)

@@ -75,7 +75,7 @@ def decode_metadata(
     )
 
 
-def mixed_metadata(
+def mix_metadata(
     cache: TokenMajorCache | CacheProbe,
     sizes: Rows[int],
     first: Rows[int],

@@ -35,7 +35,7 @@ def why_no_split_kernel(device: torch.device) -> str | None:
 @cache
 def why_no_fused_kernels(device: torch.device) -> str | None:
     """Why the operations between matrix products are not fused on this GPU, or None if they are."""
-    reason = _reason(device, _fused_errors)
+    reason = _reason(device, _measure_fused_errors)
     if reason is not None:
         logger.warning("operations are not fused on %s: %s", device, reason)
     return reason
@@ -60,7 +60,7 @@ def _decode_errors(device: torch.device) -> Iterator[float]:
 
 
 @torch.inference_mode()
-def _fused_errors(device: torch.device) -> Iterator[float]:
+def _measure_fused_errors(device: torch.device) -> Iterator[float]:
     """The largest difference of each fused kernel from the operations that it replaces."""
     drawn = torch.Generator().manual_seed(0)
 
@@ -123,20 +123,20 @@ def _rotation_errors(
         new_query, new_key = (torch.full_like(x, torch.nan) for x in heads)
         return new_query, new_key
 
-    def stored() -> tuple[Tensor, Tensor]:
+    def read_pages() -> tuple[Tensor, Tensor]:
         return layer.key.flatten(0, 1)[slots], layer.value.flatten(0, 1)[slots]
 
     for keeps in (True, False):
         into = unwritten()
         fused_kernels.rotate_to_pages(heads, tables, rule, into, value, layer, slots, keeps=keeps)
-        keys, values = stored()
+        keys, values = read_pages()
         kept = (into[1], key) if keeps else (keys, key)
         yield _off((into[0], query), kept, (keys, key), (values, value))
     into = unwritten()
     fused_kernels.rotate(heads, tables, rule, into)
     yield _off((into[0], query), (into[1], key))
     fused_kernels.store(heads[1], value, layer, slots)
-    keys, values = stored()
+    keys, values = read_pages()
     yield _off((keys, heads[1]), (values, value))
 
 

@@ -23,12 +23,12 @@ from workers.engine.backends.cuda.inputs import (
     DecodeTable,
     decode_metadata,
     decode_table,
-    mixed_metadata,
+    mix_metadata,
 )
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache
 from workers.engine.config import EngineConfig
 from workers.engine.core.attention_backend import Part
-from workers.engine.core.model_input import ModelInput, scored_pieces
+from workers.engine.core.model_input import ModelInput, find_scored_pieces
 from workers.engine.core.plan import BatchPlan, Placed
 from workers.engine.core.runner import GENERATES, Draw
 from workers.engine.core.sequence import Piece, Sequence
@@ -100,7 +100,7 @@ class CudaRunner:
         sizes = np.array([size for _, _, size in layout])
         ends = sizes.cumsum()
         sampled = [i for i, (seq, at, n) in enumerate(layout) if at + n >= len(seq.token_ids)]
-        scored, scored_rows = scored_pieces(layout)
+        scored, scored_rows = find_scored_pieces(layout)
         plan = BatchPlan(
             slots=np.array([seq.slot for seq in sequences]),
             first=np.array([position for _, position, _ in layout]),
@@ -116,7 +116,7 @@ class CudaRunner:
             layout=layout,
             sampled=[sequences[i] for i in sampled],
             scored=scored,
-            adapter_rows=self._adapters.rows_of(sequences, owner, self._device),
+            adapter_rows=self._adapters.lay_rows(sequences, owner, self._device),
         )
 
     def follow(self, tainted: list[int], admitted: Rows[Placed], grown: Rows[Placed]) -> None:
@@ -198,7 +198,7 @@ class CudaRunner:
             self._device,
         )
         tensors = [slots, starts, lengths, self._tables.rows(of_sequences, width)]
-        metadata = mixed_metadata(
+        metadata = mix_metadata(
             self.cache, sizes.tolist(), first.tolist(), tensors, self._block_size
         )
         ids = ids if last_tokens is None else last_tokens

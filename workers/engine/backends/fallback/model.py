@@ -71,7 +71,7 @@ class FallbackModel:
     def _find_state(self, before: Mapping[_Place, int]) -> list[_Place]:
         """The module attributes that were None before a forward and that every forward changes.
         An attribute that only the first forward changes is a constant."""
-        changed = _changed(self.model, before)
+        changed = _find_changes(self.model, before)
         if not changed:
             return []
         first = [getattr(module, name) for module, name in changed]
@@ -89,7 +89,7 @@ class FallbackModel:
     def measure(self) -> None:
         """Find the ``footprint``. Raises UnsupportedModel."""
         try:
-            short, long = (self._bytes_of(n) for n in (TRIED_TOKENS, 3 * TRIED_TOKENS))
+            short, long = (self._count_bytes(n) for n in (TRIED_TOKENS, 3 * TRIED_TOKENS))
         except Exception as error:
             raise self._refusal(error) from error
         per_token = max(0, long - short) // (2 * TRIED_TOKENS)
@@ -98,7 +98,7 @@ class FallbackModel:
     def _refusal(self, error: Exception) -> UnsupportedModel:
         return UnsupportedModel(f"{type(self.model).__name__} does not generate: {error!r}")
 
-    def _bytes_of(self, num_tokens: int) -> int:
+    def _count_bytes(self, num_tokens: int) -> int:
         sequence = self.begin()
         sequence.extend([0] * num_tokens)
         sequence.extend([0])
@@ -267,7 +267,7 @@ def _attributes(model: nn.Module) -> dict[_Place, int]:
     }
 
 
-def _changed(model: nn.Module, before: Mapping[_Place, int]) -> list[_Place]:
+def _find_changes(model: nn.Module, before: Mapping[_Place, int]) -> list[_Place]:
     """The attributes among these that were None before and now hold a tensor."""
     now = _attributes(model)
     return [

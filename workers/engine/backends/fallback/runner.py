@@ -11,7 +11,7 @@ from workers.engine.backends.base.budget import cache_bytes, count_blocks
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.fallback.model import FallbackModel, GeneratedSequence
 from workers.engine.config import EngineConfig
-from workers.engine.core.model_input import ModelInput, scored_pieces
+from workers.engine.core.model_input import ModelInput, find_scored_pieces
 from workers.engine.core.runner import GENERATES
 from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import SchedulerOutput
@@ -69,7 +69,7 @@ class FallbackRunner:
                 computed = self._owned[seq.slot][1].length
                 pieces.append((seq, computed, seq.num_tokens - computed))
         sizes = np.array([size for _, _, size in pieces], dtype=np.int64)
-        scored, scored_rows = scored_pieces(pieces)
+        scored, scored_rows = find_scored_pieces(pieces)
         ids = [seq.token_ids[at : at + size] for seq, at, size in pieces]
         return ModelInput(
             input_ids=torch.tensor([*chain(*ids)], dtype=torch.int64),

@@ -32,16 +32,16 @@ def _without_others(name: str, args: Any) -> Any:
             return args[0], make_finished_work()
         case "c10d::_allgather_base_":
             output, own = args[:2]
-            output.copy_(_repeated(own, len(output) // len(own)))
+            output.copy_(_repeat(own, len(output) // len(own)))
             return output, make_finished_work()
         case "_c10d_functional::all_reduce":
             return args[0].clone()
         case "_c10d_functional::all_gather_into_tensor":
-            return _repeated(*args[:2])
+            return _repeat(*args[:2])
         case "_c10d_functional::wait_tensor" | "_c10d_functional::_wrap_tensor_autograd":
             return args[0]
     raise NotImplementedError(f"{name} cannot run without the other ranks")
 
 
-def _repeated(own: Tensor, size: int) -> Tensor:
+def _repeat(own: Tensor, size: int) -> Tensor:
     return torch.cat([own] * size)

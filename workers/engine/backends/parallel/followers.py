@@ -65,7 +65,7 @@ class Followers:
         device = torch.device(config.device)
         try:
             for rank in range(1, config.tensor_parallel_size):
-                self._start(Assignment(rank, str(path), _for_rank(config, rank), folder))
+                self._start(Assignment(rank, str(path), _assign_device(config, rank), folder))
             self.ranks = Ranks.join(
                 0, config.tensor_parallel_size, device, folder, config.rank_timeout, self.meet
             )
@@ -109,7 +109,7 @@ class Followers:
         if complaint is not None:
             raise RankLost(f"rank {rank} cannot continue: {complaint}")
 
-    def loss_behind(self, error: BaseException) -> RankLost | None:
+    def find_loss(self, error: BaseException) -> RankLost | None:
         """Return the loss of a follower that caused an error of rank 0, or None. To rank 0 the loss
         may look like a fault of the model, because it sees only a broken connection."""
         if not isinstance(error.__cause__ or error, RuntimeError):
@@ -139,7 +139,7 @@ class Followers:
         process = self._processes[rank - 1]
         with suppress(subprocess.TimeoutExpired):
             process.wait(_END_SECONDS)
-        return RankLost(f"rank {rank} (process {process.pid}) {_ending(process.returncode)}")
+        return RankLost(f"rank {rank} (process {process.pid}) {_describe_end(process.returncode)}")
 
     def watch(self, on_lost: Callable[[RankLost], None]) -> None:
         """Call ``on_lost`` from a thread when a follower ends or fails."""
@@ -177,7 +177,7 @@ class Followers:
         self._rendezvous.remove()
 
 
-def _for_rank(config: EngineConfig, rank: int) -> EngineConfig:
+def _assign_device(config: EngineConfig, rank: int) -> EngineConfig:
     """The settings with the rank's own device: the next GPUs after rank 0's."""
     device = torch.device(config.device)
     if device.type == "cpu":
@@ -185,7 +185,7 @@ def _for_rank(config: EngineConfig, rank: int) -> EngineConfig:
     return replace(config, device=f"cuda:{(device.index or 0) + rank}")
 
 
-def _ending(code: int | None) -> str:
+def _describe_end(code: int | None) -> str:
     if code is None:
         return "closed its connection"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -31,7 +31,9 @@ class LeadingRunner:
         """Lay out a step, here and in the followers. Does not change the sequences."""
         batch = self._own.prepare(output, last_tokens)
         assert batch.plan is not None
-        self._followers.send(StepPlan.of(output.tainted, output.admitted, output.grown, batch.plan))
+        self._followers.send(
+            StepPlan.make(output.tainted, output.admitted, output.grown, batch.plan)
+        )
         if last_tokens is not None:
             self._followers.ranks.share(last_tokens.contiguous())
         return batch

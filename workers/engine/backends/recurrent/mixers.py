@@ -63,9 +63,9 @@ class _GroupedForward:
         given = self._signature.bind(*args, **kwargs)
         outputs = []
         for group in batch.groups:
-            states = batch.table.of(self._module, group.rows, group.is_fresh)
+            states = batch.table.select(self._module, group.rows, group.is_fresh)
             given.arguments[self._cache_name] = states
-            with self._mixers.adapters.narrowed(group.places):
+            with self._mixers.adapters.narrow(group.places):
                 outputs.append(
                     self._forward(
                         *_split(given.args, group, batch.num_tokens),

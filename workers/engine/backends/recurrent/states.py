@@ -55,7 +55,7 @@ class StateTable:
             for module, states in shapes.items()
         }
 
-    def of(self, module: nn.Module, rows: Rows, is_fresh: bool) -> "RowStates":
+    def select(self, module: nn.Module, rows: Rows, is_fresh: bool) -> "RowStates":
         """A module's states for some rows. A ``fresh`` row has none yet."""
         return RowStates(self._tensors[module], rows, is_fresh)
 

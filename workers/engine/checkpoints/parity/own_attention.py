@@ -85,7 +85,7 @@ class OwnAttention:
                 allowed = _MOST_LOSS
             else:
                 error = self._largest(distance(actual, expected))
-                allowed = self._allowed(error, expected, draw)
+                allowed = self._measure_allowance(error, expected, draw)
             if error < allowed:
                 return
         where = f"{type(self._model).__name__} {'over pages' if paged.native is None else 'in C'}"
@@ -96,7 +96,7 @@ class OwnAttention:
             )
         raise UnsupportedModel(f"{where} differs from its own attention by {error:.1%}")
 
-    def _allowed(self, error: float, expected: Tensor, draw: int) -> float:
+    def _measure_allowance(self, error: float, expected: Tensor, draw: int) -> float:
         """The error that rounding explains. If it is less than ``error``, this rounding is measured
         between two attentions of the model's own, as far as it has two."""
         allowed = TOLERANCE[self._model.dtype]

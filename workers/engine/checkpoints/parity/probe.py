@@ -7,7 +7,7 @@ from torch import Tensor
 
 from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.paged import PagedModel
-from workers.engine.backends.base.visibility import tagging_masks
+from workers.engine.backends.base.visibility import tag_masks
 from workers.engine.backends.recurrent.mixers import Mixers, find_mixers
 from workers.engine.core.attention_backend import AttentionBackend, Part
 from workers.engine.exceptions import UnsupportedModel
@@ -30,7 +30,7 @@ def probe(
     found = CacheProbe()
     name = type(paged.model).__name__
     try:
-        with tagging_masks(backend.attention):
+        with tag_masks(backend.attention):
             _run_a_few(paged, found, backend, block_size, device, _REPEATS)
     except UnsupportedModel:
         raise
@@ -54,7 +54,7 @@ def find_states(
     def run(options: dict[str, Any]) -> None:
         _run_a_few(paged, CacheProbe(), backend, block_size, device, 1, **options)
 
-    with tagging_masks(backend.attention):
+    with tag_masks(backend.attention):
         return find_mixers(paged.model, run)
 
 

@@ -43,9 +43,9 @@ def weights(tensors: Mapping[str, Stored], settings: Mapping[str, Any]) -> dict[
     block = _block(settings)
     left = {name: each for name, each in tensors.items() if not name.endswith(_UNUSED)}
     packed = ("weight_packed", *_BESIDE)
-    left = compose(left, packed, "weight", partial(_unpacked, block=block))
+    left = compose(left, packed, "weight", partial(_unpack, block=block))
     whole = ("weight_scale", "weight_zero_point", "weight")
-    return compose(left, whole, "weight", partial(_scaled, block=block))
+    return compose(left, whole, "weight", partial(_scale, block=block))
 
 
 def refusal(settings: Mapping[str, Any]) -> str | None:
@@ -57,7 +57,7 @@ def refusal(settings: Mapping[str, Any]) -> str | None:
         return "sparse weights cannot be read"
     if settings.get("transform_config"):
         return "rotated weights (transform_config) cannot be read"
-    if len({str(block) for block in map(_block_of, _groups(settings)) if block}) > 1:
+    if len({str(block) for block in map(_read_block, _groups(settings)) if block}) > 1:
         return "its config_groups have groups of several sizes"
     packed = [g for g in _groups(settings) if (g.get("format") or settings.get("format")) == _WORDS]
     bits = {(group.get("weights") or {}).get("num_bits", _BITS[0]) for group in packed}
@@ -71,10 +71,10 @@ def _groups(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    return next(filter(None, map(_block_of, _groups(settings))), None)
+    return next(filter(None, map(_read_block, _groups(settings))), None)
 
 
-def _block_of(group: Mapping[str, Any]) -> tuple[int, int] | None:
+def _read_block(group: Mapping[str, Any]) -> tuple[int, int] | None:
     """The rows and columns that share a scale, where that is neither one row nor all."""
     rule = group.get("weights") or {}
     if size := rule.get("block_structure"):
@@ -83,7 +83,7 @@ def _block_of(group: Mapping[str, Any]) -> tuple[int, int] | None:
     return (1, size) if size and size > 0 else None
 
 
-def _scaled(parts: Parts, block: tuple[int, int] | None) -> Tensor:
+def _scale(parts: Parts, block: tuple[int, int] | None) -> Tensor:
     weight = parts["weight"].float()
     zeros = parts.get("weight_zero_point")
     if zeros is not None:
@@ -91,7 +91,7 @@ def _scaled(parts: Parts, block: tuple[int, int] | None) -> Tensor:
     return weight * spread(parts["weight_scale"], weight.shape, block)
 
 
-def _unpacked(parts: Parts, block: tuple[int, int] | None) -> Tensor:
+def _unpack(parts: Parts, block: tuple[int, int] | None) -> Tensor:
     packed, scales = parts["weight_packed"], parts["weight_scale"]
     if packed.dtype == torch.uint8:
         return _of_fp4(parts)

@@ -89,7 +89,7 @@ class Format:
         return _READERS[self.method].weights(open_tensors(path), self.settings)
 
 
-def format_of(config: Any, path: str | Path) -> Format | None:
+def find_format(config: Any, path: str | Path) -> Format | None:
     """The format that a model's configuration or another file of its folder names. Raises
     UnsupportedModel for one that nothing here can read."""
     settings = getattr(config, _SETTING, None) or getattr(config, _OLD_SETTING, None)
@@ -129,7 +129,7 @@ def _modelopt_settings(path: Path) -> Mapping[str, Any] | None:
 
 
 def without_format(config: Any) -> None:
-    """Remove what :func:`format_of` finds, also from the parts of a composed configuration."""
+    """Remove what :func:`find_format` finds, also from the parts of a composed configuration."""
     for part in (config, config.get_text_config()):
         for name in (_SETTING, _OLD_SETTING):
             if hasattr(part, name):

@@ -22,12 +22,12 @@ def weights(tensors: Mapping[str, Stored], settings: Mapping[str, Any]) -> dict[
 
     for scale in _SCALES:
 
-        def scaled(parts: Parts, scale: str = scale) -> Tensor:
+        def scale_blocks(parts: Parts, scale: str = scale) -> Tensor:
             weight = parts[""].float()
             return weight * spread(parts[scale], weight.shape, block)
 
         # A weight that is named "x" has its scales in "x_scale_inv".
-        left = compose(left, (scale, ""), "", scaled)
+        left = compose(left, (scale, ""), "", scale_blocks)
     return left
 
 

@@ -15,10 +15,10 @@ from transformers import GenerationConfig
 
 from workers.engine.backends.base.gpu_memory import refuse_too_large
 from workers.engine.backends.base.host_memory import available_memory
-from workers.engine.backends.cpu.packed_linear import packed_bytes
+from workers.engine.backends.cpu.packed_linear import get_bytes_per_weight
 from workers.engine.backends.parallel.group import Ranks
 from workers.engine.backends.parallel.sharding import Sharding, plan_sharding
-from workers.engine.checkpoints.quantized.formats import Format, format_of, without_format
+from workers.engine.checkpoints.quantized.formats import Format, find_format, without_format
 from workers.engine.checkpoints.quantized.stored import (
     UnreadableWeightsError,
     divisible,
@@ -28,10 +28,10 @@ from workers.engine.checkpoints.reading.model_class import model_class
 from workers.engine.checkpoints.reading.model_folder import explain, read_config, read_tokenizer
 from workers.engine.checkpoints.reading.packing import PackedConfig
 from workers.engine.checkpoints.reading.tensor_checks import (
+    get_stored_type,
     open_files,
     refuse_other_numbers,
     refuse_unread,
-    stored_type,
 )
 from workers.engine.exceptions import TooLarge, UnsupportedModel
 
@@ -67,7 +67,7 @@ def read_model(
     """
     config = read_config(path)
     model_class(config)
-    form = format_of(config, path)
+    form = find_format(config, path)
     if device.type == "cuda":
         _refuse_too_large_for(device, config, dtype, ranks.size if ranks else 1)
     sharding = None if ranks is None else _sharding(config, form, ranks)
@@ -89,11 +89,13 @@ def read_model(
     if packed is not None:
         options["quantization_config"] = PackedConfig(packed)
     if form is not None and form.is_read_here:
-        source = _composed(path, config, form, options, device, is_divided=sharding is not None)
+        source = _read_composed(
+            path, config, form, options, device, is_divided=sharding is not None
+        )
     else:
         if form is None:
             _refuse_quantized(path, config)
-        source = partial(_unquantized, path, config)
+        source = partial(_read_unquantized, path, config)
     with _explaining(_FAULTS_OF_TRANSFORMERS, config, form):
         model, info = _read_with(attention, source, options, config.model_type)
     _refuse_incomplete(info)
@@ -108,7 +110,7 @@ def check_servable(path: str | Path) -> None:
     whose model, tokenizer or quantization no worker can serve."""
     config = read_config(path)
     model_class(config)
-    form = format_of(config, path)
+    form = find_format(config, path)
     read_tokenizer(path)
     if form is None:
         _refuse_quantized(path, config)
@@ -143,7 +145,7 @@ def _read_with(
         return source(**options)
 
 
-def _unquantized(path: str | Path, config: Any, **options: Any) -> Any:
+def _read_unquantized(path: str | Path, config: Any, **options: Any) -> Any:
     """What transformers reads. Raises UnreadableWeightsError, with the name of a file that is cut
     off."""
     try:
@@ -158,7 +160,7 @@ def _refuse_quantized(path: str | Path, config: Any) -> None:
     """Raises UnsupportedModel for a checkpoint that is said not to be quantized, but is."""
     with _explaining(_FAULTS_OF_FILES, config):
         tensors = open_files(path)
-        if any(map(stored_type, tensors.values())):  # a skeleton takes time
+        if any(map(get_stored_type, tensors.values())):  # a skeleton takes time
             refuse_other_numbers(tensors, _skeleton(config))
 
 
@@ -206,7 +208,7 @@ def weight_bytes(config: Any, dtype: torch.dtype | str) -> tuple[int, torch.dtyp
     return sum(each.numel() for each in skeleton.parameters()) * dtype.itemsize, dtype
 
 
-def _composed(
+def _read_composed(
     path: str | Path,
     config: Any,
     form: Format,
@@ -259,7 +261,7 @@ def _size(skeleton: Any, dtype: torch.dtype, packed: str | None) -> float:
     head = skeleton.get_output_embeddings()
     for module in skeleton.modules():
         if type(module) is torch.nn.Linear:
-            bytes_each = packed_bytes(packed, module is head)
+            bytes_each = get_bytes_per_weight(packed, module is head)
             is_tied = module is head and skeleton.config.tie_word_embeddings
             total += module.weight.numel() * (bytes_each - (0 if is_tied else dtype.itemsize))
     return total

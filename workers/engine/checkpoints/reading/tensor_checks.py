@@ -58,8 +58,8 @@ def refuse_unread(names: Iterable[str], model: Any, path: str | Path) -> None:
 
 def refuse_other_numbers(tensors: Mapping[str, Any], model: Any) -> None:
     """Raises UnsupportedModel for a tensor that is stored as integers or in 8-bit floating point,
-    where ``model`` reads it as floats. ``tensors`` have a type by :func:`stored_type`."""
-    other = {name: kind for name, each in tensors.items() if (kind := stored_type(each))}
+    where ``model`` reads it as floats. ``tensors`` have a type by :func:`get_stored_type`."""
+    other = {name: kind for name, each in tensors.items() if (kind := get_stored_type(each))}
     if not other:
         return
     may_be_unread = _find_ignorable(model)
@@ -73,7 +73,7 @@ def refuse_other_numbers(tensors: Mapping[str, Any], model: Any) -> None:
             )
 
 
-def stored_type(tensor: Any) -> str | None:
+def get_stored_type(tensor: Any) -> str | None:
     """The type of a stored tensor's numbers if they are none that stand for themselves. None for
     those, and for weights that are composed of several tensors."""
     if isinstance(tensor, torch.Tensor):
@@ -88,7 +88,7 @@ def open_files(path: str | Path) -> Mapping[str, Any]:
     it holds none. Raises UnreadableWeightsError for a file that is cut off."""
     folder = Path(path)
     is_safe = any((folder / f"{_WHOLE}{end}").is_file() for end in ("", ".index.json"))
-    pickled = [] if is_safe else _pickled_files(folder)
+    pickled = [] if is_safe else _list_pickled_files(folder)
     if not pickled:
         return open_tensors(folder) if any(folder.glob("*.safetensors")) else {}
     tensors: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def open_files(path: str | Path) -> Mapping[str, Any]:
     return tensors
 
 
-def _pickled_files(folder: Path) -> list[Path]:
+def _list_pickled_files(folder: Path) -> list[Path]:
     """Files of tensors that torch wrote. Others with their ending hold settings of a training."""
     whole, index = folder / _PICKLED, folder / f"{_PICKLED}.index.json"
     if whole.is_file():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, Qwen3Config
 
-from workers.engine.backends.base.gpu_memory import refuse_too_large, taking_turns, what_remains
+from workers.engine.backends.base.gpu_memory import hold_turn, refuse_too_large, what_remains
 from workers.engine.checkpoints.reading.checkpoint import weight_bytes
 from workers.engine.core.layer_shape import LayerShape
 from workers.engine.exceptions import UnsupportedModel
@@ -53,7 +53,7 @@ def test_one_process_at_a_time_measures_a_gpu(
     entered = threading.Event()
 
     def load() -> None:
-        with taking_turns(GPU):
+        with hold_turn(GPU):
             entered.set()
 
     with (tmp_path / "quire-gpu-abc.lock").open("w") as lock:
@@ -73,7 +73,7 @@ def test_workers_of_other_users_can_take_the_lock(
     path = tmp_path / "quire-gpu-abc.lock"
     mask = os.umask(0o077)
     try:
-        with taking_turns(GPU):
+        with hold_turn(GPU):
             assert stat.S_IMODE(path.stat().st_mode) == 0o644
     finally:
         os.umask(mask)
@@ -86,7 +86,7 @@ def test_workers_of_other_users_can_take_the_lock(
         return lock
 
     monkeypatch.setattr(Path, "open", recorded)
-    with taking_turns(GPU):
+    with hold_turn(GPU):
         assert modes == ["r"]  # nobody may write another user's file
 
 
@@ -95,13 +95,13 @@ def test_a_worker_that_cannot_take_the_lock_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "quire-gpu-abc.lock").mkdir()
-    with taking_turns(GPU):
+    with hold_turn(GPU):
         assert "other workers may load onto cuda:0 at the same time" in caplog.text
 
 
 def test_processes_on_cpus_do_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    with taking_turns(torch.device("cpu")):
+    with hold_turn(torch.device("cpu")):
         assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from workers.engine.backends.base.visibility import read_mask, visible_of
+from workers.engine.backends.base.visibility import get_visible, read_mask
 from workers.engine.core.layer_shape import EVERYTHING, Visible
 
 CONFIG = AutoConfig.for_model("llama", max_position_embeddings=1000)
@@ -47,4 +47,4 @@ def test_what_is_hidden(visible: Visible) -> None:
 
 
 def test_a_tag_that_was_changed_says_nothing() -> None:
-    assert visible_of(Tensor([0.0])) is None
+    assert get_visible(Tensor([0.0])) is None

@@ -20,7 +20,7 @@ def build(name: str) -> ctypes.CDLL:
     """One of ``BUILDS``. Skips the test where this processor cannot run it."""
     features = library.cpu_features()
     if name.startswith("avx2"):
-        flags = library.compiler_flags(library.limited(features, "avx2") - {"avx_vnni"})
+        flags = library.compiler_flags(library.limit_features(features, "avx2") - {"avx_vnni"})
         if name == "avx2 with vnni":
             flags = [*(flags or ()), *_vnni(features)]
         return _opened(flags)

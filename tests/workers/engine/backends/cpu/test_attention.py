@@ -11,7 +11,7 @@ from workers.engine.backends.cpu.attention import (
     AttentionMetadata,
     DecodeGroup,
     PrefillChunk,
-    paged_attention,
+    attend_pages,
 )
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.core.layer_shape import EVERYTHING, LayerShape, Visible
@@ -87,7 +87,7 @@ def run_step(
     metadata.slots = torch.cat(slots)
     query, key, value = (torch.cat(part).transpose(0, 1)[None] for part in zip(*parts, strict=True))
     with attending(metadata):
-        output, _ = paged_attention(layer, query, key, value, None, **options)
+        output, _ = attend_pages(layer, query, key, value, None, **options)
     start = 0
     for talk, size in pieces:
         talk.output.append(output[0, start : start + size])
@@ -128,7 +128,7 @@ def test_a_group_pads_shorter_sequences_with_the_null_block() -> None:
         for name in ("query", "key", "value")
     ]
     with attending(flat_batch(cache, slots, [group], [])):
-        output, _ = paged_attention(layer, *last, None)
+        output, _ = attend_pages(layer, *last, None)
     for row, talk in enumerate(talks):
         expected = naive(talk.query, talk.key, talk.value, None, None)[-1]
         torch.testing.assert_close(output[0, row], expected, rtol=1e-4, atol=1e-4)
@@ -139,7 +139,7 @@ def probe(module: nn.Module, mask: Tensor | None = None, **options: Any) -> None
     metadata = flat_batch(CacheProbe(), tokens, [], [PrefillChunk(0, 2, 0, tokens[None])])
     part = torch.zeros(1, 1, 2, 4)
     with attending(metadata):
-        paged_attention(module, part, part, part, mask, **options)
+        attend_pages(module, part, part, part, mask, **options)
 
 
 def test_a_probe_learns_the_shapes() -> None:
@@ -150,7 +150,7 @@ def test_a_probe_learns_the_shapes() -> None:
     query = torch.zeros(1, HEADS, 2, KEY_DIM)
     key, value = torch.zeros(1, KV_HEADS, 2, KEY_DIM), torch.zeros(1, KV_HEADS, 2, VALUE_DIM)
     with attending(metadata):
-        paged_attention(layer, query, key, value, None)
+        attend_pages(layer, query, key, value, None)
     assert seen.shapes == {layer: SHAPE}
     assert seen.rules == {layer: AttentionRule(KEY_DIM**-0.5, EVERYTHING, None)}
     with pytest.raises(UnsupportedModel, match="more than once"):

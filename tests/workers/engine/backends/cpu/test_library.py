@@ -8,7 +8,7 @@ from workers.engine.backends.cpu import library
 from workers.engine.backends.cpu.library import (
     compiler_flags,
     cpu_features,
-    limited,
+    limit_features,
     load_library,
     why_no_kernels,
 )
@@ -55,11 +55,15 @@ def test_arm_processors_say_what_they_multiply() -> None:
 def test_an_operator_can_limit_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = SHORT | VECTORS | {"avx512_vnni", "avx512_bf16"}
     everything = vectors | {"amx_tile", "amx_bf16", "amx_int8"}
-    assert limited(everything, "amx") == everything
-    assert limited(everything, "avx512") == vectors
-    assert limited(everything, "avx512_vnni") == SHORT | VECTORS | {"avx512_vnni"}
-    assert limited(everything, "avx2") == SHORT
-    assert limited(everything, "none") == limited(frozenset({"asimd"}), "none") == frozenset()
+    assert limit_features(everything, "amx") == everything
+    assert limit_features(everything, "avx512") == vectors
+    assert limit_features(everything, "avx512_vnni") == SHORT | VECTORS | {"avx512_vnni"}
+    assert limit_features(everything, "avx2") == SHORT
+    assert (
+        limit_features(everything, "none")
+        == limit_features(frozenset({"asimd"}), "none")
+        == frozenset()
+    )
     monkeypatch.setenv("QUIRE_INSTRUCTIONS", "none")
     assert cpu_features() == frozenset()
     assert load_library() is None
@@ -68,7 +72,7 @@ def test_an_operator_can_limit_the_instructions(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("features", "limit"), [(SHORT, "sse2"), ({"asimd"}, "avx2")])
 def test_unknown_limits_are_refused(features: frozenset[str], limit: str) -> None:
     with pytest.raises(ValueError, match=f"QUIRE_INSTRUCTIONS is '{limit}': use "):
-        limited(frozenset(features), limit)
+        limit_features(frozenset(features), limit)
 
 
 def test_without_the_instructions_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:

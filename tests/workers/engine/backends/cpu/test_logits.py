@@ -68,7 +68,7 @@ def test_what_a_mask_removes_is_a_share_of_the_softmax(
     words = -(-vocabulary // 32) + 1
     allowed = draw.integers(-(2**31), 2**31, size=(num_rows, words)).astype(np.int32)
     rows, before = list(range(num_rows))[::-1], logits.clone()
-    found = native.removed(logits, rows, allowed, lines)
+    found = native.measure_removed(logits, rows, allowed, lines)
     assert found is not None
     assert torch.equal(logits, before)
     for row, line, removed, overruled in zip(rows, lines, *found, strict=True):
@@ -93,4 +93,4 @@ def test_what_is_no_number_shows_unless_it_is_forbidden(place: int) -> None:
 def test_other_logits_are_left_to_torch() -> None:
     for logits in (torch.zeros(2, 4, dtype=torch.bfloat16), torch.zeros(4, 2).T):
         assert native.choose(logits, [], NO_BITS) is None
-        assert native.removed(logits, [], NO_BITS, []) is None
+        assert native.measure_removed(logits, [], NO_BITS, []) is None

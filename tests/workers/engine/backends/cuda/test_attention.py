@@ -16,11 +16,11 @@ from workers.engine.backends.cuda import attention
 from workers.engine.backends.cuda.attention import (
     PagedMetadata,
     attend_gathered,
+    attend_pages_on_gpu,
     kernel_takes,
-    paged_attention_cuda,
 )
 from workers.engine.backends.cuda.backend import CudaBackend
-from workers.engine.backends.cuda.inputs import mixed_metadata
+from workers.engine.backends.cuda.inputs import mix_metadata
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
 from workers.engine.core.attention_backend import Part
 from workers.engine.core.layer_shape import LayerShape, Visible
@@ -72,14 +72,14 @@ def step(
     )
     starts = torch.tensor([0, *sizes]).cumsum(0)
     lengths = torch.tensor(first) + torch.tensor(sizes)
-    metadata = mixed_metadata(cache, sizes, first, [slots, starts, lengths, tables], BLOCK_SIZE)
+    metadata = mix_metadata(cache, sizes, first, [slots, starts, lengths, tables], BLOCK_SIZE)
     query, key, value = (
         torch.cat([getattr(t, name)[p] for (t, _), p in zip(pieces, places, strict=True)])
         .transpose(0, 1)[None]
         for name in ("query", "key", "value")
     )  # fmt: skip
     with attending(metadata):
-        output, _ = paged_attention_cuda(layer, query, key, value, None, **options)
+        output, _ = attend_pages_on_gpu(layer, query, key, value, None, **options)
     for (talk, _), part in zip(pieces, output[0].split(sizes), strict=True):
         talk.output.append(part)
 
@@ -347,7 +347,7 @@ def test_a_probe_learns_the_shapes_and_refuses_what_is_left_out() -> None:
         seen = CacheProbe()
         metadata = backend.batch(seen, [Part(0, 2, [0])], BLOCK_SIZE)
         with attending(metadata):
-            paged_attention_cuda(layer, part, part, part, None, **options)
+            attend_pages_on_gpu(layer, part, part, part, None, **options)
         return seen
 
     assert probe().shapes == {layer: LayerShape(KV_HEADS, DIM, DIM)}

@@ -17,7 +17,7 @@ from tests.workers.engine.backends.cuda.without_gpu.plain_kernels import PlainKe
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cuda import fusion
 from workers.engine.backends.cuda.backend import CudaBackend
-from workers.engine.backends.cuda.fusable import norm_rule_of, rotation_of
+from workers.engine.backends.cuda.fusable import get_norm_rule, get_rotation
 from workers.engine.backends.cuda.fusion import Fusion
 from workers.engine.build import compose_engine
 from workers.engine.checkpoints.loader import wrap_model
@@ -142,14 +142,14 @@ def draw(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("module", [Centred(), OtherEpsilon(), nn.LayerNorm(8), nn.Linear(8, 8)])
 def test_other_modules_are_no_such_norms(module: nn.Module) -> None:
-    assert norm_rule_of(module) is None
+    assert get_norm_rule(module) is None
 
 
 def test_another_rotation_is_not_recognised() -> None:
     def scaled(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         return q * cos, k * sin
 
-    assert rotation_of(scaled, torch.bfloat16, torch.bfloat16, 8, 8) is None
+    assert get_rotation(scaled, torch.bfloat16, torch.bfloat16, 8, 8) is None
 
 
 def test_a_sum_that_no_norm_follows_is_an_ordinary_sum(kernels: PlainKernels) -> None:
@@ -370,7 +370,7 @@ def test_a_model_that_cannot_be_studied_runs_without(
     def fail(_module: nn.Module) -> None:
         raise ValueError("no signature found for builtin")
 
-    monkeypatch.setattr(fusion, "norm_rule_of", fail)
+    monkeypatch.setattr(fusion, "get_norm_rule", fail)
     engine = make_engine(tiny_llama)
     assert "operations are not fused, since ValueError('no signature" in caplog.text
     assert_greedy(engine, tiny_llama)

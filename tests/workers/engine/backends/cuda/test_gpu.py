@@ -16,7 +16,7 @@ from tests.workers.engine.driving import tokens
 from workers.engine.backends.base.transfers import to_device
 from workers.engine.backends.cpu.attention import AttentionRule
 from workers.engine.backends.cuda.attention import attend_gathered, attend_paged, has_paged_kernel
-from workers.engine.backends.cuda.inputs import mixed_metadata
+from workers.engine.backends.cuda.inputs import mix_metadata
 from workers.engine.backends.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.backends.cuda.runner import CudaRunner
@@ -124,7 +124,7 @@ def test_the_kernel_agrees_with_gathered_pages(sizes: list[int], window: int | N
     lengths = np.array(first) + np.array(sizes)
     slots = np.zeros(starts[-1], dtype=np.int64)  # nothing is stored
     moved = to_device([slots, starts, lengths, tables], GPU)
-    metadata = mixed_metadata(cache, sizes, first, moved, 256)
+    metadata = mix_metadata(cache, sizes, first, moved, 256)
     query = torch.randn(int(starts[-1]), 6, 64, dtype=torch.bfloat16, device=GPU)
     rule = AttentionRule(scale=64**-0.5, visible=Visible(window), softcap=None)
     expected = attend_gathered(query, pages, metadata, rule)

@@ -84,7 +84,7 @@ def test_fused_kernels_that_agree_are_used() -> None:
 def test_results_that_are_no_numbers_are_noticed(
     monkeypatch: pytest.MonkeyPatch, errors: list[float]
 ) -> None:
-    monkeypatch.setattr(kernel_check, "_fused_errors", lambda _device: errors)
+    monkeypatch.setattr(kernel_check, "_measure_fused_errors", lambda _device: errors)
     assert why_no_fused_kernels(HERE) is not None
 
 

@@ -40,7 +40,7 @@ class FailingKernels(PlainKernels):
 
 def spoil(setattr: Any) -> None:
     """Have rank 0, or this one, prefer a kernel that computes nonsense."""
-    setattr(loader, "backend_for", SpoilingBackend)
+    setattr(loader, "choose_backend", SpoilingBackend)
     setattr(attention, "takes", lambda *_: True)
     setattr(attention, "_split", lambda query, *_: torch.zeros_like(query))
     setattr(attention, "_processors", lambda _device: 1)
@@ -52,6 +52,6 @@ if __name__ == "__main__":
         spoil(setattr)
     else:
         kernels = FailingKernels() if fault == KERNEL else PlainKernels()
-        loader.backend_for = FusingBackend
+        loader.choose_backend = FusingBackend
         fusion.kernels = lambda: kernels
     main()

@@ -5,5 +5,5 @@ from workers.engine.checkpoints import loader
 from workers.engine.follower import main
 
 if __name__ == "__main__":
-    loader.backend_for = CudaBackend
+    loader.choose_backend = CudaBackend
     main()

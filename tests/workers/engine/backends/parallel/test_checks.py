@@ -52,7 +52,7 @@ def test_operations_are_fused_on_all_ranks_or_on_none(
     fault: str,
 ) -> None:
     kernels = PlainKernels()
-    monkeypatch.setattr(loader, "backend_for", FusingBackend)
+    monkeypatch.setattr(loader, "choose_backend", FusingBackend)
     monkeypatch.setattr(fusion, "kernels", lambda: kernels)
     follow_with(monkeypatch, fault)
     engine = make_ranks("llama", 2)
@@ -79,7 +79,7 @@ def test_a_rank_with_more_kernels_than_another_gives_them_up_alone(
             followers, "_FOLLOWER", "tests.workers.engine.backends.parallel.gpu_follower"
         )
     else:
-        monkeypatch.setattr(loader, "backend_for", CudaBackend)
+        monkeypatch.setattr(loader, "choose_backend", CudaBackend)
         follow_with(monkeypatch, fused_follower.ATTENTION)
     engine = make_ranks("llama", 2)
     runner: Any = engine.runner

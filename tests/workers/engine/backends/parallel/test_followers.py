@@ -130,7 +130,7 @@ def test_what_a_follower_cannot_load_is_reported_with_its_reason(make_ranks, mon
     def too_long(config, rank):
         return followers_module.replace(config, max_model_len=9999)
 
-    monkeypatch.setattr(followers_module, "_for_rank", too_long)
+    monkeypatch.setattr(followers_module, "_assign_device", too_long)
     with pytest.raises(RankLost, match="rank 1 cannot continue: max_model_len 9999 exceeds"):
         make_ranks("llama", 2)
 

@@ -102,7 +102,7 @@ def test_ranks_agree_on_the_smallest_cache(make_ranks):
 def test_steps_of_a_gpu_are_planned_and_launched_ahead_on_all_ranks(make_ranks, monkeypatch):
     """The GPU's runner, on the CPU: its last tokens reach the followers without the host's help."""
     expected = make_ranks("llama", 1, speculation=False).generate(requests())
-    monkeypatch.setattr(loader, "backend_for", CudaBackend)
+    monkeypatch.setattr(loader, "choose_backend", CudaBackend)
     monkeypatch.setattr(
         followers, "_FOLLOWER", "tests.workers.engine.backends.parallel.gpu_follower"
     )

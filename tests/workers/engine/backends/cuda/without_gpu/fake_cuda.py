@@ -32,8 +32,8 @@ from workers.engine.backends.cuda.fusable import (
     Activation,
     NormRule,
     RotationRule,
-    norm_rule_of,
-    rotation_of,
+    get_norm_rule,
+    get_rotation,
 )
 from workers.engine.backends.cuda.fusion import Fusion
 from workers.engine.backends.cuda.inputs import (
@@ -42,7 +42,7 @@ from workers.engine.backends.cuda.inputs import (
     ROW,
     TOKEN,
     decode_metadata,
-    mixed_metadata,
+    mix_metadata,
 )
 from workers.engine.backends.cuda.kv_cache import Way
 from workers.engine.checkpoints.rotary import keep_frequencies
@@ -261,12 +261,12 @@ def _check_pages(key: Tensor, value: Tensor, layer: Any, slots: Tensor) -> None:
 
 def _rule_of(module: nn.Module) -> NormRule | None:
     with _disable_current_modes():
-        return norm_rule_of(module)
+        return get_norm_rule(module)
 
 
 def _rotation_of(*args: Any) -> RotationRule | None:
     with _disable_current_modes():
-        return rotation_of(*args)
+        return get_rotation(*args)
 
 
 def _check_half(*tensors: Tensor) -> None:
@@ -289,8 +289,8 @@ def study(
         patch.multiple(torch.cuda, **torch_cuda),
         patch.multiple(attention, _kernel=_flash, _split=_split, _processors=lambda _device: 132),
         patch.object(fusion, "kernels", _FusedKernels),
-        patch.object(fusion, "rotation_of", _rotation_of),
-        patch.object(fusion, "norm_rule_of", _rule_of),
+        patch.object(fusion, "get_rotation", _rotation_of),
+        patch.object(fusion, "get_norm_rule", _rule_of),
         FakeTensorMode(allow_non_fake_inputs=False),
         torch.inference_mode(),
     ):
@@ -312,7 +312,7 @@ def _run(paged: PagedModel, backend: CudaBackend, block_size: int, fuses: bool) 
         return torch.empty(shape, dtype=torch.int64, device=GPU)
 
     probe = CacheProbe()
-    metadata = mixed_metadata(probe, [2], [0], [ints(2), ints(2), ints(1), ints(1, 1)], block_size)
+    metadata = mix_metadata(probe, [2], [0], [ints(2), ints(2), ints(1), ints(1, 1)], block_size)
     paged(ints(2), ints(2), metadata, ints(2))
     cache = backend.make_cache(probe.shapes, 2 * ROWS, block_size, torch.bfloat16)
     finding = Finding(len(probe.shapes), sorted({x.way.name for x in cache.layers.values()}))
@@ -329,7 +329,7 @@ def _run(paged: PagedModel, backend: CudaBackend, block_size: int, fuses: bool) 
     tokens = sum(sizes)
     moved = [ints(tokens), ints(5), ints(4), ints(4, width)]
     with _Watch(finding):
-        metadata = mixed_metadata(cache, sizes, first, moved, block_size)
+        metadata = mix_metadata(cache, sizes, first, moved, block_size)
         paged(ints(tokens), ints(tokens), metadata, ints(4))
     return finding
 

@@ -19,7 +19,7 @@ _LAST_BIT = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 def check_kernels() -> list[float]:
     """The errors that the check at start finds."""
-    return list(kernel_check._fused_errors(torch.device("cpu")))
+    return list(kernel_check._measure_fused_errors(torch.device("cpu")))
 
 
 def assert_agree(actual: Tensor, expected: Tensor) -> None:
