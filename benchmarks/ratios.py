@@ -26,8 +26,8 @@ def find_processor() -> str:
     fields = dict(line.replace("\t", "").split(":", 1) for line in lines if ":" in line)
     flags = fields.get("flags", fields.get("Features", "")).split()
     known = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd")
-    found = [name for name in known if name in flags]
-    return f"{fields.get('model name', 'unknown').strip()} ({', '.join(found)})"
+    names = [name for name in known if name in flags]
+    return f"{fields.get('model name', 'unknown').strip()} ({', '.join(names)})"
 
 
 def write_run(path: Path, ratios: Mapping[str, float], **more: Any) -> None:

@@ -19,33 +19,33 @@ CLIENT_TIMEOUT = 600
 
 @register()
 def check_settings(**_: object) -> list[CheckMessage]:
-    found: list[CheckMessage] = []
+    messages: list[CheckMessage] = []
     if len(settings.KEY_PEPPER) < MIN_PEPPER:
         message = f"QUIRE_KEY_PEPPER has fewer than {MIN_PEPPER} characters."
         hint = (
             "Generate one with: python -c 'import secrets; print(secrets.token_urlsafe(48))'. "
             "API keys created with another pepper stop working."
         )
-        found.append(Error(message, hint=hint, id="quire.E001"))
+        messages.append(Error(message, hint=hint, id="quire.E001"))
     try:
         model_files.load_catalog()
     except CatalogError as error:
         hint = "QUIRE_MODELS is its path; the repository has an example, models.toml."
-        found.append(Error(str(error), hint=hint, id="quire.E002"))
+        messages.append(Error(str(error), hint=hint, id="quire.E002"))
     if settings.REQUEST_TIMEOUT >= CLIENT_TIMEOUT:
         message = (
             f"QUIRE_REQUEST_TIMEOUT is {settings.REQUEST_TIMEOUT:g} seconds; the openai client "
             f"times out after {CLIENT_TIMEOUT} and sends the request again."
         )
         hint = f"Set it below {CLIENT_TIMEOUT}, and run longer requests in the background."
-        found.append(Warning(message, hint=hint, id="quire.W001"))
+        messages.append(Warning(message, hint=hint, id="quire.W001"))
     try:
         provider = configuration.load_configuration()
     except configuration.ConfigurationError as error:
-        found.append(Error(str(error), hint=error.hint, id="quire.E004"))
+        messages.append(Error(str(error), hint=error.hint, id="quire.E004"))
     else:
-        found += _check_roles(provider)
-    return found
+        messages += _check_roles(provider)
+    return messages
 
 
 def _check_roles(provider: configuration.Configuration | None) -> list[CheckMessage]:

@@ -103,22 +103,22 @@ def print_rows(rows: list[Row]) -> None:
 
 def ratios(rows: list[Row]) -> dict[str, float]:
     """Return what a request gains over transformers, and keeps under a regular expression."""
-    found = {}
+    ratios = {}
     for row in rows:
-        found[f"batch {row.batch}: engine / transformers"] = row.ratio
-        found[f"batch {row.batch}: constrained / free"] = row.constrained / row.engine
-    return found
+        ratios[f"batch {row.batch}: engine / transformers"] = row.ratio
+        ratios[f"batch {row.batch}: constrained / free"] = row.constrained / row.engine
+    return ratios
 
 
 def as_json(
     machine: dict[str, Any], rows: list[Row], by_context: contexts.Measures | None
 ) -> dict[str, Any]:
     """Return everything that was measured."""
-    found = {"machine": machine, "rows": [asdict(row) for row in rows]}
+    table = {"machine": machine, "rows": [asdict(row) for row in rows]}
     if by_context is not None:
         limits, (prompts, decoding) = by_context
-        found |= {"limits": asdict(limits), "prompts": prompts, "decoding": decoding}
-    return found
+        table |= {"limits": asdict(limits), "prompts": prompts, "decoding": decoding}
+    return table
 
 
 def main() -> None:

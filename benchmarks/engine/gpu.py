@@ -137,15 +137,17 @@ def unequal_tokens(device: str) -> list[str]:
         make_engine(shape, where, "float32", max_num_seqs=8, kv_cache_bytes=2**26)
         for where in ("cpu", device)
     ]
-    found = []
+    differences = []
     for name, (params, grammar) in variants.items():
         done = (generate(engine, prompts, params, grammar) for engine in engines)
         for prompt, here, there in zip(prompts, *done, strict=True):
             pairs = zip(here.choices[0].token_ids, there.choices[0].token_ids, strict=True)
             first = next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
             if first is not None:
-                found.append(f"{name}, prompt of {len(prompt)} tokens: differs at token {first}")
-    return found
+                differences.append(
+                    f"{name}, prompt of {len(prompt)} tokens: differs at token {first}"
+                )
+    return differences
 
 
 class TransformersRunner:

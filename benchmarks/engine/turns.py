@@ -54,4 +54,4 @@ def medians(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str,
             run()
             if turn:
                 seconds[name].append(time.perf_counter() - began)
-    return {name: statistics.median(found) for name, found in seconds.items()}
+    return {name: statistics.median(each) for name, each in seconds.items()}

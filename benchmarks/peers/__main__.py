@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             tables.append(comparison.measure(workload, args.batches))
             tables[-1].print()
             if args.json is not None:
-                found = {name: ratio for t in tables for name, ratio in t.ratios().items()}
-                write_run(args.json, found, tables=[table.to_json() for table in tables])
+                ratios = {name: ratio for t in tables for name, ratio in t.ratios().items()}
+                write_run(args.json, ratios, tables=[table.to_json() for table in tables])
     return 0
 
 

@@ -40,14 +40,14 @@ def contenders(model: Path, kind: str, made: Path, peers: Path, bfloat16: bool) 
     gguf_file.write(model, file, kind)
     gguf_checkpoint.describe(file, folder, "bfloat16", str(file))
     own, module = sys.executable, "benchmarks.peers.quire"
-    found = [Contender(f"{kind} {_DTYPES[kind]}", module, own, folder, (_DTYPES[kind],))]
+    contenders = [Contender(f"{kind} {_DTYPES[kind]}", module, own, folder, (_DTYPES[kind],))]
     if (python := program(peers, _LLAMA_CPP)).exists():
-        found.append(
+        contenders.append(
             Contender(f"{kind} llama.cpp", "benchmarks.peers.llama_cpp", str(python), file)
         )
     if bfloat16:
-        found.append(Contender(f"{kind} bfloat16", module, own, folder, ("bfloat16",)))
-    return found
+        contenders.append(Contender(f"{kind} bfloat16", module, own, folder, ("bfloat16",)))
+    return contenders
 
 
 def main() -> None:
@@ -99,9 +99,9 @@ def main() -> None:
 def _mib(process: Process, field: str) -> float:
     """Return a field of a process's status, in MiB."""
     status = Path(f"/proc/{process.pid}/status").read_text("utf-8")
-    found = re.search(rf"{field}:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(rf"{field}:\s+(\d+) kB", status)
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 if __name__ == "__main__":

@@ -53,9 +53,12 @@ def load(path: str, dtype: str = "bfloat16") -> tuple[Runner, dict[str, Any]]:
 
 def preload() -> None:
     """Start this program again with the libraries, unless the environment already names some."""
-    found = [*Path(sys.prefix).glob("lib/libiomp5.so"), *_SYSTEM.glob("*/libtcmalloc_minimal.so.4")]
-    if found and "LD_PRELOAD" not in os.environ:
-        os.environ["LD_PRELOAD"] = ":".join(map(str, found))
+    libraries = [
+        *Path(sys.prefix).glob("lib/libiomp5.so"),
+        *_SYSTEM.glob("*/libtcmalloc_minimal.so.4"),
+    ]
+    if libraries and "LD_PRELOAD" not in os.environ:
+        os.environ["LD_PRELOAD"] = ":".join(map(str, libraries))
         command = [sys.executable, "-m", __spec__.name, *sys.argv[1:]]
         os.execv(sys.executable, command)  # noqa: S606 - no shell is what is meant
 

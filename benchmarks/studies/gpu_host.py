@@ -141,11 +141,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 of_steps.append(measure(engine, rows, name, params))
                 timer = OperationTimer()
                 of_operations.append(measure(engine, rows, name, params, timer)["step"])
-            found = min(of_steps, key=lambda each: each["step"])
+            fastest = min(of_steps, key=lambda each: each["step"])
             operations = min(of_operations)
             arithmetic = operations - of_one_row.setdefault(name, operations)
-            shown = [found["step"], arithmetic, found["step"] - arithmetic]
-            shown += [found.get(k, 0.0) for k in ("schedule", "sample", "append")]
+            shown = [fastest["step"], arithmetic, fastest["step"] - arithmetic]
+            shown += [fastest.get(k, 0.0) for k in ("schedule", "sample", "append")]
             print_columns(rows, name, *(f"{each:.3f}" for each in shown))
         engine.stop()
     return 0

@@ -163,14 +163,14 @@ def _row(case: Case, compiler: Compiler, tokenizer: Tokenizer, passes: int) -> s
 
 def _mask_seconds(matcher: LLMatcher, document: list[int]) -> list[float]:
     """Seconds to compute each token's mask, over a document that matches."""
-    found = []
+    seconds = []
     for token in document:
         began = time.thread_time()
         matcher.compute_bitmask()
-        found.append(time.thread_time() - began)
+        seconds.append(time.thread_time() - began)
         assert matcher.consume_token(token), matcher.get_error()
     assert matcher.is_accepting()
-    return found
+    return seconds
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ def main() -> None:
     for rows in map(int, args.rows.split(",")):
         best = dict.fromkeys(layers, float("inf"))
         for _ in range(args.repeats):
-            for dtype, found in layers.items():
-                best[dtype] = min(best[dtype], fastest_pass(found, rows, args.threads))
+            for dtype, layer in layers.items():
+                best[dtype] = min(best[dtype], fastest_pass(layer, rows, args.threads))
         weights = args.inputs * args.outputs
         columns: list[str] = []
         for dtype, seconds in best.items():

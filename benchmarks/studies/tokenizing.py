@@ -105,9 +105,9 @@ def gaps(service: Installation, key: str, streams: int, tokens: int, scripted: b
     return [gap for each in seen for gap in each.gaps[WARM_UP:]]
 
 
-def row(name: str, found: list[float], answers: str, cpu: float) -> str:
-    shown = [f"{1000 * percentile(found, percent):.1f}" for percent in (50, 95, 99)]
-    return f"| {name} | {' | '.join(shown)} | {1000 * max(found):.1f} | {answers} | {cpu:.2f} |"
+def row(name: str, gaps: list[float], answers: str, cpu: float) -> str:
+    shown = [f"{1000 * percentile(gaps, percent):.1f}" for percent in (50, 95, 99)]
+    return f"| {name} | {' | '.join(shown)} | {1000 * max(gaps):.1f} | {answers} | {cpu:.2f} |"
 
 
 def main() -> None:

@@ -106,7 +106,7 @@ async def measure(args: argparse.Namespace) -> dict[str, float]:
                 taken = await cpu_per_request(*target, body, args.requests, args.concurrency)
                 if repeat:
                     figures[name].append(taken)
-    return {name: statistics.median(found) for name, found in figures.items()}
+    return {name: statistics.median(each) for name, each in figures.items()}
 
 
 def main() -> None:
@@ -121,14 +121,16 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="also write the ratio to this file")
     args = parser.parse_args()
-    found = asyncio.run(measure(args))
+    medians = asyncio.run(measure(args))
     print(
         f"CPU ms per completion of {args.new_tokens} tokens, {args.concurrency} at once: "
-        f"web {found['service']:.2f}, bare view {found['bare']:.2f}, "
-        f"beyond it {found['service'] - found['bare']:.2f}"
+        f"web {medians['service']:.2f}, bare view {medians['bare']:.2f}, "
+        f"beyond it {medians['service'] - medians['bare']:.2f}"
     )
     if args.json is not None:
-        write_run(args.json, {"CPU of a bare view / of a call": found["bare"] / found["service"]})
+        write_run(
+            args.json, {"CPU of a bare view / of a call": medians["bare"] / medians["service"]}
+        )
 
 
 if __name__ == "__main__":

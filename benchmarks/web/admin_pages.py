@@ -112,8 +112,8 @@ def log_in(client: httpx.Client) -> None:
 
 def measure(client: httpx.Client, rounds: int, limit: float) -> list[str]:
     """Print a table. Returns the names of the pages that are too slow."""
-    found = client.get("/admin/completions/usagerecord/").text
-    job = re.findall(r"/admin/jobs/([^/]+)/", found)[0]
+    page = client.get("/admin/completions/usagerecord/").text
+    job = re.findall(r"/admin/jobs/([^/]+)/", page)[0]
     request = re.findall(r"req_[0-9a-f]{32}", client.get(f"/admin/jobs/{job}/").text)[0]
     batches = client.get("/admin/completions/batch/").text
     batch = re.findall(r"/batch/(batch_[^/]+)/change/", batches)[0]

@@ -57,11 +57,11 @@ def _check_ranks(device: torch.device, size: int) -> None:
                 "CUDA_VISIBLE_DEVICES to nothing"
             )
         return
-    first, found = device.index or 0, torch.cuda.device_count()
-    if first + size > found:
+    first, count = device.index or 0, torch.cuda.device_count()
+    if first + size > count:
         raise ValueError(
             f"tensor_parallel_size = {size} needs as many GPUs from {device} on, and there are "
-            f"{found - first}: set it to {found - first} at most, or make more GPUs visible"
+            f"{count - first}: set it to {count - first} at most, or make more GPUs visible"
         )
 
 

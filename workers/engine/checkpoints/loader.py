@@ -237,8 +237,8 @@ def _compare(
     while True:
         try:
             own.compare(paged, shapes)
-        except UnsupportedModel as found:
-            reason = found
+        except UnsupportedModel as error:
+            reason = error
         else:
             return
         if paged.fusion is not None:
@@ -298,9 +298,9 @@ def _general(model: Any, max_len: int, config: EngineConfig) -> _Forward:
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     """All the ids that end a text: generation config, model config and tokenizer may differ."""
-    found: set[int] = set()
+    eos: set[int] = set()
     text_config = model.config.get_text_config()
     for source in (model.generation_config, text_config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        found.update([ids] if isinstance(ids, int) else ids or [])
-    return frozenset(found)
+        eos.update([ids] if isinstance(ids, int) else ids or [])
+    return frozenset(eos)

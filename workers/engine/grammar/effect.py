@@ -20,8 +20,8 @@ def removals(logits: Tensor, mask: GrammarMask, wanted: Iterable[int]) -> dict[i
     if not lines:
         return {}
     rows = [mask.rows[line] for line in lines]
-    if (found := native_logits.measure_removed(logits, rows, mask.allowed, lines)) is not None:
-        return dict(zip(rows, zip(*found, strict=True), strict=True))
+    if (measured := native_logits.measure_removed(logits, rows, mask.allowed, lines)) is not None:
+        return dict(zip(rows, zip(*measured, strict=True), strict=True))
     if logits.device.type == "cpu":
         return {mask.rows[line]: _removal(logits[mask.rows[line]], mask, line) for line in lines}
     chosen = logits[rows]

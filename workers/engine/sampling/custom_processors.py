@@ -204,10 +204,10 @@ class ThinkingBudget:
 
 
 def _token(text: Any, context: ChoiceContext) -> int:
-    found = context.tokenizer.token_to_id(text) if isinstance(text, str) else None
-    if found is None:
+    token_id = context.tokenizer.token_to_id(text) if isinstance(text, str) else None
+    if token_id is None:
         raise ValueError(f"{text!r} is not a token of this model")
-    return int(found)
+    return int(token_id)
 
 
 def _check_names(params: Mapping[str, Any], known: set[str]) -> None:

@@ -59,10 +59,10 @@ class Dry(LogitsProcessor):
     def apply(self, logits: Tensor) -> None:
         if not self._rows:
             return
-        found = [repetitions.after(num_drafted) for _, repetitions, num_drafted in self._rows]
-        rows = np.repeat([row for row, _, _ in self._rows], [len(ids) for ids, _ in found])
-        ids = np.concatenate([ids for ids, _ in found])
-        penalties = np.concatenate([penalties for _, penalties in found])
+        penalised = [repetitions.after(num_drafted) for _, repetitions, num_drafted in self._rows]
+        rows = np.repeat([row for row, _, _ in self._rows], [len(ids) for ids, _ in penalised])
+        ids = np.concatenate([ids for ids, _ in penalised])
+        penalties = np.concatenate([penalties for _, penalties in penalised])
         placed_rows, placed_ids = to_device([rows, ids], logits.device)
         placed = floats_to_device(penalties.astype(np.float64), logits.device).float()
         logits[placed_rows, placed_ids] -= placed
@@ -100,11 +100,11 @@ class Repetitions:
         end, places = self._num_tokens, self._places
         lengths = self._lengths[places]
         self._read(self._sequence.draft.token_ids[:num_drafted])
-        found = self._penalties()
+        penalties = self._penalties()
         self._lengths[self._places] = 0
         self._lengths[places] = lengths
         self._places, self._num_tokens = places, end
-        return found
+        return penalties
 
     def _penalties(self) -> tuple[Ints, NDArray[np.float32]]:
         params = self._sequence.sampling

@@ -48,11 +48,11 @@ def draw_filtered(weights: Tensor, limits: Filter, uniform: Tensor) -> Tensor:
     totals = chunk_sums(weights).sum(-1)
     bound = _lower_bound(weights, limits, totals)
     rows, ids = (weights >= bound[:, None]).nonzero(as_tuple=True)
-    found = weights[rows, ids]
+    candidates = weights[rows, ids]
     nucleus = limits.top_p * totals
     nucleus[limits.top_k > 0] = torch.inf  # top-k leaves few, and top-p counts only those
-    close = found >= _nucleus_bound(rows, found, nucleus)[rows]
-    ids, kept = _sort_rows(rows[close], ids[close], found[close], len(weights))
+    close = candidates >= _nucleus_bound(rows, candidates, nucleus)[rows]
+    ids, kept = _sort_rows(rows[close], ids[close], candidates[close], len(weights))
     return _draw_sorted(ids, kept, limits, totals, uniform)
 
 

@@ -89,14 +89,14 @@ class Penalties(LogitsProcessor):
         if not self._rows:
             return
         self._placed = None
-        found = [counts.after(num_drafted) for _, counts, num_drafted in self._rows]
-        sizes = [len(ids) for ids, _ in found]
+        counted = [counts.after(num_drafted) for _, counts, num_drafted in self._rows]
+        sizes = [len(ids) for ids, _ in counted]
         rows = np.repeat([row for row, _, _ in self._rows], sizes)
         index = (
             torch.from_numpy(rows),
-            torch.from_numpy(np.concatenate([ids for ids, _ in found])),
+            torch.from_numpy(np.concatenate([ids for ids, _ in counted])),
         )
-        occurrences = np.concatenate([counts for _, counts in found])
+        occurrences = np.concatenate([counts for _, counts in counted])
         frequency, presence, repetition = np.repeat(self._factors, sizes, axis=0).T
         with np.errstate(all="ignore"):  # an overflow ends its own request
             values = logits[index].cpu().numpy() - frequency * occurrences

@@ -134,10 +134,10 @@ def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> _Arrivin
     top, top_ids = likeliest(logits, params.top_logprobs_num)
     (wanted,) = to_device([np.array(params.token_ids_logprob, dtype=np.int64)], logits.device)
     named = logits.index_select(1, wanted)
-    found = torch.cat([logits.gather(1, token_ids[:, None]), top, named], dim=1)
+    scores = torch.cat([logits.gather(1, token_ids[:, None]), top, named], dim=1)
     highest = logits.amax(dim=-1, keepdim=True)
     total = chunk_sums(logits.sub_(highest).exp_()).sum(dim=-1, keepdim=True)
-    logprobs = found.sub_(highest + total.log().float()).clamp_(min=_LOWEST)
+    logprobs = scores.sub_(highest + total.log().float()).clamp_(min=_LOWEST)
     return _Arriving(*(x.to("cpu", non_blocking=True) for x in (logprobs, top_ids)))
 
 

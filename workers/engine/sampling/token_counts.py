@@ -48,12 +48,12 @@ class TokenCounts:
             return self.ids[:size], self.counts[:size]
         drafted = draft.token_ids[:num_drafted]
         self._count(drafted)
-        found = self.ids[: self.size].copy(), self.counts[: self.size].copy()
+        counted = self.ids[: self.size].copy(), self.counts[: self.size].copy()
         for token_id in drafted:
             self.counts[self.columns[token_id]] -= 1
         while self.size > size:
             self.columns.popitem()
-        return found
+        return counted
 
     def _count(self, token_ids: Rows[int]) -> None:
         for token_id in token_ids:

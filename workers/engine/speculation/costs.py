@@ -32,10 +32,12 @@ class StepCosts:
 
     def note_rest(self, num_rows: int, seconds: float) -> None:
         """Record the time of masks and sampling in a step."""
-        found = seconds / num_rows
-        weight = _FALL if found < self.row_seconds else _RISE
+        row_seconds = seconds / num_rows
+        weight = _FALL if row_seconds < self.row_seconds else _RISE
         first = not self.row_seconds
-        self.row_seconds = found if first else (1 - weight) * self.row_seconds + weight * found
+        self.row_seconds = (
+            row_seconds if first else (1 - weight) * self.row_seconds + weight * row_seconds
+        )
 
 
 def _measure(forward: Callable[[int], None]) -> dict[int, float]:

@@ -123,13 +123,13 @@ class Drafter:
         places agree with."""
         token_ids = walk.token_ids if source == OWN else index.token_ids
         matches = index.find(walk.token_ids[-LONGEST_MATCH:])
-        found = candidates(token_ids, matches)
-        while found and not walk.allows(found[0].token_id):
-            del found[0]
-        if not found:
+        ranking = candidates(token_ids, matches)
+        while ranking and not walk.allows(ranking[0].token_id):
+            del ranking[0]
+        if not ranking:
             return None
-        chosen = found[0]
-        guess = Guess(source, chosen.match.length, support(chosen, found[1:], len(matches)))
+        chosen = ranking[0]
+        guess = Guess(source, chosen.match.length, support(chosen, ranking[1:], len(matches)))
         return Place(token_ids, chosen.match.position, guess, len(walk.token_ids))
 
 

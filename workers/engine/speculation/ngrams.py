@@ -53,17 +53,17 @@ class NgramIndex:
     def find(self, ending: Sequence[int]) -> list[Match]:
         """Return places that follow the end of ``ending``, the last first: the places of its
         longest indexed n-gram, and if these are few, of shorter n-grams too."""
-        found: dict[int, Match] = {}
+        matches: dict[int, Match] = {}
         for length, ends in zip(_LENGTHS, self._ends, strict=True):
-            if len(ending) < length or len(found) >= _MAX_PLACES:
+            if len(ending) < length or len(matches) >= _MAX_PLACES:
                 continue
             positions = ends.get(hash(tuple(ending[-length:])), ())
             for position in (positions,) if isinstance(positions, int) else reversed(positions):
-                if position not in found:
+                if position not in matches:
                     matched = self._common(position, ending)
                     if matched >= length:  # else two n-grams have the same hash
-                        found[position] = Match(position, matched)
-        return list(found.values())
+                        matches[position] = Match(position, matched)
+        return list(matches.values())
 
     def _common(self, position: int, ending: Sequence[int]) -> int:
         """Count the tokens before ``position`` that match the end of ``ending``."""

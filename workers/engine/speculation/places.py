@@ -49,18 +49,18 @@ def candidates(token_ids: Sequence[int], matches: Sequence[Match]) -> list[Candi
     The weight of a match doubles with every two tokens: a long match counts more than several
     short ones, and several matches count more than a single, slightly longer one.
     """
-    found: dict[int, Candidate] = {}
+    by_token: dict[int, Candidate] = {}
     for match in matches:
         token_id = token_ids[match.position] if match.position < len(token_ids) else BORDER
         if token_id == BORDER:
             continue
         weight = 1 << match.length // 2
-        known = found.get(token_id)
+        known = by_token.get(token_id)
         if known is not None:
             weight += known.weight
             match = max(known.match, match, key=lambda m: m.length)
-        found[token_id] = Candidate(token_id, weight, match)
-    return sorted(found.values(), key=lambda candidate: -candidate.weight)
+        by_token[token_id] = Candidate(token_id, weight, match)
+    return sorted(by_token.values(), key=lambda candidate: -candidate.weight)
 
 
 def support(chosen: Candidate, others: Sequence[Candidate], num_matches: int) -> Support:

@@ -166,9 +166,9 @@ class StopText:
         first: TextSearch | None = None
         length = 0
         for string in self._strings:
-            if (found := string.step(char)) > length:
-                first, length = string, found
+            if (size := string.step(char)) > length:
+                first, length = string, size
         for regex in self._regexes:
-            if (found := regex.step(char)) and first is None:
-                first, length = regex, found
+            if (size := regex.step(char)) and first is None:
+                first, length = regex, size
         return first, length

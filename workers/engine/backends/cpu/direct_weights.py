@@ -43,7 +43,7 @@ def _iter_watched(values: Iterable[Any]) -> Iterator[_Watched]:
 @contextmanager
 def finding_direct_weights(model: nn.Module) -> Iterator[set[LayerName]]:
     """Yield a set to which forwards inside the context add layers."""
-    found: set[LayerName] = set()
+    names: set[LayerName] = set()
     running: list[nn.Module] = []
     handles = []
 
@@ -55,7 +55,7 @@ def finding_direct_weights(model: nn.Module) -> Iterator[set[LayerName]]:
 
     def note(linear: nn.Module, name: LayerName) -> None:
         if not running or running[-1] is not linear:
-            found.add(name)
+            names.add(name)
 
     watched = [
         (child, (type(parent), name))
@@ -69,7 +69,7 @@ def finding_direct_weights(model: nn.Module) -> Iterator[set[LayerName]]:
         vars(linear)["weight"] = weight  # found before the parameter
         handles += [linear.register_forward_pre_hook(enter), linear.register_forward_hook(leave)]
     try:
-        yield found
+        yield names
     finally:
         for handle in handles:
             handle.remove()

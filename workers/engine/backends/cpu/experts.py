@@ -130,10 +130,10 @@ class Groups:
         """What a router with these attributes may do; no groups come first."""
         count = getattr(router, "num_group", None) or getattr(router, "n_group", None) or 1
         kept = getattr(router, "topk_group", None) or 1
-        found = [cls()]
+        groups = [cls()]
         if count > 1 and experts % count == 0 and kept * (experts // count) >= chosen:
-            found += [cls(count, kept, best) for best in (1, 2)]
-        return found
+            groups += [cls(count, kept, best) for best in (1, 2)]
+        return groups
 
     def leave(self, scores: Tensor) -> Tensor:
         """``scores`` [tokens, experts], those of groups that are not kept below all others."""
@@ -221,6 +221,6 @@ class RouterParts:
 def _get_tensor(router: nn.Module, name: str) -> Tensor | None:
     """A parameter or buffer of a router or of a module in it, as one row of float32."""
     tensors = {**dict(router.named_parameters()), **dict(router.named_buffers())}
-    found = (x for key, x in tensors.items() if key.rpartition(".")[2] == name)
-    tensor = next(found, None)
+    matches = (x for key, x in tensors.items() if key.rpartition(".")[2] == name)
+    tensor = next(matches, None)
     return None if tensor is None else tensor.detach().float().flatten()

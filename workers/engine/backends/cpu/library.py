@@ -112,9 +112,9 @@ def cpu_features() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    found = next((x for x in lines if field and x.startswith(field)), "")
+    line = next((x for x in lines if field and x.startswith(field)), "")
     limit = os.environ.get("QUIRE_INSTRUCTIONS")
-    features = frozenset(found.partition(":")[2].split())
+    features = frozenset(line.partition(":")[2].split())
     return limit_features(features, limit) if limit else features
 
 

@@ -237,14 +237,14 @@ def _to_nibbles(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         offsets = _MINIMUM_STEP * minima[..., None]
         values = ((weight + offsets) / scales[..., None]).round_().clamp_(0, _LARGEST_NIBBLE)
         errors = (values * scales[..., None] - offsets - weight).square_().sum(2)
-        found: tuple[Tensor, ...] = (errors, scales, minima, values)
+        trial: tuple[Tensor, ...] = (errors, scales, minima, values)
         if best is not None:
             is_better = errors < best[0]
-            found = tuple(
+            trial = tuple(
                 torch.where(is_better if new.dim() == 2 else is_better[..., None], new, old)
-                for new, old in zip(found, best, strict=True)
+                for new, old in zip(trial, best, strict=True)
             )
-        best = found
+        best = trial
         if best[0].sum() <= bound:
             break
     assert best is not None

@@ -100,12 +100,12 @@ class NormParts:
         numbers it normalizes together."""
         each = getattr(module, "norms", None)
         if isinstance(each, nn.ModuleList):  # a module for each head
-            found = [cls.read(norm, head_dim) for norm in each]
-            first = found[0]
-            if len(found) != heads or first is None or any(x is None for x in found):
+            norms = [cls.read(norm, head_dim) for norm in each]
+            first = norms[0]
+            if len(norms) != heads or first is None or any(x is None for x in norms):
                 return None
-            weight = torch.cat([x.weight for x in found if x is not None])
-            biases = [x.bias for x in found if x is not None and x.bias is not None]
+            weight = torch.cat([x.weight for x in norms if x is not None])
+            biases = [x.bias for x in norms if x is not None and x.bias is not None]
             bias = torch.cat(biases) if len(biases) == heads else None
             return cls(weight, bias, first.epsilon, first.centers), head_dim
         own: Tensor | None = getattr(module, "weight", None)

@@ -284,15 +284,15 @@ def _token_ids(pieces: list[Piece]) -> list[int]:
 def _find_sampled_rows(pieces: list[Piece], ends: NDArray[np.int64]) -> list[tuple[Sequence, int]]:
     """The rows of a flat batch from whose logits a token is sampled, with their sequences. Rows of
     one sequence are adjacent, in the order of its tokens."""
-    found: dict[Sequence, list[tuple[int, int]]] = {}
+    rows_by_sequence: dict[Sequence, list[tuple[int, int]]] = {}
     for (seq, at, size), end in zip(pieces, ends.tolist(), strict=True):
         if at + size < seq.num_tokens:
             continue
         for num_drafted in seq.draft.rows:
             position = seq.num_tokens - 1 + num_drafted
             if at <= position < at + size:
-                found.setdefault(seq, []).append((position, end - size + position - at))
-    return [(seq, row) for seq, rows in found.items() for _, row in sorted(rows)]
+                rows_by_sequence.setdefault(seq, []).append((position, end - size + position - at))
+    return [(seq, row) for seq, rows in rows_by_sequence.items() for _, row in sorted(rows)]
 
 
 def _group_bounds(num_blocks: list[int], block_size: int) -> list[int]:

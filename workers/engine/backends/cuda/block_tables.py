@@ -57,5 +57,5 @@ class BlockTables:
 
     def places(self, slots: Ints, positions: Ints, block_size: int) -> Ints:
         """Where the cache stores the tokens at ``positions`` [n] of the sequences in ``slots``."""
-        found: Ints = self._here[slots, positions // block_size] * block_size
-        return found + positions % block_size
+        starts: Ints = self._here[slots, positions // block_size] * block_size
+        return starts + positions % block_size

@@ -67,10 +67,10 @@ def get_norm_rule(module: nn.Module) -> NormRule | None:
     # Small rows show the epsilon.
     scales = torch.logspace(-4, 1, _ROWS)[:, None]
     x = (torch.randn(_ROWS, size, generator=drawn) * scales).to(dtype)
-    found = _try_norm(module, trial, x)
+    output = _try_norm(module, trial, x)
     for offset, rounds in product((0, 1), (True, False)):
         rule = NormRule(epsilon, offset, rounds)
-        if found is not None and _agree(found, rule.compute(x, trial)):
+        if output is not None and _agree(output, rule.compute(x, trial)):
             return rule
     return None
 
@@ -142,14 +142,14 @@ def get_rotation(
     key = torch.randn(1, 2, _ROWS, head_dim, generator=drawn).to(dtype)
     cosine, sine = (torch.randn(1, _ROWS, width, generator=drawn).to(tables) for _ in range(2))
     try:
-        found = function(query, key, cosine, sine)
+        output = function(query, key, cosine, sine)
     except Exception:  # noqa: BLE001 - it takes something else
         return None
-    if not isinstance(found, tuple) or [getattr(x, "dtype", None) for x in found] != [dtype] * 2:
+    if not isinstance(output, tuple) or [getattr(x, "dtype", None) for x in output] != [dtype] * 2:
         return None
     for rule in _rotations(head_dim, width):
         expected = [rule.compute(x, cosine[0], sine[0]) for x in (query, key)]
-        if all(_agree(x, y) for x, y in zip(found, expected, strict=True)):
+        if all(_agree(x, y) for x, y in zip(output, expected, strict=True)):
             return rule
     return None
 
@@ -167,10 +167,10 @@ def _rotations(head_dim: int, width: int) -> Iterator[RotationRule]:
             yield RotationRule(dim, interleaved, table, rounds)
 
 
-def _agree(found: Tensor, expected: Tensor) -> bool:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+def _agree(output: Tensor, expected: Tensor) -> bool:
+    if output.shape != expected.shape or output.dtype != expected.dtype:
         return False
-    if found.dtype == torch.float32:
-        return torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
-    differ = (found != expected).float().mean().item() <= _MOST_DIFFERENT
-    return differ and torch.allclose(found.float(), expected.float(), rtol=2e-2, atol=1e-2)
+    if output.dtype == torch.float32:
+        return torch.allclose(output, expected, rtol=1e-5, atol=1e-6)
+    differ = (output != expected).float().mean().item() <= _MOST_DIFFERENT
+    return differ and torch.allclose(output.float(), expected.float(), rtol=2e-2, atol=1e-2)

@@ -318,8 +318,8 @@ def _install_rotation(module: Any) -> None:
         fusion = _active.get()
         if fusion is None or kwargs or len(args) != 4:
             return own(*args, **kwargs)
-        found = fusion.rotate(own, args)
-        return own(*args) if found is None else found
+        output = fusion.rotate(own, args)
+        return own(*args) if output is None else output
 
     rotate.__wrapped_rotation__ = own  # type: ignore[attr-defined]
     setattr(module, _ROTATION, rotate)

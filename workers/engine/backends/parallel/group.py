@@ -69,9 +69,9 @@ class Ranks:
 
     def complaint(self, own: str | None) -> str | None:
         """Return what the first rank that complains says, or None."""
-        for rank, found in enumerate(self._gather(own)):
-            if found is not None:
-                return f"rank {rank}: {found}"
+        for rank, complaint in enumerate(self._gather(own)):
+            if complaint is not None:
+                return f"rank {rank}: {complaint}"
         return None
 
     def try_alone(self, attempt: Callable[[], object]) -> str | None:

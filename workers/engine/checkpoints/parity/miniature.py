@@ -94,10 +94,10 @@ def _make(kind: Any, config: Any, **options: Any) -> Any:
 def _take_layer_settings(text: Any) -> dict[int, Any]:
     """Remove the settings that differ by layer from the configuration. Without them, it answers for
     all its names again."""
-    found = text.to_dict().get("per_layer_config") or {}
-    if found:
+    by_layer = text.to_dict().get("per_layer_config") or {}
+    if by_layer:
         text.per_layer_config = None
-    return {int(layer): SimpleNamespace(**settings) for layer, settings in found.items()}
+    return {int(layer): SimpleNamespace(**settings) for layer, settings in by_layer.items()}
 
 
 def _shorten(settings: Any, max_len: int) -> None:

@@ -126,20 +126,20 @@ class ParityCheck:
         Rounding alone may send a token to another expert, which hides smaller errors. So all that a
         mixture computes is compared with every token at every expert. Its choice of experts is
         tried with other random weights if it fails: a wrong one fails with all of them."""
-        found = self._native_errors()
-        if found.has_experts:
+        errors = self._native_errors()
+        if errors.has_experts:
             self._expect_exact(self._native_errors(to_every_expert=True))
             for seed in range(1, _DRAWS):
-                if found.is_exact:
+                if errors.is_exact:
                     break
-                found = self._native_errors(seed)
-        self._expect_exact(found)
+                errors = self._native_errors(seed)
+        self._expect_exact(errors)
 
-    def _expect_exact(self, found: _NativeErrors) -> None:
-        if not found.is_exact:
+    def _expect_exact(self, errors: _NativeErrors) -> None:
+        if not errors.is_exact:
             raise UnsupportedModel(
-                f"{self._name} in C differs from generate by {found.error:.1%}, in torch by "
-                f"{found.noise:.1%}"
+                f"{self._name} in C differs from generate by {errors.error:.1%}, in torch by "
+                f"{errors.noise:.1%}"
             )
 
     def _native_errors(self, seed: int = 0, *, to_every_expert: bool = False) -> _NativeErrors:

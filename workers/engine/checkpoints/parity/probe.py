@@ -27,21 +27,21 @@ def probe(
 ) -> CacheProbe:
     """Run a few tokens, and record what each layer stores and which tokens attend to it. Raises
     UnsupportedModel."""
-    found = CacheProbe()
+    cache = CacheProbe()
     name = type(paged.model).__name__
     try:
         with tag_masks(backend.attention):
-            _run_a_few(paged, found, backend, block_size, device, _REPEATS)
+            _run_a_few(paged, cache, backend, block_size, device, _REPEATS)
     except UnsupportedModel:
         raise
     except Exception as error:
         raise UnsupportedModel(f"{name} does not run over pages: {error!r}") from error
-    if not found.shapes and paged.mixers is None:
+    if not cache.shapes and paged.mixers is None:
         raise UnsupportedModel(f"{name} stores no keys and values")
     if backend.has_native_forward:  # which alone asks
-        found.positionless = {m for m, keys in found.keys.items() if not _are_positions_in(keys)}
-    found.keys.clear()
-    return found
+        cache.positionless = {m for m, keys in cache.keys.items() if not _are_positions_in(keys)}
+    cache.keys.clear()
+    return cache
 
 
 @torch.inference_mode()

@@ -135,15 +135,15 @@ class _Metadata(Mapping[str, Any]):
         name = self._prefix + key
         if name not in self._fields:
             raise KeyError(key)
-        found = self._fields[name]
-        if not isinstance(found, list):
-            return found
-        if not found or found != found[:1] * len(found):
+        value = self._fields[name]
+        if not isinstance(value, list):
+            return value
+        if not value or value != value[:1] * len(value):
             raise ValueError(
-                f"{self._file} has {name} for each layer, {found}: only one value for all layers "
+                f"{self._file} has {name} for each layer, {value}: only one value for all layers "
                 "is read"
             )
-        return found[0]
+        return value[0]
 
     def __iter__(self) -> Iterator[str]:
         names = (name for name in self._fields if name.startswith(self._prefix))

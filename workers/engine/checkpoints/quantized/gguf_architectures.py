@@ -152,14 +152,14 @@ def _of_yarn(metadata: Metadata) -> dict[str, Any]:
     """The settings of YaRN beside its factor. Raises ValueError."""
     _refuse_other_values(metadata, _NOT_OF_YARN)
     length = metadata.get("rope.scaling.original_context_length", metadata["context_length"])
-    found = {field: metadata[key] for key, field in _OF_YARN.items() if key in metadata}
-    return {"original_max_position_embeddings": length, **found}
+    fields = {field: metadata[key] for key, field in _OF_YARN.items() if key in metadata}
+    return {"original_max_position_embeddings": length, **fields}
 
 
 def _refuse_other_values(metadata: Metadata, neutral: Mapping[str, float]) -> None:
     for key, value in neutral.items():
-        if (found := metadata.get(key, value)) != value:
-            raise ValueError(f"its {key} is {found}: only {value} is read")
+        if (actual := metadata.get(key, value)) != value:
+            raise ValueError(f"its {key} is {actual}: only {value} is read")
 
 
 def _llama3_rope(rope: dict[str, Any], frequencies: Tensor, head_dim: int) -> dict[str, Any]:

@@ -193,6 +193,6 @@ class _Header:
         end = self._at + count
         if end > len(self._data):
             raise ValueError("its header is cut off")
-        found = self._data[self._at : end]
+        data = self._data[self._at : end]
         self._at = end
-        return found
+        return data
