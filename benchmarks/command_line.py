@@ -9,9 +9,11 @@ def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
     is written with commas."""
     made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     for name, default in defaults.items():
-        kind, shown = (sizes, ",".join(map(str, default))) if isinstance(default, list) else (
-            type(default), default
-        )  # fmt: skip
+        kind, shown = (
+            (sizes, ",".join(map(str, default)))
+            if isinstance(default, list)
+            else (type(default), default)
+        )
         flag = f"--{name.replace('_', '-')}"
         made.add_argument(flag, type=kind, default=default, help=f"default: {shown}")
     return made

@@ -28,8 +28,11 @@ class ChildProcess:
         self._asked = 0
         self._process = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", module, *arguments],
-            cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         lower_priority(self._process.pid)  # before it imports anything
 
     @property

@@ -38,9 +38,7 @@ class APIError(drf.APIException):
 
     def envelope(self) -> dict[str, object]:
         """The body, the same for responses, event streams, batch lines and stored jobs."""
-        error = {
-            "message": self.message, "type": self.type, "param": self.param, "code": self.code,
-        }  # fmt: skip
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
 
 

@@ -123,10 +123,17 @@ def as_json(
 
 def main() -> None:
     parser = command_line.parser(
-        __doc__, model=DEMO_MODEL, batches=[1, 8, 32, 64], dtype="auto", prompt_tokens=64,
-        new_tokens=64, repeats=3, chunk=512, positions=[0, 512, 1536, 4096],
+        __doc__,
+        model=DEMO_MODEL,
+        batches=[1, 8, 32, 64],
+        dtype="auto",
+        prompt_tokens=64,
+        new_tokens=64,
+        repeats=3,
+        chunk=512,
+        positions=[0, 512, 1536, 4096],
         contexts=[96, 1000, 2000],
-    )  # fmt: skip
+    )
     parser.add_argument("--json", type=Path, help="also write all of it to this file")
     args = parser.parse_args()
     args.threads = torch.get_num_threads()

@@ -185,8 +185,16 @@ def describe(result: Result, forward: Forward, limits: Limits) -> Rates:
     }
 
 
-_FORMATS = {"tokens/s": ".0f", "ms": ".2f", "attention ms": ".2f", "Gflop/s": ".0f", "GB/s": ".1f",
-            "share": ".0%", "of products": ".0%", "of memory": ".0%"}  # fmt: skip
+_FORMATS = {
+    "tokens/s": ".0f",
+    "ms": ".2f",
+    "attention ms": ".2f",
+    "Gflop/s": ".0f",
+    "GB/s": ".1f",
+    "share": ".0%",
+    "of products": ".0%",
+    "of memory": ".0%",
+}
 
 
 def print_rows(rows: Sequence[Rates]) -> None:
@@ -229,10 +237,15 @@ def print_all(limits: Limits, rows: Sequence[Sequence[Rates]]) -> None:
 
 def main() -> None:
     parser = command_line.parser(
-        __doc__, model=DEMO_MODEL, chunk=512, positions=[0, 512, 1536, 4096],
-        contexts=[96, 1000, 2000], batches=[1, 8, 32, 64], repeats=5,
+        __doc__,
+        model=DEMO_MODEL,
+        chunk=512,
+        positions=[0, 512, 1536, 4096],
+        contexts=[96, 1000, 2000],
+        batches=[1, 8, 32, 64],
+        repeats=5,
         threads=torch.get_num_threads(),
-    )  # fmt: skip
+    )
     print_all(*measure(parser.parse_args()))
 
 

@@ -283,18 +283,32 @@ def print_result(result: Result) -> None:
         f"{result.prefill_of_peak:.0%} of the peak"
     )
     print_columns(
-        "batch", "step ms", "limit ms", "of limit", "tokens/s", "constrained", "ratio",
-        "transformers", "ratio",
-    )  # fmt: skip
+        "batch",
+        "step ms",
+        "limit ms",
+        "of limit",
+        "tokens/s",
+        "constrained",
+        "ratio",
+        "transformers",
+        "ratio",
+    )
     for row in result.decode:
-        theirs = [f"{row.transformers:.0f}", f"{row.engine / row.transformers:.2f}x"] if (
-            row.transformers
-        ) else ["-", "-"]  # fmt: skip
+        theirs = (
+            [f"{row.transformers:.0f}", f"{row.engine / row.transformers:.2f}x"]
+            if (row.transformers)
+            else ["-", "-"]
+        )
         print_columns(
-            row.batch, f"{row.step_ms:.3f}", f"{row.limit_ms:.3f}",
-            f"{row.limit_ms / row.step_ms:.0%}", f"{row.engine:.0f}", f"{row.constrained:.0f}",
-            f"{row.constrained / row.engine:.2f}x", *theirs,
-        )  # fmt: skip
+            row.batch,
+            f"{row.step_ms:.3f}",
+            f"{row.limit_ms:.3f}",
+            f"{row.limit_ms / row.step_ms:.0%}",
+            f"{row.engine:.0f}",
+            f"{row.constrained:.0f}",
+            f"{row.constrained / row.engine:.2f}x",
+            *theirs,
+        )
     if result.transformers_error:
         print(f"transformers' continuous batching did not run: {result.transformers_error}")
 
@@ -302,9 +316,14 @@ def print_result(result: Result) -> None:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     known = [name for name in SHAPES if name != "tiny"]
     parser = command_line.parser(
-        __doc__, shapes=",".join(known), batches=[1, 8, 32, 64], prompt_tokens=128, new_tokens=128,
-        prefill_tokens=8192, repeats=3,
-    )  # fmt: skip
+        __doc__,
+        shapes=",".join(known),
+        batches=[1, 8, 32, 64],
+        prompt_tokens=128,
+        new_tokens=128,
+        prefill_tokens=8192,
+        repeats=3,
+    )
     args = parser.parse_args(argv)
     if unknown := set(args.shapes.split(",")) - set(known):
         parser.error(f"unknown shapes: {', '.join(unknown)}; known: {', '.join(known)}")

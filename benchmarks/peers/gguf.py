@@ -52,9 +52,14 @@ def contenders(model: Path, kind: str, made: Path, peers: Path, bfloat16: bool) 
 
 def main() -> None:
     parser = command_line.parser(
-        __doc__, model=DEMO_MODEL, types="Q8_0,Q4_0", batches=[1, 8, 32], prompt_tokens=64,
-        new_tokens=64, repeats=3,
-    )  # fmt: skip
+        __doc__,
+        model=DEMO_MODEL,
+        types="Q8_0,Q4_0",
+        batches=[1, 8, 32],
+        prompt_tokens=64,
+        new_tokens=64,
+        repeats=3,
+    )
     parser.add_argument("--peers", type=Path, default=default_folder())
     parser.add_argument("--bfloat16", action="store_true")
     args = parser.parse_args()

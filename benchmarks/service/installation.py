@@ -130,9 +130,12 @@ def running(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run Python with these arguments until the block ends, then send it the signal `end`."""
     process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, env=environment,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield process
     finally:

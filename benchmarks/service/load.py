@@ -152,8 +152,12 @@ def _is_refused(seen: list[Stream], status: int, code: str, what: str) -> bool:
 def main() -> None:
     parser = command_line.parser(__doc__, streams=[200, 500, 1000], tokens=64, workers=2, step=0.05)
     parser.add_argument("--engine", choices=("scripted", "real"), default="scripted")
-    parser.add_argument("--plot", type=Path, help="an SVG of the times to the first token; needs "
-                        "matplotlib, which the project does not install")  # fmt: skip
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        help="an SVG of the times to the first token; needs "
+        "matplotlib, which the project does not install",
+    )
     args = parser.parse_args()
     load = Load(args.workers, args.step, args.tokens, args.engine == "scripted")
     sound = levels(load, args.streams, args.plot)

@@ -56,10 +56,14 @@ class _Reader:
     def __init__(self, port: int, key: str, number: int) -> None:
         content = orjson.dumps(
             {
-                "model": MODEL, "prompt": [7 + number] * 64, "max_tokens": _LONGEST,
-                "ignore_eos": True, "seed": number, "stream": True,
+                "model": MODEL,
+                "prompt": [7 + number] * 64,
+                "max_tokens": _LONGEST,
+                "ignore_eos": True,
+                "seed": number,
+                "stream": True,
             }
-        )  # fmt: skip
+        )
         self._request = (
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             b"Content-Type: application/json\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n"

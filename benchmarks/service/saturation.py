@@ -147,12 +147,15 @@ def _report(service: Installation, window: Window, offered: float) -> None:
 
 def main() -> None:
     args = command_line.parser(
-        __doc__, workers=20, streams=[1000, 2000, 5000], tokens=120, step=1.0, interval=1,
+        __doc__,
+        workers=20,
+        streams=[1000, 2000, 5000],
+        tokens=120,
+        step=1.0,
+        interval=1,
         places=256,
-    ).parse_args()  # fmt: skip
-    entry = {
-        "max_num_seqs": args.places, "max_model_len": 2048, "stream_interval": args.interval,
-    }  # fmt: skip
+    ).parse_args()
+    entry = {"max_num_seqs": args.places, "max_model_len": 2048, "stream_interval": args.interval}
     sound = True
     with installation(entry, args.step, args.workers, SETTINGS) as service:
         with redis.Redis.from_url(service.redis_url) as client:

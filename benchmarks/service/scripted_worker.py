@@ -114,8 +114,9 @@ class ScriptedEngine:
                     self._lock.wait()
                 self._admit()
                 outputs = [self._advance(running) for running in self._running]
-                self._running = [r for r, out in zip(self._running, outputs, strict=True)
-                                 if not out.finished]  # fmt: skip
+                self._running = [
+                    r for r, out in zip(self._running, outputs, strict=True) if not out.finished
+                ]
                 self._last_step_at = time.monotonic()
                 stuck = any(r.request.prompts == ((HANG,),) for r in self._running)
             if stuck:

@@ -26,9 +26,12 @@ SETTLED = 8.0
 
 def body(max_tokens: int, **fields: Any) -> Body:
     return {
-        "model": MODEL, "prompt": list(range(100, 130)), "max_tokens": max_tokens,
-        "ignore_eos": True, **fields,
-    }  # fmt: skip
+        "model": MODEL,
+        "prompt": list(range(100, 130)),
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        **fields,
+    }
 
 
 LOADS: Mapping[str, tuple[int, Callable[[], Body]]] = {
@@ -64,11 +67,13 @@ async def measure(service: Installation, keys: Mapping[str, str], name: str, cal
     limits = httpx.Limits(max_connections=None)
     a, b = (
         httpx.AsyncClient(
-            base_url=service.url, timeout=600, limits=limits,
+            base_url=service.url,
+            timeout=600,
+            limits=limits,
             headers={"Authorization": f"Bearer {keys[organization]}"},
         )
         for organization in "AB"
-    )  # fmt: skip
+    )
     async with a, b:
         batch = await send_batch(a, count, make()) if "batch" in name else ""
         sending = [] if batch else [asyncio.create_task(post(a, make())) for _ in range(count)]

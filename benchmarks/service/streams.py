@@ -46,10 +46,15 @@ class Caller:
     def request(self, key: str, number: int) -> bytes:
         content = orjson.dumps(
             {
-                "model": self.model, "prompt": [7, 7 + number % 900], "max_tokens": self.tokens,
-                "seed": number, "stream": True, "return_token_ids": True, "ignore_eos": True,
+                "model": self.model,
+                "prompt": [7, 7 + number % 900],
+                "max_tokens": self.tokens,
+                "seed": number,
+                "stream": True,
+                "return_token_ids": True,
+                "ignore_eos": True,
             }
-        )  # fmt: skip
+        )
         return (
             b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             b"Content-Type: application/json\r\nAuthorization: Bearer %b\r\nContent-Length: %d\r\n"

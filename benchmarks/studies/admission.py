@@ -35,9 +35,11 @@ PREFIX = "bench:"
 PLENTY = 10**12
 KEY, ORGANIZATION = 1, 2
 LIMITED = Limits(
-    {"requests": 10**6, "tokens": 10**9}, 10**6,
-    Budget(PLENTY, PLENTY, PLENTY, PLENTY), Budget(PLENTY, PLENTY, PLENTY, PLENTY),
-)  # fmt: skip
+    {"requests": 10**6, "tokens": 10**9},
+    10**6,
+    Budget(PLENTY, PLENTY, PLENTY, PLENTY),
+    Budget(PLENTY, PLENTY, PLENTY, PLENTY),
+)
 
 
 @contextmanager
@@ -47,11 +49,20 @@ def valkey() -> Iterator[str]:
         socket = Path(folder) / "valkey.sock"
         server = subprocess.Popen(
             [
-                str(get_binary_path()), "--port", "0", "--unixsocket", str(socket), "--dir", folder,
-                "--appendonly", "yes", "--save", "",
+                str(get_binary_path()),
+                "--port",
+                "0",
+                "--unixsocket",
+                str(socket),
+                "--dir",
+                folder,
+                "--appendonly",
+                "yes",
+                "--save",
+                "",
             ],
             stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         try:
             while not socket.exists():
                 time.sleep(0.01)
@@ -64,11 +75,18 @@ def valkey() -> Iterator[str]:
 def new_job(number: int, limits: Limits) -> NewJob:
     sampling = SamplingParams(max_tokens=128, temperature=0.7, seed=number)
     return NewJob(
-        id=f"cmpl-{number}", kind="sync", model="m", organization_id=ORGANIZATION, api_key_id=KEY,
+        id=f"cmpl-{number}",
+        kind="sync",
+        model="m",
+        organization_id=ORGANIZATION,
+        api_key_id=KEY,
         request=JobRequest((tuple(range(1000, 1512)),), sampling),
-        context={"id": f"cmpl-{number}", "model": "m", "n": 1}, seconds=300, ttl=60,
-        limits=limits, prices=(500.0, 100.0, 2000.0) if limits is LIMITED else (),
-    )  # fmt: skip
+        context={"id": f"cmpl-{number}", "model": "m", "n": 1},
+        seconds=300,
+        ttl=60,
+        limits=limits,
+        prices=(500.0, 100.0, 2000.0) if limits is LIMITED else (),
+    )
 
 
 async def measure(url: str, limits: Limits, count: int) -> tuple[list[float], float]:

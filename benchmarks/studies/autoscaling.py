@@ -217,9 +217,13 @@ def main() -> int:
     print_columns("signal", "turns", "worker-hours", "p95 wait", "batch", width=18)
     for name, outcome in outcomes.items():
         print_columns(
-            name, outcome.turns, f"{outcome.worker_hours:.1f}", f"{outcome.late} s",
-            f"{outcome.batch_seconds / 60:.0f} min", width=18,
-        )  # fmt: skip
+            name,
+            outcome.turns,
+            f"{outcome.worker_hours:.1f}",
+            f"{outcome.late} s",
+            f"{outcome.batch_seconds / 60:.0f} min",
+            width=18,
+        )
     if options.plot:
         try:
             draw(outcomes, Path(options.plot))

@@ -67,9 +67,17 @@ def compare(engine: Engine, prompts: Prompts, new_tokens: int) -> tuple[Run, Run
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = command_line.parser(
-        __doc__, model=DEMO_MODEL, dtype="auto", lines=2000, prefixes=50, prefix_tokens=128,
-        own_tokens=8, new_tokens=2, slots=8, cache_mib=64,
-    ).parse_args(argv)  # fmt: skip
+        __doc__,
+        model=DEMO_MODEL,
+        dtype="auto",
+        lines=2000,
+        prefixes=50,
+        prefix_tokens=128,
+        own_tokens=8,
+        new_tokens=2,
+        slots=8,
+        cache_mib=64,
+    ).parse_args(argv)
     config = EngineConfig(
         dtype=args.dtype, max_num_seqs=args.slots, kv_cache_bytes=args.cache_mib * 2**20
     )

@@ -53,9 +53,7 @@ _GRAMMARS: Mapping[str, str | None] = {
 
 def run(engine: Engine, prompts: Prompts, grammar: str | None, tokens: int) -> Run:
     free: dict[str, Any] = {"min_tokens": tokens} if grammar is None else {}
-    params = SamplingParams(
-        max_tokens=tokens, ignore_eos=True, temperature=1.0, seed=1, **free
-    )  # fmt: skip
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=1.0, seed=1, **free)
     before, began, used = engine.stats(), time.perf_counter(), time.process_time()
     generate(engine, prompts, params, grammar)
     seconds, used, after = time.perf_counter() - began, time.process_time() - used, engine.stats()
@@ -67,9 +65,7 @@ def main() -> None:
     args = command_line.parser(
         __doc__, model=DEMO_MODEL, streams=16, threads=2, new_tokens=48, turns=9
     ).parse_args()
-    config = EngineConfig(
-        max_num_seqs=args.streams, num_threads=args.threads, speculation=False
-    )  # fmt: skip
+    config = EngineConfig(max_num_seqs=args.streams, num_threads=args.threads, speculation=False)
     engine = build_engine(args.model, config)
     prompts = random_prompts(engine.vocab_size, args.streams, 32, seed=1)
     turns: list[dict[str, Run]] = []

@@ -92,9 +92,13 @@ def main() -> None:
             plain, reported = (statistics.median(seconds[each]) for each in (False, True))
             idle = steps * idle_seconds(batch, engine.vocab_size) / plain
             print_columns(
-                name, batch, f"{plain:.3f}", f"{reported:.3f}",
-                f"{statistics.median(ratios) - 1:+.1%}", f"{idle:.3%}",
-            )  # fmt: skip
+                name,
+                batch,
+                f"{plain:.3f}",
+                f"{reported:.3f}",
+                f"{statistics.median(ratios) - 1:+.1%}",
+                f"{idle:.3%}",
+            )
     engine.stop()
 
 

@@ -37,9 +37,15 @@ def loss(engine: Engine, prompt: tuple[int, ...]) -> float:
 
 def main() -> None:
     parser = command_line.parser(
-        __doc__, model=DEMO_MODEL, dtypes="int8,bfloat16,float32", batches=[1, 8, 32, 64],
-        prompt_tokens=64, new_tokens=64, repeats=3, passage_tokens=1024,
-    )  # fmt: skip
+        __doc__,
+        model=DEMO_MODEL,
+        dtypes="int8,bfloat16,float32",
+        batches=[1, 8, 32, 64],
+        prompt_tokens=64,
+        new_tokens=64,
+        repeats=3,
+        passage_tokens=1024,
+    )
     parser.add_argument("--passage", type=Path, action="append", default=[], help="a text file")
     args = parser.parse_args()
     print(f"{Path(args.model).name}, {os.cpu_count()} cores, torch {torch.__version__}", flush=True)

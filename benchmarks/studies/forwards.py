@@ -30,9 +30,14 @@ def rate(engine: Engine, prompts: Prompts, new_tokens: int) -> float:
 
 def main() -> None:
     parser = command_line.parser(
-        __doc__, model=DEMO_MODEL, dtype="bfloat16", batches=[1, 8, 32], new_tokens=[24, 12, 6],
-        prompt_tokens=16, repeats=3,
-    )  # fmt: skip
+        __doc__,
+        model=DEMO_MODEL,
+        dtype="bfloat16",
+        batches=[1, 8, 32],
+        new_tokens=[24, 12, 6],
+        prompt_tokens=16,
+        repeats=3,
+    )
     args = parser.parse_args()
     if len(args.new_tokens) != len(args.batches):
         parser.error(
@@ -41,9 +46,14 @@ def main() -> None:
         )
     torch.set_num_threads(1)
     config = EngineConfig(
-        device="cpu", dtype=args.dtype, max_num_seqs=max(args.batches), max_model_len=512,
-        kv_cache_bytes=2**28, num_threads=1, speculation=False,
-    )  # fmt: skip
+        device="cpu",
+        dtype=args.dtype,
+        max_num_seqs=max(args.batches),
+        max_model_len=512,
+        kv_cache_bytes=2**28,
+        num_threads=1,
+        speculation=False,
+    )
     engine = build_engine(args.model, config)
     runner: Any = engine.runner
     paged = runner._model

@@ -47,22 +47,32 @@ ws ::= [ \t\n]*
 """
 _REGEX = r"[A-Z][a-z]+ [A-Z][a-z]+ <[a-z.]+@[a-z]+\.(com|org)>, [0-9]{4}-[0-9]{2}-[0-9]{2}"
 _DOCUMENT = {
-    "title": "The analytical engine", "year": 1843, "ratio": -2.5e-3, "tags": ["notes", "été", ""],
+    "title": "The analytical engine",
+    "year": 1843,
+    "ratio": -2.5e-3,
+    "tags": ["notes", "été", ""],
     "author": {"name": "Ada King", "born": {"year": 1815, "place": "London"}, "alive": False},
-    "pages": [[1, 2, 3], [], {"quote": "It \"weaves\" algebraic patterns\n", "next": None}],
-}  # fmt: skip
+    "pages": [[1, 2, 3], [], {"quote": 'It "weaves" algebraic patterns\n', "next": None}],
+}
 _RECORD = {
-    "id": 17, "name": "Grace Hopper", "status": "active", "priority": "high",
-    "email": "grace@example.org", "is_verified": True,
+    "id": 17,
+    "name": "Grace Hopper",
+    "status": "active",
+    "priority": "high",
+    "email": "grace@example.org",
+    "is_verified": True,
     "address": {"street_name": "Mill Lane", "postal_code": "10115", "country_code": "DE"},
     "preferred_colors": ["red", "green", "black"],
-}  # fmt: skip
+}
 _SHORT_LENGTHS = {"country": 2, "postcode": 9, "city": 20, "street": 40, "name": 60}
 """Values of `maxLength`, as an address has them."""
 _SHORT_TEXTS = {
-    "country": "DE", "postcode": "10115", "city": "Frankfurt am Main",
-    "street": "Grosse Eschenheimer Strasse 14", "name": "Annemarie von Schwarzenbach",
-}  # fmt: skip
+    "country": "DE",
+    "postcode": "10115",
+    "city": "Frankfurt am Main",
+    "street": "Grosse Eschenheimer Strasse 14",
+    "name": "Annemarie von Schwarzenbach",
+}
 _WORDS = "the quick brown fox jumps over the lazy dog and runs away into the deep dark forest " * 5
 _COUNTED = {
     "[a-z ]+": _WORDS[:400],
@@ -133,9 +143,11 @@ def _cases() -> list[Case]:
 def _short_strings() -> dict[str, Any]:
     strings = {name: {"type": "string", "maxLength": most} for name, most in _SHORT_LENGTHS.items()}
     return {
-        "type": "object", "properties": strings, "required": list(strings),
+        "type": "object",
+        "properties": strings,
+        "required": list(strings),
         "additionalProperties": False,
-    }  # fmt: skip
+    }
 
 
 def _row(case: Case, compiler: Compiler, tokenizer: Tokenizer, passes: int) -> str:

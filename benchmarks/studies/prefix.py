@@ -27,9 +27,15 @@ def make_prompts(vocab_size: int, args: argparse.Namespace, shared: bool, seed: 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = command_line.parser(
-        __doc__, model=DEMO_MODEL, dtype="auto", requests=32, prefix_tokens=600, own_tokens=40,
-        new_tokens=16, repeats=2,
-    )  # fmt: skip
+        __doc__,
+        model=DEMO_MODEL,
+        dtype="auto",
+        requests=32,
+        prefix_tokens=600,
+        own_tokens=40,
+        new_tokens=16,
+        repeats=2,
+    )
     args = parser.parse_args(argv)
     engine = build_engine(args.model, EngineConfig(dtype=args.dtype))
     seeds, cached = count(), {}

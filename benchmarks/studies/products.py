@@ -53,8 +53,12 @@ def main() -> None:
     parser.add_argument("--dtypes", default="bfloat16,int8,int4")
     parser.add_argument("--rows", default="1,8,32,64,128,512")
     for name, value in {
-        "inputs": 576, "outputs": 3072, "copies": 48, "threads": 1, "repeats": 20,
-    }.items():  # fmt: skip
+        "inputs": 576,
+        "outputs": 3072,
+        "copies": 48,
+        "threads": 1,
+        "repeats": 20,
+    }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     library = load_library()

@@ -31,9 +31,13 @@ _NAMES = ("Margaret Hollingsworth", "Desmond Achebe", "Ingrid Solberg", "Tomasz 
 _STREETS = ("Birchwood Avenue", "Harbour Street", "Old Mill Lane", "Station Road")
 _TOWNS = ("Aberdeen", "Lowestoft", "Carlisle", "Swansea", "Galway")
 _WARES = (
-    "a cordless hedge trimmer", "two bags of slow-release lawn fertiliser", "an oak bookcase",
-    "a galvanised watering can", "four brass door handles", "a folding garden bench",
-)  # fmt: skip
+    "a cordless hedge trimmer",
+    "two bags of slow-release lawn fertiliser",
+    "an oak bookcase",
+    "a galvanised watering can",
+    "four brass door handles",
+    "a folding garden bench",
+)
 _QUESTIONS = (
     "Explain how a bicycle stays upright.",
     "Write a short story about a lighthouse keeper.",
@@ -76,11 +80,16 @@ class Workloads:
         """Requests for free text."""
         return [
             self._request(
-                i, _QUESTIONS[(turn * batch + i) % len(_QUESTIONS)], None,
-                temperature=0.7, seed=turn * 1000 + i, max_tokens=64, ignore_eos=True,
+                i,
+                _QUESTIONS[(turn * batch + i) % len(_QUESTIONS)],
+                None,
+                temperature=0.7,
+                seed=turn * 1000 + i,
+                max_tokens=64,
+                ignore_eos=True,
             )
             for i in range(batch)
-        ]  # fmt: skip
+        ]
 
     def records(self, turn: int, batch: int) -> list[Request]:
         """Requests for documents that match ``record_schema.json``."""

@@ -88,9 +88,10 @@ async def idle(pid: int) -> None:
 async def measure(args: argparse.Namespace) -> dict[str, float]:
     """Medians in milliseconds."""
     body = {
-        "model": MODEL, "prompt": list(range(1000, 1000 + args.prompt_tokens)),
+        "model": MODEL,
+        "prompt": list(range(1000, 1000 + args.prompt_tokens)),
         "max_tokens": args.new_tokens,
-    }  # fmt: skip
+    }
     figures: dict[str, list[float]] = {"service": [], "bare": []}
     with (
         installation({"max_num_seqs": 256}, args.step) as service,

@@ -104,8 +104,10 @@ def site(home: Path, requests: int) -> Iterator[httpx.Client]:
 def log_in(client: httpx.Client) -> None:
     client.get("/admin/login/")
     form = {
-        "username": USER, "password": PASSWORD, "csrfmiddlewaretoken": client.cookies["csrftoken"],
-    }  # fmt: skip
+        "username": USER,
+        "password": PASSWORD,
+        "csrfmiddlewaretoken": client.cookies["csrftoken"],
+    }
     page = client.post("/admin/login/", data=form, headers={"Referer": str(client.base_url)})
     assert "Dashboard" in page.text, "could not log in"
 

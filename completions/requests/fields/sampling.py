@@ -32,11 +32,16 @@ MAX_BREAKERS = 64
 
 _ARRAYS = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
 """Fields that are arrays in a body and tuples in SamplingParams."""
-_AS_GIVEN = frozenset(SamplingParams.__struct_fields__) - _ARRAYS - {
-    "max_tokens", "best_of",  # each route declares these
-    "min_tokens",  # which `truncate_sequence` may lower
-    "stop_spans",  # not from a field: a chat's reasoning and calls
-}  # fmt: skip
+_AS_GIVEN = (
+    frozenset(SamplingParams.__struct_fields__)
+    - _ARRAYS
+    - {
+        "max_tokens",
+        "best_of",  # each route declares these
+        "min_tokens",  # which `truncate_sequence` may lower
+        "stop_spans",  # not from a field: a chat's reasoning and calls
+    }
+)
 
 
 class TopKField(IntegerField[int]):

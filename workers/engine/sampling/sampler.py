@@ -80,8 +80,12 @@ class Sampler:
     def __init__(self) -> None:
         self._custom = CustomProcessors()
         self._processors: list[LogitsProcessor] = [
-            Dry(), Penalties(), LogitBias(), self._custom, MinTokens()
-        ]  # fmt: skip
+            Dry(),
+            Penalties(),
+            LogitBias(),
+            self._custom,
+            MinTokens(),
+        ]
         self.scorer = Scorer()
         self._rows: list[Sequence] = []
         self._drafting = False

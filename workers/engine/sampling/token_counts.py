@@ -120,9 +120,14 @@ class PlacedCounts:
         in ``rows``."""
         self._numbers = torch.zeros(room, dtype=torch.int64, device=device)
         self._rows, self._begin, places, counted = to_device(
-            [row_ids, starts, np.stack([starts[owners] + token_ids, owners]),
-             numbers.astype(np.int64)], device,
-        )  # fmt: skip
+            [
+                row_ids,
+                starts,
+                np.stack([starts[owners] + token_ids, owners]),
+                numbers.astype(np.int64),
+            ],
+            device,
+        )
         self._places[:, : self._size], self._numbers[: self._size] = places, counted
         by_kind = floats_to_device(factors.T.astype(np.float64).ravel(), device)
         self._factors = by_kind.float().view(3, -1)

@@ -36,14 +36,28 @@ _READ = frozenset({"peft_type", "r", "lora_alpha", "use_rslora", "alpha_pattern"
 _WITHOUT_EFFECT = frozenset(
     {
         # Settings of training, or already visible in the names and shapes of the weights.
-        "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern",
-        "rank_pattern", "lora_dropout", "eva_config", "task_type", "inference_mode",
+        "target_modules",
+        "exclude_modules",
+        "layers_to_transform",
+        "layers_pattern",
+        "rank_pattern",
+        "lora_dropout",
+        "eva_config",
+        "task_type",
+        "inference_mode",
         # Settings that describe the origin.
-        "base_model_name_or_path", "revision", "auto_mapping", "peft_version",
+        "base_model_name_or_path",
+        "revision",
+        "auto_mapping",
+        "peft_version",
         # Settings of other features, each of which has its own switch.
-        "megatron_core", "qalora_group_size", "loftq_config", "corda_config", "lora_ga_config",
+        "megatron_core",
+        "qalora_group_size",
+        "loftq_config",
+        "corda_config",
+        "lora_ga_config",
     }
-)  # fmt: skip
+)
 _PLAIN_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
 """Values of ``init_lora_weights`` that leave the base model's weights unchanged."""
 

@@ -142,9 +142,13 @@ class NativeDecoder:
         given = (ids, positions, metadata.slots, metadata.owners, metadata.tables, logits_rows)
         ids, positions, slots, owners, tables, logits_rows = (x.contiguous() for x in given)
         batch = BatchStruct(
-            rows, num_logits, threads,
+            rows,
+            num_logits,
+            threads,
             *(x.data_ptr() for x in (ids, positions, slots, owners, tables)),
-            tables.shape[1], logits_rows.data_ptr(), logits.data_ptr(),
+            tables.shape[1],
+            logits_rows.data_ptr(),
+            logits.data_ptr(),
             self._buffer("residual", padded, hidden).data_ptr(),
             self._buffer("branch", padded, hidden).data_ptr(),
             self._buffer("normed", padded, max(hidden, heads.widest_latent)).data_ptr(),
@@ -155,7 +159,7 @@ class NativeDecoder:
             self._prepare_rows(padded),
             *self._experts_buffers(padded),
             self._buffer("attention", threads, self._attention_bytes // 4).data_ptr(),
-        )  # fmt: skip
+        )
         self._library.quire_forward(ctypes.byref(self._model), ctypes.byref(batch))
         return logits
 

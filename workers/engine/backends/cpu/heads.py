@@ -158,12 +158,19 @@ def _with_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
     query_latent_begin = latent_begin + down.out_features
     query_rank = query[0].out_features if query else 0
     heads = Heads(
-        heads=num_heads, kv_heads=num_heads, dim=dim, value_dim=value_dim,
+        heads=num_heads,
+        kv_heads=num_heads,
+        dim=dim,
+        value_dim=value_dim,
         width=query_latent_begin + query_rank,
-        query_step=dim, kv_step=step, key_begin=first, value_begin=first + plain,
-        latent_begin=latent_begin, query_latent_begin=query_latent_begin,
+        query_step=dim,
+        kv_step=step,
+        key_begin=first,
+        value_begin=first + plain,
+        latent_begin=latent_begin,
+        query_latent_begin=query_latent_begin,
         widest_latent=max(up.in_features, query_rank),
-    )  # fmt: skip
+    )
     return AttentionParts(
         heads, (projection,), output, (None, None), LatentParts(down, norm, up, query)
     )

@@ -241,15 +241,19 @@ def attend_split(
     """All rows [tokens, heads, dim]: sequences with one token by the kernel that splits contexts,
     the rest over gathered pages. ``own`` holds the keys and values of the batch's tokens."""
     singles = metadata.num_singles
-    decoded = _split(
-        query[:singles],
-        layer,
-        metadata.block_table[:singles],
-        metadata.lengths[:singles],
-        metadata.max_k,
-        rule,
-        _processors(query.device),
-    ) if singles else None  # fmt: skip
+    decoded = (
+        _split(
+            query[:singles],
+            layer,
+            metadata.block_table[:singles],
+            metadata.lengths[:singles],
+            metadata.max_k,
+            rule,
+            _processors(query.device),
+        )
+        if singles
+        else None
+    )
     if decoded is not None and not metadata.pieces:
         return decoded
     output = query.new_empty(*query.shape[:2], layer.shape.value_dim)

@@ -163,7 +163,7 @@ def _error(device: torch.device, shape: LayerShape, softcap: float | None) -> fl
     table, lengths = table.to(device), torch.tensor(_LENGTHS, dtype=torch.int32).to(device)
     metadata = PagedMetadata(
         CacheProbe(), lengths, lengths, lengths, lengths, table, 1, max(_LENGTHS), len(_LENGTHS), []
-    )  # fmt: skip
+    )
     expected = attend_gathered(query, layer, metadata, rule)
     errors = [
         split_decode.attend(query, layer, table, lengths, max(_LENGTHS), rule, processors)

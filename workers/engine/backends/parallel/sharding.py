@@ -73,10 +73,12 @@ def plan_sharding(skeleton: Any, ranks: Ranks) -> Sharding:
     elif own_names.get("q_b_proj") == "colwise" and heads % size:
         raise _uneven(name, heads, kv_heads, size)
     logger.info(
-        "rank %d of %d computes %s, %s", ranks.rank, size,
+        "rank %d of %d computes %s, %s",
+        ranks.rank,
+        size,
         "an equal part of the heads" if share is None else f"heads {_span(share.heads)}",
         "whole experts" if ep_size > 1 else "a part of each layer",
-    )  # fmt: skip
+    )
     return Sharding(
         ranks, DistributedConfig(tp_size=size, tp_plan=whole or "auto", ep_size=ep_size), share
     )

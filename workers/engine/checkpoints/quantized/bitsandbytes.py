@@ -20,9 +20,12 @@ from workers.engine.checkpoints.quantized.stored import Parts, Stored, compose
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _BESIDE = (
-    "weight", "weight.absmax", "weight.quant_map", "weight.nested_absmax",
+    "weight",
+    "weight.absmax",
+    "weight.quant_map",
+    "weight.nested_absmax",
     "weight.nested_quant_map",
-)  # fmt: skip
+)
 _LARGEST = 127
 _ROWS = 0
 """The ``weight_format`` of rows as they are; others were laid out for kernels of old GPUs."""

@@ -27,16 +27,32 @@ _WORDS = "pack-quantized"
 _BITS = (4, 8)
 """Of a number in words."""
 _FORMATS = (
-    _WORDS, "int-quantized", "float-quantized", "naive-quantized", "dense",
-    "mixed-precision", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
-)  # fmt: skip
+    _WORDS,
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "dense",
+    "mixed-precision",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+)
 _BESIDE = (
-    "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape", "weight_global_scale",
-)  # fmt: skip
+    "weight_scale",
+    "weight_zero_point",
+    "weight_g_idx",
+    "weight_shape",
+    "weight_global_scale",
+)
 _UNUSED = (
-    "input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point",
-    "k_scale", "v_scale", "q_scale",
-)  # fmt: skip
+    "input_scale",
+    "input_zero_point",
+    "input_global_scale",
+    "output_scale",
+    "output_zero_point",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+)
 
 
 def weights(tensors: Mapping[str, Stored], settings: Mapping[str, Any]) -> dict[str, Stored]:

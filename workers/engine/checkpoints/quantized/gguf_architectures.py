@@ -101,9 +101,13 @@ _GEMMA3_PATTERN = 6
 
 
 def make_config(
-    architecture: Architecture, metadata: Metadata, tokens: Metadata, vocab_size: int,
-    tensors: Collection[str], frequencies: Tensor | None,
-) -> Any:  # fmt: skip
+    architecture: Architecture,
+    metadata: Metadata,
+    tokens: Metadata,
+    vocab_size: int,
+    tensors: Collection[str],
+    frequencies: Tensor | None,
+) -> Any:
     """The configuration of a model. ``tokens`` is the metadata below ``tokenizer.ggml``,
     ``tensors`` are the names of the file's tensors, and ``frequencies`` what the angles of rotary
     positions are divided by.
@@ -172,10 +176,15 @@ def _llama3_rope(rope: dict[str, Any], frequencies: Tensor, head_dim: int) -> di
     expected = 1 / ((1 - smooth) / factor + smooth)
     if frequencies.shape != expected.shape or not torch.allclose(frequencies, expected, rtol=1e-3):
         raise ValueError("rope_freqs.weight are not the factors of Llama 3")
-    return rope | _LLAMA3 | {
-        "rope_type": "llama3", "factor": factor,
-        "original_max_position_embeddings": _LLAMA3_TRAINED,
-    }  # fmt: skip
+    return (
+        rope
+        | _LLAMA3
+        | {
+            "rope_type": "llama3",
+            "factor": factor,
+            "original_max_position_embeddings": _LLAMA3_TRAINED,
+        }
+    )
 
 
 def _of_gemma2(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:

@@ -18,21 +18,25 @@ _WHOLE, _PICKLED = "model.safetensors", "pytorch_model.bin"
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _LAYER_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
+_POSITION_TABLES = (
+    r"(^|[._])inv_freq$|\brotary_emb\.(cos|sin)_cached$|"
+    r"(^|\.)(attn\.embed_positions|embed_positions\.weights)$"
+)
+_OTHER_MEDIA = (
+    r"^(model\.)?(visual|vision_(tower|model|encoder|language_adapter|embed_tokens)|connector|"
+    r"multi_modal_projector|mm_projector|audio_(tower|model)|embed_(vision|audio)|"
+    r"image_newline)(\.|$)"
+)
 UNREAD = {
-    "tables of positions, which follow from config.json":
-        r"(^|[._])inv_freq$|\brotary_emb\.(cos|sin)_cached$|"
-        r"(^|\.)(attn\.embed_positions|embed_positions\.weights)$",
+    "tables of positions, which follow from config.json": _POSITION_TABLES,
     "numbers of positions": r"(^|\.)position_ids$",
     "causal masks": r"(^|\.)attn(\.attention)?\.bias$|\.(masked_bias|causal_mask)$",
     "versions of fairseq": r"(^|\.)decoder\.version$",
     "values of texts, which reinforcement learning needs": r"^v_head\.",
     "scales of a quantized KV cache, which Quire does not quantize": r"\b(kv|[qkv])_scale$",
     "multi-token prediction, which drafts tokens": r"(^|\.)mtp(_\w+)?\.",
-    "images and sound beside a text model":
-        r"^(model\.)?(visual|vision_(tower|model|encoder|language_adapter|embed_tokens)|connector|"
-        r"multi_modal_projector|mm_projector|audio_(tower|model)|embed_(vision|audio)|"
-        r"image_newline)(\.|$)",
-}  # fmt: skip
+    "images and sound beside a text model": _OTHER_MEDIA,
+}
 """Tensors that a checkpoint may hold although the model does not read them: names by what they
 are. Those of transformers' own lists and layers past the last one, if config.json says that they
 predict tokens, come on top."""
