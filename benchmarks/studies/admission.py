@@ -81,7 +81,7 @@ def new_job(number: int, limits: Limits) -> NewJob:
         organization_id=ORGANIZATION,
         api_key_id=KEY,
         request=JobRequest((tuple(range(1000, 1512)),), sampling),
-        context={"id": f"cmpl-{number}", "model": "m", "n": 1},
+        context=b'{"id":"cmpl-%d","model":"m","n":1}' % number,
         seconds=300,
         ttl=60,
         limits=limits,

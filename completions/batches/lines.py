@@ -1,14 +1,13 @@
 """One line of a batch: its job, its compressed form in SQL, and its line of output."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import orjson
 from django.utils import timezone
-from msgspec import Struct, structs
+from msgspec import Raw, Struct, structs
 
 from completions.accounts.keys import read_limits
 from completions.catalog import model_files
@@ -18,6 +17,7 @@ from completions.exceptions import APIError, from_job_error
 from completions.jobs.ended import EndedJob
 from completions.jobs.record import NewJob
 from completions.models import Batch, BatchLine, BatchStatus
+from completions.responses.completion import ResponseContext
 
 PRIORITY = -1_000_000
 """Engine priority, where higher runs first: below every priority that a client can set."""
@@ -28,27 +28,23 @@ BATCH_SIZE = 200
 _JOB_ID = re.compile(r"([0-9a-f]{32})-(\d+)$")
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedLine:
-    """A valid line: the request for the worker, and what the response is built from."""
-
-    model: str
-    view: Mapping[str, Any]
-    request: JobRequest
-    schema: Mapping[str, Any] | None
-    """The JSON Schema of its answer, if it has one."""
-
-
 class LineJob(Struct, frozen=True):
     """The part of a line's job that SQL keeps."""
 
     request: JobRequest
-    context: Mapping[str, Any] = {}
-    view: Mapping[str, Any] = {}
+    context: Raw = Raw()
+    view: Raw = Raw()
     """The context, as version 0.1.0 named it."""
 
 
-def compress_job(request: JobRequest, context: Mapping[str, Any]) -> bytes:
+class _LineContext(Struct, frozen=True):
+    """What is read here of a response context."""
+
+    id: str
+    ignored_params: Sequence[str] = ()
+
+
+def compress_job(request: JobRequest, context: ResponseContext) -> bytes:
     return compress_lines([msgspec.json.encode({"request": request, "context": context})])
 
 
@@ -69,10 +65,11 @@ def decompress_json(compressed: bytes | memoryview) -> dict[str, Any]:
 
 def make_job(batch: Batch, line: BatchLine) -> NewJob:
     job = decompress_job(line.job)
-    context = job.context or job.view
+    context = bytes(job.context) or bytes(job.view)
+    job_id = msgspec.json.decode(context, type=_LineContext).id
     entry = model_files.load_catalog().get(batch.model)
     return NewJob(
-        id=context["id"],
+        id=job_id,
         kind="batch",
         model=batch.model,
         organization_id=batch.organization_id,
@@ -81,7 +78,7 @@ def make_job(batch: Batch, line: BatchLine) -> NewJob:
         context=context,
         seconds=(batch.expires_at - timezone.now()).total_seconds(),
         ttl=LINE_TTL,
-        request_id=f"req_{context['id']}",  # as in the output file
+        request_id=f"req_{job_id}",  # as in the output file
         limits=read_limits(batch.api_key),
         prices=entry.token_prices if entry else (),
         stored=batch.organization.store_prompts,
@@ -152,7 +149,7 @@ def make_meta(job: EndedJob) -> dict[str, Any]:
     if job.started is not None:
         meta["queue_seconds"] = round(max(0.0, job.started - job.created), 3)
         meta["run_seconds"] = round(max(0.0, job.finished - job.started), 3)
-    if ignored := job.context.get("ignored_params"):
+    if ignored := msgspec.json.decode(job.context, type=_LineContext).ignored_params:
         meta["ignored_params"] = ignored
     return meta
 

@@ -22,7 +22,6 @@ from completions.accounts.keys import Principal
 from completions.batches import files, lines, states, writing
 from completions.batches.counted_fields import SharedSchema, find_schema
 from completions.batches.input_lines import LineError, groups, is_blank, parse
-from completions.batches.lines import PreparedLine
 from completions.batches.planning.cache import CacheSize
 from completions.batches.planning.forecast import Tally, load_token_source
 from completions.batches.planning.order import Planner, store
@@ -32,7 +31,7 @@ from completions.catalog.model_files import ModelFilesError
 from completions.catalog.tokenization import TokenizerProcessError
 from completions.exceptions import APIError
 from completions.grammars import Caller, TokenSource, Validator
-from completions.jobs.rids import BatchRids, read_rids
+from completions.jobs.rids import BatchRids
 from completions.models import (
     ApiKey,
     Batch,
@@ -46,6 +45,7 @@ from completions.models.organizations import lock_organization
 from completions.models.storable import replace_nul
 from completions.requests import preparation
 from completions.requests.fair_semaphore import Checks
+from completions.requests.preparation import PreparedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class RefusedLine:
         return LineError(self.error.code, self.error.message, param)
 
 
-_Checked = LineError | RefusedLine | tuple[str, PreparedLine]
+_Checked = LineError | RefusedLine | tuple[str, PreparedRequest]
 """A line's error, or its custom_id and its job."""
 
 
@@ -286,7 +286,7 @@ class Check:
         self, group: Sequence[tuple[int, bytes]], checked: Sequence[_Checked]
     ) -> list[_Checked]:
         """Reserve the clients' own ids; a line whose id is taken is refused."""
-        rids = [read_rids(each[1].view) if isinstance(each, tuple) else [] for each in checked]
+        rids = [each[1].context.rids if isinstance(each, tuple) else () for each in checked]
         job_ids = [self._batch.job_id(number) for number, _ in group]
         refused: Sequence[str | None] = [None] * len(group)
         if any(rids) and self._rids is not None:
@@ -306,22 +306,23 @@ class Check:
             checked = checked.to_line_error()
         if isinstance(checked, tuple):
             custom_id, prepared = checked
+            job, model = prepared.job_request, prepared.context.served_model
             if not self._batch.model:
-                self._batch.model = prepared.model
-                self._planner = Planner(self._cache_of(prepared.model))
-                self._source = load_token_source(prepared.model)
-            if prepared.model == self._batch.model:
-                self._schema.see(prepared.schema)
-                self._planner.add(number, prepared.request)
+                self._batch.model = model
+                self._planner = Planner(self._cache_of(model))
+                self._source = load_token_source(model)
+            if model == self._batch.model:
+                self._schema.see(find_schema(prepared.request.constraint))
+                self._planner.add(number, job)
                 if self._tally is not None:
-                    self._tally.add(custom_id, prepared.request, self._source)
-                self._batch.enqueued_tokens += sum(map(len, prepared.request.prompts))
+                    self._tally.add(custom_id, job, self._source)
+                self._batch.enqueued_tokens += sum(map(len, job.prompts))
                 return BatchLine(
                     batch=self._batch,
                     number=number,
                     custom_id=custom_id,
                     position=number,
-                    job=lines.compress_job(prepared.request, prepared.view),
+                    job=lines.compress_job(job, prepared.context),
                 )
             checked = LineError(
                 "model_mismatch",
@@ -360,16 +361,14 @@ async def prepare_line(
     body: Any,
     principal: Principal,
     caller: Caller | None = None,
-) -> PreparedLine:
+) -> PreparedRequest:
     """Prepare a line's job. Raises APIError."""
     prepared = await preparation.prepare_offline(checks, endpoint, body, principal, job_id, caller)
     for name in ("stream", "background"):
         if getattr(prepared.request.returns, name):
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
             raise APIError("invalid_request", message, name)
-    view = prepared.context
-    schema = find_schema(prepared.request.constraint)
-    return PreparedLine(view.served_model, view.to_dict(), prepared.job_request, schema)
+    return prepared
 
 
 def _begin(batch: Batch) -> None:

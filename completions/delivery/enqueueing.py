@@ -28,7 +28,7 @@ from completions.jobs.limits import (
 )
 from completions.jobs.message import make_message
 from completions.jobs.record import IdempotencyKey, Kind, NewJob
-from completions.jobs.rids import RidTakenError, read_rids
+from completions.jobs.rids import RidTakenError
 from completions.jobs.submit import ModelUnservedError
 from completions.models.release import run_and_release
 from completions.requests.preparation import PreparedRequest
@@ -71,7 +71,7 @@ def new_job(
         organization_id=principal.organization_id,
         api_key_id=principal.key_id,
         request=prepared.job_request,
-        context=context.to_dict(),
+        context=context.to_json(),
         seconds=timeout,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,
@@ -81,6 +81,7 @@ def new_job(
         trace=tracing.make_headers(),
         prices=prepared.request.model.entry.token_prices,
         stored=principal.store_prompts,
+        rids=context.rids,
     )
 
 
@@ -94,7 +95,7 @@ async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
         raise APIError("server_overloaded")
     work = _store_and_publish(process, job)
     # A client that hangs up must not stop the work between two steps.
-    storing = process.spawn(work) if job.is_durable or read_rids(job.context) else None
+    storing = process.spawn(work) if job.is_durable or job.rids else None
     try:
         return await (work if storing is None else asyncio.shield(storing))
     except asyncio.CancelledError:
@@ -113,8 +114,8 @@ async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
     try:
         # Take the request ids (`rid`) after the idempotency key: a retry must get 409
         # idempotency_in_progress, not 400 "rid was used".
-        if rids := read_rids(job.context):
-            await process.rids.take(job.api_key_id, rids, job.id)
+        if job.rids:
+            await process.rids.take(job.api_key_id, job.rids, job.id)
         return await _admit(process, job)
     except _NOT_QUEUED as error:
         process.spawn(_withdraw(process, job))
@@ -151,7 +152,7 @@ def _read_bounds(process: WebProcess, job: NewJob) -> Bounds:
 
 def _require_storable(job: NewJob) -> None:
     """Raise APIError for U+0000, which PostgreSQL cannot store in JSON."""
-    if _NUL.search(job.request_json) or _NUL.search(job.context_json):
+    if _NUL.search(job.request_json) or _NUL.search(job.context):
         message = (
             "A text of this request contains U+0000, which cannot be stored. Leave out the "
             "character, or send the request without background and Idempotency-Key."
@@ -178,8 +179,8 @@ async def _withdraw(
 
 
 async def _free_rids(process: WebProcess, job: NewJob) -> None:
-    if rids := read_rids(job.context):
-        await process.rids.free(job.api_key_id, rids, job.id)
+    if job.rids:
+        await process.rids.free(job.api_key_id, job.rids, job.id)
 
 
 def _make_refusal(process: WebProcess, error: Exception, job: NewJob) -> APIError:

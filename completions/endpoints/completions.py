@@ -82,7 +82,7 @@ class GenerateView(AsyncAPIView):
             if error.code != "completion_not_found":
                 raise
             raise idempotency.make_conflict() from error  # it was refused a moment ago
-        context = self.context_type.load(job.context)
+        context = self.context_type.read(job.context)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"
         can_wait = streams or in_background or job.has_ended
@@ -123,7 +123,7 @@ class CompletionsView(GenerateView):
     def _make_summary(self, row: Job) -> dict[str, object]:
         """Return a job without its choices."""
         job = durable.make_record(row)
-        context = self.context_type.load(job.context)
+        context = self.context_type.read(job.context)
         body = context.make_collected().make_polled(job)
         del body["choices"]
         return body
@@ -146,7 +146,7 @@ class CompletionView(AsyncAPIView):
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
         process = request.process
         job = await answers.find_job(process, self.context_type, job_id, request.auth)
-        context = self.context_type.load(job.context)
+        context = self.context_type.read(job.context)
         if read_flag(request, "stream"):
             after = read_cursor(request)
             ids = read_flag(request, "sse_ids") or "Last-Event-ID" in request.headers
@@ -175,7 +175,7 @@ class CancelView(AsyncAPIView):
 
     async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
         job = await answers.find_job(request.process, self.context_type, job_id, request.auth)
-        context = self.context_type.load(job.context)
+        context = self.context_type.read(job.context)
         if job.has_ended:
             return await answers.poll(request.process, context, request.auth, wait=0.0)
         try:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
+import orjson
 from django.db import IntegrityError
 
 from completions.contract.job_request import JobRequest
@@ -31,12 +32,11 @@ _SHARED_FIELDS = (
     "model",
     "organization_id",
     "api_key_id",
-    "context",
     "ttl",
     "prices",
     "request_id",
 )
-"""Fields that Job and NewJob share, beside the request, which Job has as JSON."""
+"""Fields that Job and NewJob share, beside the request and the context, which Job has as JSON."""
 
 
 class KeyTakenError(Exception):
@@ -48,7 +48,8 @@ async def store(job: NewJob) -> None:
     deadline = datetime.now(UTC) + timedelta(seconds=job.seconds)
     request = msgspec.to_builtins(job.request, str_keys=True)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
-    row = Job(deadline_at=deadline, request=request, **shared)
+    context = orjson.loads(job.context)
+    row = Job(deadline_at=deadline, request=request, context=context, **shared)
     row.created_at = read_time(job.id) or row.created_at
     if job.idempotency is not None:
         row.route = job.idempotency.route
@@ -135,7 +136,8 @@ def _make_new_job(job: Job) -> NewJob:
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
     request = msgspec.convert(job.request, JobRequest, str_keys=True)
     seconds = (job.deadline_at - datetime.now(UTC)).total_seconds()
-    return NewJob(request=request, seconds=seconds, idempotency=key, **shared)
+    context = orjson.dumps(job.context)
+    return NewJob(request=request, context=context, seconds=seconds, idempotency=key, **shared)
 
 
 def make_record(job: Job) -> JobRecord:

@@ -78,8 +78,8 @@ class NewJob:
     organization_id: int
     api_key_id: int
     request: JobRequest
-    context: Mapping[str, Any]
-    """What responses are built from."""
+    context: bytes
+    """What responses are built from, in JSON: a `ResponseContext` of `completions/responses/`."""
     seconds: float
     """How long it may take to end; then it fails."""
     ttl: int
@@ -98,6 +98,8 @@ class NewJob:
     the model is free."""
     stored: bool = False
     """Whether its usage record keeps the request."""
+    rids: Sequence[str] = ()
+    """The client's own ids, which its API key may use once."""
 
     @property
     def priority(self) -> int:
@@ -157,21 +159,17 @@ class NewJob:
     def request_json(self) -> bytes:
         return encode_job_request(self.request)
 
-    @cached_property
-    def context_json(self) -> bytes:
-        return orjson.dumps(self.context)
-
     @property
     def size(self) -> int:
         """Bytes that it takes in Redis until its end."""
-        return len(self.request_json) + len(self.context_json)
+        return len(self.request_json) + len(self.context)
 
     def record_fields(self, web_id: str) -> list[object]:
         """Return alternating names and values of the fields that `submit.lua` adds to its own.
         `web_id` is the web process whose end cancels the job, or empty."""
         values: dict[str, Any] = {
             "request": self.request_json,
-            "context": self.context_json,
+            "context": self.context,
             "priority": self.priority,
             "ttl": self.ttl,
             "web": web_id,
@@ -260,8 +258,8 @@ class JobRecord:
 
     request: bytes = field(default=b"", metadata=hash_field(bytes))
     """What the worker reads, in JSON; deleted at the end."""
-    context: Mapping[str, Any] = field(default_factory=dict, metadata=hash_field(orjson.loads))
-    """What responses are built from."""
+    context: bytes = field(default=b"", metadata=hash_field(bytes))
+    """What responses are built from, in JSON."""
     deadline: float = field(default=0.0, metadata=hash_field(float))
     """On Redis's clock, and so of no use where that is not read too."""
     seconds_left: float = 0.0

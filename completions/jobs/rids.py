@@ -1,19 +1,12 @@
 """Clients' own request ids (`rid`): an API key can use each once a day."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
-from typing import Any
 
 from completions.jobs.store import AsyncStore, SyncStore
 
 RID_TTL = 24 * 3600
 """Seconds that an id stays taken."""
-
-
-def read_rids(context: Mapping[str, Any]) -> list[str]:
-    """Read the ids that a client gave to a request from its context."""
-    rid = context.get("rid")
-    return [rid] if isinstance(rid, str) else list(rid or ())
 
 
 class RidTakenError(Exception):

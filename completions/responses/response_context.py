@@ -89,16 +89,21 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """Paths of the fields in the request that had no effect."""
 
     @classmethod
-    def load(cls, fields: Mapping[str, Any]) -> Self:
-        """Make the context from what :meth:`to_dict` returned, perhaps in another version."""
+    def read(cls, stored: bytes) -> Self:
+        """Read what :meth:`to_json` wrote, perhaps in another version."""
+        fields = msgspec.json.decode(stored, type=dict[str, object])
         return msgspec.convert(
             {_FORMER_NAMES.get(name, name): value for name, value in fields.items()}, cls
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults."""
-        fields: dict[str, Any] = msgspec.to_builtins(self)
-        return fields
+    def to_json(self) -> bytes:
+        """Return the fields that differ from their defaults, in JSON."""
+        return msgspec.json.encode(self)
+
+    @property
+    def rids(self) -> Sequence[str]:
+        """The ids that the client gave to the request or to its prompts."""
+        return (self.rid,) if isinstance(self.rid, str) else self.rid or ()
 
     @property
     def served_model(self) -> str:

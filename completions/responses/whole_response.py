@@ -21,7 +21,7 @@ def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
         error = from_job_error(job.error.code, job.error.message)
         return error.status_code, error.envelope()
     prefix, dash, _ = job.id.partition("-")
-    context = _CONTEXT_TYPES[prefix + dash].load(job.context)
+    context = _CONTEXT_TYPES[prefix + dash].read(job.context)
     collected = context.make_collected()
     for data in job.stream:
         event = decode(data)

@@ -103,7 +103,7 @@ async def test_a_relay_ends_the_span_of_every_attempt(spans, valkey, redis_clien
     for name in ("completes", "fails", "stays"):
         job = NewJob(
             name, "background", "tiny", 1, 1,
-            request, {}, 60, 60, request_id=name, trace=HEADERS,
+            request, b"", 60, 60, request_id=name, trace=HEADERS,
         )  # fmt: skip
         await submission.submit(job)
         relay.submit(name, lambda: None)

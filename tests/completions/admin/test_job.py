@@ -31,7 +31,7 @@ def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> No
         tenant.organization.pk,
         tenant.key.pk,
         REQUEST,
-        {},
+        b"",
         60,
         60,
         request_id="trace-1",

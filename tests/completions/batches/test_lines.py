@@ -35,24 +35,39 @@ def line(endpoint, job_id, body):
 )
 def test_both_endpoints(endpoint, job_id, body, kind):
     prepared = line(endpoint, job_id, body)
-    assert prepared.request.prompts
+    assert prepared.job_request.prompts
     usage = Usage(1, 1)
     events = [
         encode_choices(1, [ChoiceGain(0, [5], "yes", "stop")]),
         encode_end(2, "completed", None, usage),
     ]
-    status, answer = make_whole_response(ended(job_id, prepared.view, events, usage))
+    status, answer = make_whole_response(ended(job_id, prepared.context.to_json(), events, usage))
     assert (status, answer["id"], answer["object"]) == (200, job_id, kind)
     (choice,) = answer["choices"]
     assert choice.get("text", choice.get("message", {}).get("content")) == "yes"
 
 
-def ended(job_id, view, events, usage):
+def ended(job_id, context, events, usage):
     return EndedJob(
-        entry_id=b"1-0", id=job_id, kind="batch", state="completed", model="tiny",
-        organization_id=1, api_key_id=1, created=1.0, started=2.0, finished=3.0, usage=usage,
-        cost=0, first=2.5, attempt=1, last_owner="w", is_durable=True, context=view, stream=events,
-    )  # fmt: skip
+        entry_id=b"1-0",
+        id=job_id,
+        kind="batch",
+        state="completed",
+        model="tiny",
+        organization_id=1,
+        api_key_id=1,
+        created=1.0,
+        started=2.0,
+        finished=3.0,
+        usage=usage,
+        cost=0,
+        first=2.5,
+        attempt=1,
+        last_owner="w",
+        is_durable=True,
+        context=context,
+        stream=events,
+    )
 
 
 def test_a_bad_line_is_refused_as_a_live_request():
@@ -91,5 +106,5 @@ def test_integers_of_any_size_are_refused_or_reach_the_worker(endpoint, field):
     usual = HI if "chat" in endpoint else {"model": "tiny", "prompt": [1]}
     with suppress(APIError):
         prepared = line(endpoint, "cmpl-1", {**usual, **field})
-        assert orjson.dumps(prepared.view)
-        assert decode_job_request(encode_job_request(prepared.request)) == prepared.request
+        assert orjson.loads(prepared.context.to_json())
+        assert decode_job_request(encode_job_request(prepared.job_request)) == prepared.job_request

@@ -21,7 +21,7 @@ def new_job(job_id="cmpl-1", kind="background", **changes) -> NewJob:
         "organization_id": 7,
         "api_key_id": 8,
         "request": REQUEST,
-        "context": {"n": 1},
+        "context": b'{"n":1}',
         "seconds": 60,
         "ttl": 100,
     }
@@ -32,7 +32,7 @@ def limited_job(job_id: str, limits: Limits, kind="sync", **changes) -> NewJob:
     """It can use 2 + 8 tokens."""
     request = JobRequest(REQUEST.prompts, SamplingParams(n=2, max_tokens=4))
     return new_job(
-        job_id, kind, **{"request": request, "context": {"n": 2}, "limits": limits, **changes}
+        job_id, kind, **{"request": request, "context": b'{"n":2}', "limits": limits, **changes}
     )
 
 

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
+import orjson
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
@@ -26,7 +27,7 @@ REQUEST = JobRequest(((1,),), SamplingParams(logit_bias={5: 1.0}))
 
 
 def new_job(tenant, job_id) -> NewJob:
-    view = {"id": job_id, "n": 1}
+    context = orjson.dumps({"id": job_id, "n": 1})
     return NewJob(
         job_id,
         "background",
@@ -34,7 +35,7 @@ def new_job(tenant, job_id) -> NewJob:
         tenant.organization.pk,
         tenant.key.pk,
         REQUEST,
-        view,
+        context,
         60.0,
         60,
     )

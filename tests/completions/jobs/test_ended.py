@@ -20,7 +20,7 @@ PREFIX = "e:"
 
 
 def run(client, job_id, kind="background"):
-    job = NewJob(job_id, kind, "tiny", 1, 2, JobRequest(((1,),)), {"id": job_id}, 60, 30)
+    job = NewJob(job_id, kind, "tiny", 1, 2, JobRequest(((1,),)), job_id.encode(), 60, 30)
     submit_durable(JobStore(client, PREFIX), [job])
     FakeWorker(client, PREFIX).run(job_id)
 
@@ -30,11 +30,11 @@ def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
     run(redis_client, "kept")
     run(redis_client, "sync", kind="sync")
     (kept, sync), _ = read_ended(JobStore(redis_client, PREFIX), 10)
-    assert (kept.id, kept.is_durable, kept.context) == ("kept", True, {"id": "kept"})
+    assert (kept.id, kept.is_durable, kept.context) == ("kept", True, b"kept")
     (choice,), end = map(events.decode, kept.stream)
     assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
     assert end == EndEvent(2, "completed", None, Usage(1, 2, 1))
-    assert (sync.id, sync.is_durable, sync.context, list(sync.stream)) == ("sync", False, {}, [])
+    assert (sync.id, sync.is_durable, sync.context, list(sync.stream)) == ("sync", False, b"", [])
     assert kept.usage == sync.usage == Usage(1, 2, 1)
     assert kept.created <= kept.started <= kept.finished
 

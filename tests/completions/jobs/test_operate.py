@@ -27,7 +27,7 @@ async def submit(valkey, redis_client):
 
         async def send(job_id, kind="background"):
             await submission.renew_lease()
-            job = NewJob(job_id, kind, "m", 7, 8, REQUEST, {}, 60, 100)
+            job = NewJob(job_id, kind, "m", 7, 8, REQUEST, b"", 60, 100)
             await submission.submit(job)
 
         yield send

@@ -89,7 +89,7 @@ def test_sql_and_the_api_know_the_states() -> None:
 async def test_what_is_submitted_is_read_again(submission, worker, redis_client):
     job = new_job(
         request=JobRequest(REQUEST.prompts, SamplingParams(max_tokens=3), adapters=("polite",)),
-        request_id="req_1", prices=(1, 1, 2), context={"id": "cmpl-1"},
+        request_id="req_1", prices=(1, 1, 2), context=b'{"id":"cmpl-1"}',
     )  # fmt: skip
     await submission.submit(job)
     queued = operate.read_job(JobStore(redis_client, PREFIX), "cmpl-1")
@@ -106,7 +106,7 @@ async def test_what_is_submitted_is_read_again(submission, worker, redis_client)
     running = await submission.fetch("cmpl-1")
     assert (running.state, running.owner, running.attempt) == ("running", worker.worker_id, 1)
     assert (running.generated, running.sequence_number, running.cancelling) == (1, 2, True)
-    assert (running.request, running.has_ended, running.context) == (b"", False, {"id": "cmpl-1"})
+    assert (running.request, running.has_ended, running.context) == (b"", False, job.context)
 
     error = JobError("worker_error")
     worker.publish([], [ending(claim, 2, "failed", error)])
@@ -127,7 +127,7 @@ def test_a_record_of_a_part_has_defaults_for_the_rest(names) -> None:
     keys = {name: redis_name(name).encode() for name in RECORD_FIELDS}
     absent = {keys[name]: None for name in names if keys[name] not in raw}
     assert JobRecord.read("a", {**raw, **absent}) == whole
-    assert (whole.api_key_id, whole.created, whole.error, whole.context) == (2, 1.5, None, {})
+    assert (whole.api_key_id, whole.created, whole.error, whole.context) == (2, 1.5, None, b"")
     with pytest.raises(TypeError):
         JobRecord.read("a", {**raw, b"model": None})
 
@@ -135,6 +135,6 @@ def test_a_record_of_a_part_has_defaults_for_the_rest(names) -> None:
 def test_a_job_is_serialised_once() -> None:
     job = new_job()
     first, again = job.record_fields(""), job.record_fields("web-1")
-    for name, value in (("request", job.request_json), (redis_name("context"), job.context_json)):
+    for name, value in (("request", job.request_json), (redis_name("context"), job.context)):
         for written in (first, again):
             assert written[written.index(name) + 1] is value

@@ -29,7 +29,7 @@ PREFIX = "u:"
 def run_job(client, tenant, job_id, state="completed", error=None, kind="background", request=None):
     """A job's whole life in Redis."""
     job = NewJob(
-        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, request or JobRequest(), {},
+        job_id, kind, "m", tenant.organization.pk, tenant.key.pk, request or JobRequest(), b"",
         60, 60,
         request_id=f"req_{job_id}",
     )  # fmt: skip

@@ -37,7 +37,7 @@ def dispatched(monkeypatch):
 
 def lose(client, job_id):
     """An open job of which no message exists."""
-    job = NewJob(job_id, "background", "m", 1, 1, JobRequest(), {}, 60, 60)
+    job = NewJob(job_id, "background", "m", 1, 1, JobRequest(), b"", 60, 60)
     submit_durable(JobStore(client, "p:"), [job])
 
 

@@ -261,8 +261,10 @@ def test_deltas_make_the_message(text: list[str], places: list[int]) -> None:
 
 
 def test_a_context_of_the_previous_version_is_read():
-    fields = thinking_view(is_reasoning_open=True).to_dict()
-    former = {"think_tags": "thinking_marks", "is_reasoning_open": "thinking_open"}
-    context = ChatResponseContext.load({former.get(name, name): fields[name] for name in fields})
-    assert context == ChatResponseContext.load(fields)
+    stored = thinking_view(is_reasoning_open=True).to_json()
+    former = stored.replace(b"think_tags", b"thinking_marks")
+    former = former.replace(b"is_reasoning_open", b"thinking_open")
+    context = ChatResponseContext.read(former)
+    assert former != stored
+    assert context == ChatResponseContext.read(stored)
     assert context.think_tags == ("<think>", "</think>")

@@ -211,8 +211,8 @@ def test_a_job_past_its_deadline_is_incomplete(code, reason):
 
 def test_a_view_survives_storage():
     view = make_view(prompts=[[1], [2]], include_usage=True, rid=["a", "b"])
-    assert ResponseContext.load(view.to_dict()) == view
-    assert "echo" not in view.to_dict()
+    assert ResponseContext.read(view.to_json()) == view
+    assert b"echo" not in view.to_json()
 
 
 ONE = {"n": 1, "prompt_lengths": [3]}

@@ -256,5 +256,5 @@ def test_the_first_row_is_null_wherever_it_begins():
 
 def test_a_stored_view_still_knows_what_was_asked():
     wanted = view(sglang_logprobs=[SGLangLogprobs(True, 1, [D], 0)], meta_info=True)
-    assert ResponseContext.load(wanted.to_dict()) == wanted
-    assert ResponseContext.load(wanted.to_dict()).sglang_logprobs == [(True, 1, [D], 0)]
+    assert ResponseContext.read(wanted.to_json()) == wanted
+    assert ResponseContext.read(wanted.to_json()).sglang_logprobs == [(True, 1, [D], 0)]

@@ -24,7 +24,7 @@ PRICES = (1.0, 1.0, 10.0)
 def run_job(client, tenant, job_id):
     """It uses 3 + 5 tokens, for 53."""
     owner = tenant.organization.pk, tenant.key.pk
-    job = NewJob(job_id, "sync", "m", *owner, JobRequest(), {}, 60, 60, prices=PRICES)
+    job = NewJob(job_id, "sync", "m", *owner, JobRequest(), b"", 60, 60, prices=PRICES)
     submit_durable(JobStore(client, PREFIX), [job])
     worker = Execution(JobStore(client, PREFIX), "w")
     worker.beat("m", {})

@@ -25,7 +25,7 @@ async def submit(valkey, redis_client):
 
     async def send(job_id="job", seconds=60.0, kind="background", organization=1, **extra):
         request = JobRequest(((1, 2),), SAMPLING, **extra)
-        job = NewJob(job_id, kind, "m", organization, 1, request, {}, seconds, 60)
+        job = NewJob(job_id, kind, "m", organization, 1, request, b"", seconds, 60)
         await submission.submit(job)
 
     send.submission = submission
