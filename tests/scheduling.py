@@ -26,6 +26,16 @@ _DIVISIBLE = ("tests/conformance/families/test_families.py",)
 """Files of many tests that share nothing."""
 _PARTS = 8
 
+TOGETHER = {
+    "tests/conformance/tokenizers/": ("family", "sides"),
+    "tests/upgrades/test_stored_homes.py": ("upgraded",),
+    "tests/upgrades/test_mixed_versions.py": ("version", "mixed"),
+    "tests/workers/engine/backends/parallel/test_captures.py": (),
+    "tests/workers/engine/backends/parallel/test_group.py": (),
+}
+"""Files whose tests take less time than the fixtures that they share, with the parameters of these
+fixtures: one share of the long tests has all tests of a file and of these parameters."""
+
 _SCRIPTED = (
     "tests/acceptance/kills/test_kills.py",
     "tests/acceptance/kills/test_rolling_restart.py",
@@ -58,15 +68,27 @@ def select_share(items: Sequence[pytest.Item], word: str) -> list[bool]:
     for item in properties:
         if _function_name(item.nodeid) in at_length:
             draw_at_length(item.function, item.cls)
-    left_out = {item.nodeid for item in long}
-    left_out -= set(deal(item.nodeid for item in long)[chosen])
+    units = [name_unit(item) for item in long]
+    kept = set(deal(set(units))[chosen])
+    left_out = {item.nodeid for item, unit in zip(long, units, strict=True) if unit not in kept}
     return [item.nodeid not in left_out for item in items]
+
+
+def name_unit(item: pytest.Item) -> str:
+    """Return the name that a test shares with those that run in the same share."""
+    for path, names in TOGETHER.items():
+        if item.nodeid.startswith(path):
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            values = "-".join(str(parameters[name]) for name in names if name in parameters)
+            return f"{item.nodeid.partition('::')[0]}[{values}]"
+    return item.nodeid
 
 
 def deal(names: Iterable[str]) -> list[list[str]]:
     """Deal names to shares as cards are dealt, so that each share gets as much of each file.
 
     A hash orders the cases of one function: their own order often alternates between few kinds.
+    Names are those of tests, or of files with the parameters that their tests share.
     """
     ordered = sorted(names, key=lambda name: (_function_name(name), zlib.crc32(name.encode())))
     return [ordered[share::SHARES] for share in range(SHARES)]

@@ -1,13 +1,18 @@
 """The shares of the long tests, and how many examples their properties draw."""
 
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from tests import scheduling
 
+ROOT = Path(__file__).resolve().parents[1]
 NAMES = st.sets(st.from_regex(r"[ab]\.py::test_[cd](\[[0-9]{1,3}\])?", fullmatch=True))
 
 
@@ -26,6 +31,23 @@ def test_each_share_has_as_much_of_each_function(names: set[str]) -> None:
         assert max(each) - min(each) <= 1
     sizes = [count.total() for count in counts]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("path", scheduling.TOGETHER)
+def test_tests_of_costly_fixtures_are_in_one_share(path: str) -> None:
+    assert (ROOT / path).exists()
+    file = path if path.endswith(".py") else f"{path}test_some.py"
+    names = scheduling.TOGETHER[path]
+
+    def name_unit(function: str, value: str) -> str:
+        call = SimpleNamespace(params={"skip": function, **dict.fromkeys(names, value)})
+        item: Any = SimpleNamespace(nodeid=f"{file}::{function}[{value}]", callspec=call)
+        return scheduling.name_unit(item)
+
+    assert name_unit("test_a", "1") == name_unit("test_b", "1")
+    assert (name_unit("test_a", "1") != name_unit("test_a", "2")) == bool(names)
+    other: Any = SimpleNamespace(nodeid="tests/test_scheduling.py::test_a")
+    assert scheduling.name_unit(other) == other.nodeid
 
 
 def test_properties_of_the_share_draw_the_examples_of_the_long_profile() -> None:
