@@ -54,7 +54,8 @@ class ChildProcess:
         return -self._process.returncode if self._process.returncode else None
 
     def exchange(self, question: bytes, seconds: float) -> bytes:
-        """The line that answers a line. Raises TimeoutError, and OSError if the child ends."""
+        """Return the line that answers a line. Raises TimeoutError, and OSError if the child
+        ends."""
         self._asked += 1
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -90,7 +91,7 @@ class ChildProcess:
 
 
 def _environment() -> dict[str, str]:
-    """The child's environment, without the service's secrets."""
+    """Return the child's environment, without the service's secrets."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
     passed = {name: os.environ[name] for name in kept if name in os.environ}
     one_thread = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -111,8 +112,8 @@ class IdleChildren(Generic[Child]):
 
     @contextmanager
     def borrow(self) -> Iterator[Child]:
-        """An idle child, or a new one. It is closed if it is worn, or after an exception: the next
-        question could get the answer to this one."""
+        """Yield an idle child, or a new one. It is closed if it is worn, or after an exception: the
+        next question could get the answer to this one."""
         child = self._take()
         try:
             yield child

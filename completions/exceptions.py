@@ -37,7 +37,7 @@ class APIError(drf.APIException):
         self.headers = {**kind.headers, **(headers or {})}
 
     def envelope(self) -> dict[str, object]:
-        """The body, the same for responses, event streams, batch lines and stored jobs."""
+        """Return the body, the same for responses, event streams, batch lines and stored jobs."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
 
@@ -62,7 +62,7 @@ class FieldError(Exception):
 
 
 def from_job_error(code: str, detail: str = "") -> APIError:
-    """The error that the client of a failed job gets.
+    """Return the error that the client of a failed job gets.
 
     `detail` is the worker's message. A code that is not in the table comes from a worker of another
     version, and becomes `worker_error`.
@@ -74,11 +74,11 @@ def from_job_error(code: str, detail: str = "") -> APIError:
 
 
 def invalid_parameter(name: str, given: str, expected: str) -> APIError:
-    """A 400 for a query parameter or header. `expected` describes the valid values."""
+    """Return a 400 for a query parameter or header. `expected` describes the valid values."""
     return APIError("invalid_value", f"{name} is {given[:80]!r}; it must be {expected}.", name)
 
 
 def payload_too_large(limit: int) -> APIError:
-    """A 413 for a body of more than `limit` bytes."""
+    """Return a 413 for a body of more than `limit` bytes."""
     message = f"The request body is larger than {limit} bytes. Split it into several requests."
     return APIError("payload_too_large", message)

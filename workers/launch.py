@@ -161,8 +161,9 @@ def load_engine(entry: ModelEntry, options: WorkerOptions) -> "EngineLike":
 
 
 def _may_pass(error: BaseException, folder: Path) -> bool:
-    """Whether what failed may succeed without a change of the configuration or the model: memory
-    was short, a rank was lost, or the system could not read a file, as where a mount is missing."""
+    """Return whether what failed may succeed without a change of the configuration or the model:
+    memory was short, a rank was lost, or the system could not read a file, as where a mount is
+    missing."""
     import torch
 
     from workers.engine.exceptions import RankLost, TooLarge

@@ -73,7 +73,7 @@ class Result:
 
 
 def count_weights(model: nn.Module) -> int:
-    """The weights of linear layers, packed or not, the output layer among them."""
+    """Return the weights of linear layers, packed or not, the output layer among them."""
     linears = (x for x in model.modules() if isinstance(x, TiledLinear | nn.Linear))
     return sum(x.in_features * x.out_features for x in linears)
 
@@ -123,7 +123,7 @@ class Forward:
 
     @torch.inference_mode()
     def measure(self, step: Step, repeats: int) -> Result:
-        """The fastest of some runs of a step, and of its attention."""
+        """Return the fastest of some runs of a step, and of its attention."""
         torch.set_num_threads(self._threads)
         width = -(-(step.position + step.rows) // BLOCK)
         tables = 1 + torch.arange(step.sequences * width).view(step.sequences, width)
@@ -142,7 +142,7 @@ class Forward:
         return Result(step, whole, attention)
 
     def _attend(self, positions: torch.Tensor, owners: torch.Tensor, tables: torch.Tensor) -> float:
-        """The seconds of attention in all layers."""
+        """Return the seconds of attention in all layers."""
         native, rows = self._native, len(positions)
         heads, padded = native._heads, -(-rows // _ROW_BLOCK) * _ROW_BLOCK
         queries = torch.full((padded, heads.heads * heads.dim), 0.1, dtype=torch.bfloat16)
@@ -166,7 +166,7 @@ class Forward:
 
 
 def describe(result: Result, forward: Forward, limits: Limits) -> Rates:
-    """The rates of a step and of its attention, and their shares of the limits."""
+    """Return the rates of a step and of its attention, and their shares of the limits."""
     step, alone = result.step, result.attention
     needed = (forward.operations(step), forward.bytes(step))
     operations, size = forward.attention_operations(step), forward.attention_bytes(step)
@@ -204,14 +204,14 @@ def print_rows(rows: Sequence[Rates]) -> None:
 
 
 def find_steps(args: argparse.Namespace) -> tuple[list[Step], list[Step]]:
-    """The steps of prompts, and those of decoding."""
+    """Return the steps of prompts, and those of decoding."""
     prompts = [Step(1, args.chunk, position) for position in args.positions]
     decoding = [Step(batch, 1, context) for context in args.contexts for batch in args.batches]
     return prompts, decoding
 
 
 def measure(args: argparse.Namespace) -> Measures:
-    """The limits of this machine, and the rows of prompts and of decoding."""
+    """Return the limits of this machine, and the rows of prompts and of decoding."""
     steps = find_steps(args)
     every = [step for kind in steps for step in kind]
     longest = max(step.position + step.rows for step in every)

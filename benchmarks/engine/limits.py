@@ -32,11 +32,11 @@ class Limits:
     instructions: str
 
     def seconds(self, operations: float, size: float) -> float:
-        """How long this many operations and bytes take at least."""
+        """Return how long this many operations and bytes take at least."""
         return max(operations / self.products, size / self.memory)
 
     def bound(self, operations: float, size: float) -> str:
-        """Which of the two takes longer."""
+        """Return which of the two takes longer."""
         return "products" if operations / self.products > size / self.memory else "memory"
 
 
@@ -63,7 +63,8 @@ def measure_byte_products(threads: int, repeats: int = 3) -> float:
 
 
 def name_instructions(features: frozenset[str]) -> str:
-    """The instructions by which products of bfloat16 are computed on a CPU with these features."""
+    """Return the instructions by which products of bfloat16 are computed on a CPU with these
+    features."""
     flags = compiler_flags(features) or []
     if "-mamx-bf16" in flags:
         return "tiles"
@@ -74,7 +75,7 @@ def name_instructions(features: frozenset[str]) -> str:
 
 @cache
 def load_measures() -> ctypes.CDLL:
-    """The measures of limits.c, compiled as the C forward is. Raises OSError."""
+    """Return the measures of limits.c, compiled as the C forward is. Raises OSError."""
     flags, compiler = compiler_flags(cpu_features()), shutil.which("cc")
     if flags is None or compiler is None:
         raise OSError("there are no C kernels for this processor, or no C compiler")

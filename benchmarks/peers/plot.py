@@ -18,8 +18,8 @@ Line = tuple[list[int], list[float]]
 
 
 def rates(tables: Sequence[dict[str, Any]]) -> dict[str, Line]:
-    """Tokens per second by contender, from the tables of ``benchmarks.peers`` that have short
-    prompts. Runs under a regular expression are Quire's only."""
+    """Return tokens per second by contender, from the tables of ``benchmarks.peers`` that have
+    short prompts. Runs under a regular expression are Quire's only."""
     lines: dict[str, Line] = {}
     for table in tables:
         if table["name"] not in ("64+64", "regex"):

@@ -84,7 +84,7 @@ class _Reader:
             writer.close()
 
     def gaps(self, start: float, end: float) -> list[float]:
-        """The gaps that end between two times."""
+        """Return the gaps that end between two times."""
         times = self.times
         return [b - a for a, b in pairwise(times) if start < b <= end]
 

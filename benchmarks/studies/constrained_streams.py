@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
 
 def _strings(most: int) -> str:
-    """A grammar of many JSON strings of up to `most` characters."""
+    """Return a grammar of many JSON strings of up to `most` characters."""
     items = {"type": "string", "maxLength": most}
     schema = {"type": "array", "items": items, "minItems": _MANY}
     return translate(Constraint("json_schema", schema)).grammar

@@ -174,7 +174,7 @@ def _row(case: Case, compiler: Compiler, tokenizer: Tokenizer, passes: int) -> s
 
 
 def _mask_seconds(matcher: LLMatcher, document: list[int]) -> list[float]:
-    """Seconds to compute each token's mask, over a document that matches."""
+    """Return seconds to compute each token's mask, over a document that matches."""
     seconds = []
     for token in document:
         began = time.thread_time()

@@ -46,7 +46,7 @@ def words(characters: int) -> str:
 
 
 def bodies(characters: int) -> dict[str, Body]:
-    """The bodies by the name of their kind."""
+    """Return the bodies by the name of their kind."""
     text, fits = words(characters), words(CONTEXT)
     message = [{"role": "user", "content": text}]
     beyond = [{"role": "user", "content": text[: 30 * CONTEXT]}]
@@ -98,7 +98,7 @@ def sending(service: Installation, key: str, body: Body, connections: int) -> It
 
 
 def gaps(service: Installation, key: str, streams: int, tokens: int, scripted: bool) -> list[float]:
-    """Seconds between two events of a stream, of all streams."""
+    """Return seconds between two events of a stream, of all streams."""
     caller = Caller(service.port, MODEL, tokens, scripted)
     seen = asyncio.run(crowd(caller, [("reader", key)] * streams))
     assert all(each.whole for each in seen), [(s.status, s.code, s.tokens) for s in seen]

@@ -20,12 +20,12 @@ _CLOSED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
 
 
 def can_resubmit(batch: Batch) -> bool:
-    """Whether a batch has ended with lines that were not answered."""
+    """Return whether a batch has ended with lines that were not answered."""
     return batch.has_ended and (batch.failed > 0 or _has_ended_in_validation(batch))
 
 
 def _has_ended_in_validation(batch: Batch) -> bool:
-    """Whether a batch was cancelled, or its window closed, before any line could run."""
+    """Return whether a batch was cancelled, or its window closed, before any line could run."""
     return batch.in_progress_at is None and batch.status in _CLOSED
 
 

@@ -88,7 +88,7 @@ def finalize_drained(now: datetime) -> int:
 
 
 def can_any_advance() -> bool:
-    """Whether an unfinished batch may advance by itself.
+    """Return whether an unfinished batch may advance by itself.
 
     A held batch whose pilot has ended waits for its owner.
     """

@@ -150,7 +150,7 @@ def _end(upload: Upload, status: UploadStatus, file: File | None = None) -> bool
 
 
 def _is_pending(upload: Upload) -> bool:
-    """Whether the upload is pending now, whatever it was when it was read."""
+    """Return whether the upload is pending now, whatever it was when it was read."""
     return Upload.objects.filter(id=upload.id, status=UploadStatus.PENDING).exists()
 
 

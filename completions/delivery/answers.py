@@ -172,8 +172,8 @@ async def find_job(
 
 
 async def is_admitted(process: WebProcess, job: JobRecord) -> bool:
-    """Whether the job is in the queue, runs or has ended. A job that only SQL knows may still be
-    refused, or waits to be restored to Redis. Raises RedisError or OSError."""
+    """Return whether the job is in the queue, runs or has ended. A job that only SQL knows may
+    still be refused, or waits to be restored to Redis. Raises RedisError or OSError."""
     return job.has_ended or (await process.submission.states([job.id]))[0] is not None
 
 

@@ -39,7 +39,7 @@ def read_flag(request: Request, name: str) -> bool:
 
 
 def wants_meta(request: Request) -> bool:
-    """Whether the header x-include-meta is `true` or `1`."""
+    """Return whether the header x-include-meta is `true` or `1`."""
     return _parse_boolean(request.META.get("HTTP_X_INCLUDE_META"), META_HEADER)
 
 

@@ -35,7 +35,7 @@ class EndedJob(JobRecord):
 
 
 def has_ended_jobs(store: SyncStore) -> bool:
-    """Whether there is an entry that SQL may not have yet."""
+    """Return whether there is an entry that SQL may not have yet."""
     return bool(store.client.xlen(store.keys.usage))
 
 

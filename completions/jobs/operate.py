@@ -118,7 +118,7 @@ class Backlog:
 
 
 def is_nearly_full(memory: Mapping[str, int]) -> bool:
-    """Whether Redis has too little room for new jobs, according to its INFO memory."""
+    """Return whether Redis has too little room for new jobs, according to its INFO memory."""
     return 0 < memory["maxmemory"] * NEARLY_FULL <= memory["used_memory"]
 
 

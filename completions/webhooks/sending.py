@@ -81,8 +81,8 @@ def _measure_time_left(deadline: float) -> float:
 
 
 def _is_public(address: str) -> bool:
-    """Whether the address belongs to the internet; the IPv4 address decides where it contains one,
-    to which a gateway would translate it."""
+    """Return whether the address belongs to the internet; the IPv4 address decides where it
+    contains one, to which a gateway would translate it."""
     where = ip_address(address.partition("%")[0])  # without the scope of a link-local address
     if isinstance(where, IPv6Address):
         inner = where.ipv4_mapped or where.sixtofour

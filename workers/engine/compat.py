@@ -32,7 +32,7 @@ def end_allocation_to_pool(device_index: int, pool: tuple[int, int]) -> None:
 
 
 def has_onednn_bfloat16() -> bool:
-    """Whether oneDNN multiplies in bfloat16 on this CPU."""
+    """Return whether oneDNN multiplies in bfloat16 on this CPU."""
     return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -71,7 +71,7 @@ def mask_functions(interface: Any) -> MutableMapping[str, Any]:
 
 
 def has_class_for(auto_class: Any, config: Any) -> bool:
-    """Whether an automatic class has one for this configuration."""
+    """Return whether an automatic class has one for this configuration."""
     return type(config) in auto_class._model_mapping
 
 
@@ -92,7 +92,7 @@ def set_attention(config: Any, name: str) -> None:
 
 
 def supports_sdpa(model: Any) -> bool:
-    """Whether a model can attend by torch's scaled dot product."""
+    """Return whether a model can attend by torch's scaled dot product."""
     return bool(getattr(model, "_supports_sdpa", False))
 
 

@@ -41,5 +41,5 @@ class Deadlines:
         return states
 
     def seconds_left(self, now: float) -> float | None:
-        """Seconds until the earliest deadline, or None if there is none."""
+        """Return seconds until the earliest deadline, or None if there is none."""
         return max(0.0, self._heap[0][0] - now) if self._heap else None

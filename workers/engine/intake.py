@@ -63,7 +63,7 @@ class Intake:
         return RequestState(request, sequences)
 
     def _to_generate(self, request: Request) -> list[Sequence]:
-        """One sequence for each candidate of each prompt."""
+        """Return one sequence for each candidate of each prompt."""
         candidates = range(request.sampling.num_candidates)
         try:
             return [
@@ -242,7 +242,7 @@ def _record(request: Request, capacity: int) -> Record | None:
 
 
 def _logprobs(request: Request, prompt_index: int, choice_index: int) -> LogprobRecord | None:
-    """The record of one choice. The prompt is scored once, with its first choice."""
+    """Return the record of one choice. The prompt is scored once, with its first choice."""
     params = request.logprobs[prompt_index] if request.logprobs else None
     if params is None:
         selects = request.sampling.num_candidates > request.sampling.n

@@ -196,5 +196,5 @@ class Launcher:
 
 
 def _is_next(seq: Sequence) -> bool:
-    """Whether the step in flight computes the last token of a live sequence."""
+    """Return whether the step in flight computes the last token of a live sequence."""
     return not seq.finished and seq.num_uncomputed == 1

@@ -63,7 +63,7 @@ class LiveRequests:
             self._owners.update(dict.fromkeys(state.sequences, state))
 
     def owner(self, seq: Sequence) -> RequestState:
-        """The request that a live sequence belongs to."""
+        """Return the request that a live sequence belongs to."""
         return self._owners[seq]
 
     def drop(self, request_id: str) -> RequestState | None:

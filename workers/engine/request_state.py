@@ -46,7 +46,7 @@ class RequestState:
         return all(seq.finished for seq in self.sequences)
 
     def take_output(self) -> RequestOutput:
-        """What is new since the last call, and the usage once the request has ended."""
+        """Return what is new since the last call, and the usage once the request has ended."""
         changed, self.changed = self.changed, {}
         request = self.request
         match request.task:
@@ -59,7 +59,7 @@ class RequestState:
         return RequestOutput(request.request_id, deltas, True, self.error, self.usage())
 
     def _take_choices(self, changed: Iterable[Sequence]) -> list[ChoiceDelta]:
-        """What choices gained, without those whose end an earlier run delivered."""
+        """Return what choices gained, without those whose end an earlier run delivered."""
         if self._best_of is None:
             deltas = [delta for seq in changed if (delta := self._take_delta(seq)) is not None]
         else:
@@ -70,7 +70,7 @@ class RequestState:
         return deltas
 
     def _take_delta(self, seq: Sequence) -> ChoiceDelta | None:
-        """What a sequence gained, with what was recorded for it."""
+        """Return what a sequence gained, with what was recorded for it."""
         delta = seq.choice.take_delta()
         if delta is None:
             return None
@@ -84,7 +84,7 @@ class RequestState:
         return delta
 
     def usage(self) -> Usage:
-        """The tokens that it has used so far: of its prompts, those that a step has begun to
+        """Return the tokens that it has used so far: of its prompts, those that a step has begun to
         compute."""
         # A token is appended before it is counted as forced. Read in this order, even by another
         # thread, the forced tokens never exceed the completion tokens.

@@ -45,5 +45,5 @@ class EngineStats:
     the forward), ``sample`` and ``append``."""
 
     def counters(self) -> dict[str, int]:
-        """All integers by name, for the worker's report."""
+        """Return all integers by name, for the worker's report."""
         return {name: n for name, n in asdict(self).items() if isinstance(n, int)}

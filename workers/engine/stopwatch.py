@@ -24,5 +24,5 @@ class Stopwatch:
         self._since = now
 
     def totals(self) -> dict[str, float]:
-        """Seconds by name."""
+        """Return seconds by name."""
         return dict(self._totals)

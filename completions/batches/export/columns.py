@@ -137,7 +137,7 @@ _FIELDS = ConstraintFields()
 
 
 def _has_several_choices(body: Mapping[str, Any]) -> bool:
-    """Whether a response has several choices."""
+    """Return whether a response has several choices."""
     prompt = body.get("prompt")
     texts = isinstance(prompt, list) and len(prompt) > 1 and isinstance(prompt[0], str | list)
     return texts or (isinstance(body.get("n"), int) and body["n"] > 1)

@@ -183,5 +183,5 @@ def make_storable(type: Type) -> Type:
 
 
 def is_name(name: str) -> bool:
-    """Whether any database takes this name when it is quoted."""
+    """Return whether any database takes this name when it is quoted."""
     return bool(name) and name.isprintable()

@@ -89,7 +89,7 @@ def _count_shared_blocks(one: bytes, other: bytes) -> int:
 
 
 def has_shared_prefix(paths: Sequence[bytes]) -> bool:
-    """Whether any two paths share their first block."""
+    """Return whether any two paths share their first block."""
     seen: set[bytes] = set()
     for path in paths:
         first = path[:WIDTH]

@@ -18,7 +18,7 @@ _LEAST_POSITIONS = 8192
 
 
 def resolve_context(text_config: Any, config: EngineConfig) -> int:
-    """The longest that a sequence may become. Raises UnsupportedModel."""
+    """Return the longest that a sequence may become. Raises UnsupportedModel."""
     stated: int | None = getattr(text_config, "max_position_embeddings", None)
     if stated is not None and stated < 1:
         stated = None  # XLNet has -1
@@ -37,7 +37,7 @@ def resolve_context(text_config: Any, config: EngineConfig) -> int:
 
 
 def _stretch(stated: int, text_config: Any) -> int:
-    """The length that a ``stated`` one becomes by the factor of rotary positions."""
+    """Return the length that a ``stated`` one becomes by the factor of rotary positions."""
     rope = getattr(text_config, "rope_parameters", None) or {}
     factor, kind = rope.get("factor"), rope.get("rope_type")
     if kind not in _SCALED or not factor:

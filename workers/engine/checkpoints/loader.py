@@ -74,7 +74,7 @@ def load_model(path: str | Path, config: EngineConfig, ranks: Ranks | None = Non
 
 
 def _weights_dtype(config: EngineConfig) -> torch.dtype | str:
-    """The dtype that weights are read as. Raises UnsupportedModel."""
+    """Return the dtype that weights are read as. Raises UnsupportedModel."""
     if config.dtype == "auto":
         return config.dtype
     if config.is_rounded and (reason := why_no_kernels()) is not None:
@@ -154,7 +154,7 @@ def _load_paged(
     ranks: Ranks | None,
     text: list[int],
 ) -> _Forward:
-    """The model over pages, and in C where the C forward supports it. ``text`` is for
+    """Return the model over pages, and in C where the C forward supports it. ``text`` is for
     :class:`OwnAttention`. Raises UnsupportedModel."""
     max_len = parity.max_len
     keep_frequencies(model, max_len)
@@ -196,7 +196,7 @@ def _mixers(
     config: EngineConfig,
     adapters: Adapters,
 ) -> Mixers:
-    """The model's modules that keep states, made to run on flat batches. Raises
+    """Return the model's modules that keep states, made to run on flat batches. Raises
     UnsupportedModel."""
     mixers = find_states(paged, backend, config.block_size, torch.device(config.device))
     if mixers is None:
@@ -211,7 +211,7 @@ def _mixers(
 def _fusion(
     model: Any, backend: AttentionBackend, config: EngineConfig, ranks: Ranks | None
 ) -> Fusion | None:
-    """The fusion of the model's operations, unless it fails here or on another rank."""
+    """Return the fusion of the model's operations, unless it fails here or on another rank."""
     fusion = None
     if backend.fuses and not config.enforce_eager:
         try:
@@ -261,8 +261,8 @@ def _native(
     max_len: int,
     config: EngineConfig,
 ) -> NativeDecoder | None:
-    """The C forward, if it supports the model and computes the same logits. Raises UnsupportedModel
-    if it does not compute the same, and nothing else may take its place."""
+    """Return the C forward, if it supports the model and computes the same logits. Raises
+    UnsupportedModel if it does not compute the same, and nothing else may take its place."""
     native = NativeDecoder.recognise(paged.model, probed, max_len)
     if native is None:
         return None
@@ -282,7 +282,7 @@ def _native(
 
 
 def _general(model: Any, max_len: int, config: EngineConfig) -> _Forward:
-    """The model as ``generate`` runs it. Raises UnsupportedModel."""
+    """Return the model as ``generate`` runs it. Raises UnsupportedModel."""
     use_own_attention(model)
     adapters = Adapters.load(model, config.adapters)
     general = FallbackModel(model, adapters, max_len)
@@ -297,7 +297,8 @@ def _general(model: Any, max_len: int, config: EngineConfig) -> _Forward:
 
 
 def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """All the ids that end a text: generation config, model config and tokenizer may differ."""
+    """Return all the ids that end a text: generation config, model config and tokenizer may
+    differ."""
     eos: set[int] = set()
     text_config = model.config.get_text_config()
     for source in (model.generation_config, text_config, tokenizer):

@@ -21,5 +21,5 @@ def keep_frequencies(model: Any, max_len: int) -> None:
 
 
 def _get_kept_name(kind: str) -> str:
-    """The name under which transformers leaves the frequencies as they are."""
+    """Return the name under which transformers leaves the frequencies as they are."""
     return "default" if "dynamic" in kind else kind

@@ -26,13 +26,13 @@ class GrammarState(Protocol):
         """Whether following it takes too long to do so for a mere draft."""
 
     def allows(self, token_id: int) -> bool:
-        """Whether the token may come next."""
+        """Return whether the token may come next."""
 
     def consume(self, token_id: int) -> bool:
         """Advance. Return True once nothing more may follow. Raises GrammarError."""
 
     def copy(self) -> Self:
-        """An independent copy at the same position."""
+        """Return an independent copy at the same position."""
 
 
 class Choice:

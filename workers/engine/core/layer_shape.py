@@ -15,7 +15,7 @@ class Visible:
     chunk: int | None = None
 
     def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Whether the key at one position is hidden from the query at another."""
+        """Return whether the key at one position is hidden from the query at another."""
         hidden = keys > queries
         if self.window is not None:
             hidden |= keys <= queries - self.window
@@ -24,7 +24,7 @@ class Visible:
         return hidden
 
     def sees_all(self, length: int) -> bool:
-        """Whether nothing earlier is hidden within the first ``length`` tokens."""
+        """Return whether nothing earlier is hidden within the first ``length`` tokens."""
         sizes = (self.window, self.chunk)
         return all(size is None or size >= length for size in sizes)
 

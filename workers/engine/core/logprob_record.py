@@ -24,8 +24,8 @@ class PromptLogprobs:
         return self._next >= self._end
 
     def due(self, position: int, size: int) -> tuple[int, int]:
-        """The positions still to score among ``size`` positions of one step: the first, and how
-        many."""
+        """Return the positions still to score among ``size`` positions of one step: the first, and
+        how many."""
         first = max(position, self._next)
         return first, max(0, min(position + size, self._end) - first)
 

@@ -39,7 +39,7 @@ class TokenLogprobs:
 
     @classmethod
     def unknown(cls, num_rows: int, params: LogprobParams) -> Self:
-        """Rows for the caller to fill in."""
+        """Return rows for the caller to fill in."""
         top, named = params.top_logprobs_num, len(params.token_ids_logprob)
         return cls(
             np.full(num_rows, np.nan, np.float32),
@@ -50,7 +50,7 @@ class TokenLogprobs:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """All rows of ``parts``, which must not be empty."""
+        """Return all rows of ``parts``, which must not be empty."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -63,7 +63,7 @@ class TokenLogprobs:
         )
 
     def rows(self, start: int, stop: int) -> Self:
-        """A view of some rows, without offsets and without what was forced."""
+        """Return a view of some rows, without offsets and without what was forced."""
         rows = slice(start, stop)
         return type(self)(self.chosen[rows], self.top_ids[rows], self.top[rows], self.named[rows])
 
@@ -155,7 +155,7 @@ class Completion:
 
     @classmethod
     def begin(cls, request: Request) -> Self:
-        """The completion of a request that has no output yet."""
+        """Return the completion of a request that has no output yet."""
         num_choices = len(request.prompts) * request.sampling.n
         return cls(request.request_id, [ChoiceDelta(i) for i in range(num_choices)])
 

@@ -69,7 +69,8 @@ class StepPlan:
         return cls(tainted, _placements(admitted), _placements(grown), batch)
 
     def to_bytes(self) -> bytes:
-        """The plan as 64-bit integers: twelve lengths and flags, then the arrays in order."""
+        """Return the plan as 64-bit integers: twelve lengths and flags, then the arrays in
+        order."""
         placed = self.admitted + self.grown
         batch = self.batch
         blocks = [each.block_ids for each in placed]

@@ -19,7 +19,8 @@ class Row(NamedTuple):
 
 
 def lay_rows(sequences: Iterable[Sequence]) -> list[Row]:
-    """The rows of a step, given the sequence of each. Rows of one sequence follow each other."""
+    """Return the rows of a step, given the sequence of each. Rows of one sequence follow each
+    other."""
     rows: list[Row] = []
     previous, index = None, 0
     for sequence in sequences:

@@ -96,8 +96,8 @@ class Sequence:
         return self.choice.finish is None and not (self.held or scores_prompt or is_slow)
 
     def follows_draft(self, num_drafted: int) -> bool:
-        """Whether the tokens appended since the step began equal the first ``num_drafted`` of the
-        draft."""
+        """Return whether the tokens appended since the step began equal the first ``num_drafted``
+        of the draft."""
         gained = self.token_ids[self.num_computed :]
         return len(gained) == num_drafted and gained == list(self.draft.token_ids[:num_drafted])
 
@@ -141,7 +141,7 @@ class Sequence:
         return len(self.token_ids) - self.prompt_len + self.num_in_flight
 
     def is_below_min_tokens(self, num_more: int) -> bool:
-        """Whether ``min_tokens`` still forbids an end after ``num_more`` further tokens."""
+        """Return whether ``min_tokens`` still forbids an end after ``num_more`` further tokens."""
         return self.next_output + num_more < self.sampling.min_tokens
 
 

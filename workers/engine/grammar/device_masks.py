@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def forbidden_tokens(bits: NDArray[np.int32], device: torch.device) -> Tensor:
-    """The tokens that ``bits`` [rows, words] forbid: bool [rows, 32 * words] on the device.
+    """Return the tokens that ``bits`` [rows, words] forbid: bool [rows, 32 * words] on the device.
 
     Returns before the copy has run. The staging memory is pinned and comes from torch's allocator,
     which reuses it only after the copy, so the masks of the next step get other memory.

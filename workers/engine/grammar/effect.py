@@ -13,8 +13,8 @@ Removal = tuple[float, bool]
 
 
 def removals(logits: Tensor, mask: GrammarMask, wanted: Iterable[int]) -> dict[int, Removal]:
-    """The effect of the mask on the wanted rows of logits [rows, vocabulary], before temperature
-    and filters. Changes no logits."""
+    """Return the effect of the mask on the wanted rows of logits [rows, vocabulary], before
+    temperature and filters. Changes no logits."""
     wanted = frozenset(wanted)
     lines = [line for line, row in enumerate(mask.rows) if row in wanted]
     if not lines:
@@ -34,8 +34,8 @@ def removals(logits: Tensor, mask: GrammarMask, wanted: Iterable[int]) -> dict[i
 
 
 def _removal(logits: Tensor, mask: GrammarMask, line: int) -> Removal:
-    """The effect on one row. One row fits in the cache; torch's operators over all rows at once
-    take three times as long."""
+    """Return the effect on one row. One row fits in the cache; torch's operators over all rows at
+    once take three times as long."""
     row = logits.numpy()
     likeliest = int(row.argmax())
     weights = np.exp(row - row[likeliest])

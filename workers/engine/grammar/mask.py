@@ -50,7 +50,7 @@ class GrammarMask:
         return torch.from_numpy(unpacked).view(torch.bool)
 
     def forbidden_in(self, lines: list[int]) -> Tensor:
-        """The same for some rows of the mask."""
+        """Return the same for some rows of the mask."""
         if self.moved is not None:
             return self.moved[lines]
         chosen = np.ascontiguousarray(self.allowed[lines])
@@ -90,7 +90,7 @@ def forbid(allowed: Bits, avoided: Iterable[tuple[int, frozenset[int]]]) -> None
 
 @lru_cache(maxsize=256)
 def _bits_without(token_ids: frozenset[int]) -> tuple[list[int], Bits]:
-    """The words that hold the bits of some tokens, and all other bits of each."""
+    """Return the words that hold the bits of some tokens, and all other bits of each."""
     words = sorted({token_id // 32 for token_id in token_ids})
     bits = np.full(len(words), -1, dtype=np.int32)
     for token_id in token_ids:

@@ -66,7 +66,7 @@ class GrammarMatcher:
         return planned
 
     def copy(self) -> "GrammarMatcher":
-        """An independent copy of the matcher at the same position."""
+        """Return an independent copy of the matcher at the same position."""
         other = GrammarMatcher(self.matcher.deep_copy(), self._only_empty, self._plans)
         other._planned = None if self._planned is None else self._planned.copy()
         other.slow_seconds = self.slow_seconds
@@ -78,7 +78,7 @@ class GrammarMatcher:
         return self.slow_seconds > 0
 
     def allows(self, token_id: int) -> bool:
-        """Whether the token may come next."""
+        """Return whether the token may come next."""
         return bool(self.matcher.validate_tokens([token_id]) == 1)
 
     def fill(self, address: int, num_bytes: int) -> None:
@@ -308,8 +308,8 @@ class StructuredOutput:
 
 
 def _real_tokens(vocabulary: Vocabulary, num_words: int) -> Bits | None:
-    """The bits of ids that are tokens, or None if all ids are: a grammar's wildcard allows the
-    model's padding too."""
+    """Return the bits of ids that are tokens, or None if all ids are: a grammar's wildcard allows
+    the model's padding too."""
     real = np.zeros(num_words * 32, dtype=np.uint8)
     real[list(vocabulary.tokenizer.get_vocab(with_added_tokens=True).values())] = 1
     if real[: vocabulary.size].all():

@@ -7,7 +7,7 @@ CHUNK = 128
 
 
 def in_chunks(rows: Tensor, filler: float = 0.0) -> Tensor:
-    """A view [n, chunks, CHUNK] of ``rows`` [n, vocabulary], padded with ``filler``."""
+    """Return a view [n, chunks, CHUNK] of ``rows`` [n, vocabulary], padded with ``filler``."""
     if padding := -rows.shape[1] % CHUNK:
         rows = pad(rows, (0, padding), value=filler)
     return rows.view(len(rows), -1, CHUNK)

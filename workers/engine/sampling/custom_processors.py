@@ -44,7 +44,8 @@ Factory = Callable[[Mapping[str, Any], ChoiceContext], CustomProcessor]
 
 
 def load_processors(paths: Mapping[str, str]) -> dict[str, Factory]:
-    """The factories of registered names. Raises ValueError for one that cannot be imported."""
+    """Return the factories of registered names. Raises ValueError for one that cannot be
+    imported."""
     return {name: _factory(name, path) for name, path in paths.items()}
 
 
@@ -114,8 +115,8 @@ def _no_token_left(seq: Sequence) -> str:
 
 
 def _run_processor(logits: Tensor, seq: Sequence, processor: Processor) -> Tensor:
-    """The logits that a processor makes of a row. It gets copies, so it cannot change the other
-    rows of the step or the sequence's tokens."""
+    """Return the logits that a processor makes of a row. It gets copies, so it cannot change the
+    other rows of the step or the sequence's tokens."""
     own = logits.clone()
     returned: object = processor(list(seq.token_ids), own)
     if returned is not None and returned is not own:
@@ -128,7 +129,7 @@ def _run_processor(logits: Tensor, seq: Sequence, processor: Processor) -> Tenso
 def make_processor(
     name: str, factory: Factory, params: Mapping[str, Any], context: ChoiceContext
 ) -> CustomProcessor:
-    """The processor of one choice. Raises InvalidRequest for parameters that it refuses, and
+    """Return the processor of one choice. Raises InvalidRequest for parameters that it refuses, and
     ProcessorError if it cannot be made."""
     try:
         made = factory(params, context)
@@ -144,8 +145,8 @@ def make_processor(
 
 
 def _processor_error(name: str | None, cause: BaseException) -> ProcessorError:
-    """The error for a processor that raised. Clients see its message, which therefore names only
-    the processor; the cause goes to the log."""
+    """Return the error for a processor that raised. Clients see its message, which therefore names
+    only the processor; the cause goes to the log."""
     error = ProcessorError(
         f"custom_logit_processor: {name!r} raised an exception on this request and would raise it "
         "again. Ask your administrator: the worker's log has the traceback."

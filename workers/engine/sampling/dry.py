@@ -23,7 +23,8 @@ Ints = NDArray[np.int64]
 
 
 def breaker_ids(tokenizer: Tokenizer, breakers: Iterable[str]) -> frozenset[int]:
-    """The last token of each breaker, encoded after a letter so that it does not begin a word."""
+    """Return the last token of each breaker, encoded after a letter so that it does not begin a
+    word."""
     return frozenset(
         tokenizer.encode(f"a{breaker}", add_special_tokens=False).ids[-1] for breaker in breakers
     )

@@ -96,7 +96,7 @@ def _draw_sorted(
 
 
 def _lower_bound(weights: Tensor, limits: Filter, totals: Tensor) -> Tensor:
-    """A positive weight per row [n] below which no token survives the filters."""
+    """Return a positive weight per row [n] below which no token survives the filters."""
     # All the tokens below (1 - p) / vocabulary together weigh less than 1 - p.
     by_top_p = ((1 - limits.top_p) * totals / weights.shape[1]).float()
     bound = torch.maximum(by_top_p, limits.min_p)
@@ -112,8 +112,9 @@ def _lower_bound(weights: Tensor, limits: Filter, totals: Tensor) -> Tensor:
 
 
 def _nucleus_bound(rows: Tensor, weights: Tensor, nucleus: Tensor) -> Tensor:
-    """A weight per row [n] such that the row's tokens at or above it weigh at least ``nucleus`` [n]
-    together. Zero keeps all tokens. Read from a histogram of the weights' logarithms."""
+    """Return a weight per row [n] such that the row's tokens at or above it weigh at least
+    ``nucleus`` [n] together. Zero keeps all tokens. Read from a histogram of the weights'
+    logarithms."""
     level = (weights.log2() * -_LEVELS_PER_OCTAVE).floor_().clamp_(max=_LEVELS - 1).long()
     mass = torch.bincount(
         rows * _LEVELS + level, weights=weights.double(), minlength=len(nucleus) * _LEVELS
@@ -140,7 +141,7 @@ def _sort_rows(rows: Tensor, ids: Tensor, weights: Tensor, num_rows: int) -> tup
 
 
 def _search(cumulative: Tensor, target: Tensor) -> Tensor:
-    """The first column [n, 1] whose cumulative weight exceeds ``target`` [n, 1].
+    """Return the first column [n, 1] whose cumulative weight exceeds ``target`` [n, 1].
 
     Rounding may lift a target to the total. The target stays below it, so that no column of
     weight zero is chosen.

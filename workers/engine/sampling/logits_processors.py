@@ -26,11 +26,11 @@ class LogitsProcessor(Protocol):
         """Change float32 ``logits`` [rows, vocabulary] in place."""
 
     def can_launch(self) -> bool:
-        """Whether :meth:`launch` can change the logits of the rows set last."""
+        """Return whether :meth:`launch` can change the logits of the rows set last."""
         return True
 
     def needs_tokens(self) -> bool:
-        """Whether :meth:`launch` needs all tokens of the rows set last on the host."""
+        """Return whether :meth:`launch` needs all tokens of the rows set last on the host."""
         return False
 
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:

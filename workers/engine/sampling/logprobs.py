@@ -57,7 +57,7 @@ class Scorer:
         return pending.wait()
 
     def launch_rows(self, raw: Tensor, token_ids: Tensor) -> "PendingScores":
-        """The same without waiting for the device."""
+        """Return the same without waiting for the device."""
         pending = PendingScores()
         for params, rows in self._groups:
             if len(rows) < self._num_rows:
@@ -82,7 +82,7 @@ class Scorer:
             row += size
 
     def score(self, logits: Tensor, token_ids: Tensor, params: LogprobParams) -> TokenLogprobs:
-        """The log probabilities of ``token_ids`` [n] under ``logits`` [n, vocabulary]."""
+        """Return the log probabilities of ``token_ids`` [n] under ``logits`` [n, vocabulary]."""
         token_ids = token_ids.to(logits.device)
         arriving = self._launch(logits, token_ids, params)
         wait_for(logits.device)
@@ -112,7 +112,7 @@ class PendingScores:
     groups: list[tuple[list[int], list[_Arriving]]] = field(default_factory=list)
 
     def wait(self) -> dict[int, TokenLogprobs]:
-        """The scores by row."""
+        """Return the scores by row."""
         scored: dict[int, TokenLogprobs] = {}
         for rows, pieces in self.groups:
             scores = _join(pieces)
@@ -142,8 +142,8 @@ def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> _Arrivin
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` largest of each row and their ids [n, count], in descending order, the lower
-    id first among equals.
+    """Return the ``count`` largest of each row and their ids [n, count], in descending order, the
+    lower id first among equals.
 
     They lie in the ``count`` chunks with the largest maxima, the first among equals: a token
     outside has a larger one, or an equal one with a lower id, in each of those chunks.

@@ -35,7 +35,8 @@ def stream_keys(seeds: list[int]) -> Words:
 
 
 def uniform(key: Words, position: Words, choice: Words, prompt: Words) -> NDArray[np.float64]:
-    """One number in [0, 1) with 53 random bits per row, for a token of a choice of a prompt."""
+    """Return one number in [0, 1) with 53 random bits per row, for a token of a choice of a
+    prompt."""
     counter = np.stack([position, choice, prompt, np.zeros_like(position)], axis=1)
     words = philox4x32(counter, key).astype(np.uint64)
     bits = (words[:, 0] << np.uint64(21)) ^ (words[:, 1] >> np.uint64(11))

@@ -125,14 +125,15 @@ class Sampler:
         return SamplerOutput(token_ids.tolist(), invalid, faults, scores, removed)
 
     def can_launch(self, rows: list[Sequence], device: torch.device) -> bool:
-        """Whether :meth:`launch` can choose the tokens of ``rows``. It cannot for recorded modules
-        and reported effects of grammars, for a processor that refuses, or if many whole rows must
-        be sorted."""
+        """Return whether :meth:`launch` can choose the tokens of ``rows``. It cannot for recorded
+        modules and reported effects of grammars, for a processor that refuses, or if many whole
+        rows must be sorted."""
         self._follow(rows, device)
         return self._launchable and (self._draw is None or self._draw.num_sorted <= _MOST_SORTED)
 
     def needs_tokens(self, rows: list[Sequence], device: torch.device) -> bool:
-        """Whether :meth:`launch` needs the latest token of each row on the host, as grammars do."""
+        """Return whether :meth:`launch` needs the latest token of each row on the host, as grammars
+        do."""
         self._follow(rows, device)
         return self._needs_tokens
 

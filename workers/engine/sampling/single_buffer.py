@@ -12,7 +12,7 @@ class SingleBuffer:
         self._memory = torch.empty(0)
 
     def copy(self, logits: Tensor) -> Tensor:
-        """A float32 copy on the same device, valid until the next call."""
+        """Return a float32 copy on the same device, valid until the next call."""
         if self._memory.numel() < logits.numel() or self._memory.device != logits.device:
             self._memory = torch.empty(logits.numel(), device=logits.device)
         return self._memory[: logits.numel()].view(logits.shape).copy_(logits)

@@ -37,8 +37,8 @@ class TokenCounts:
         return len(self.columns)
 
     def after(self, num_drafted: int) -> tuple[Ints, NDArray[np.float32]]:
-        """The distinct tokens [n] of the sequence and of the beginning of its draft, and how often
-        each occurs [n]. Valid until the next call."""
+        """Return the distinct tokens [n] of the sequence and of the beginning of its draft, and how
+        often each occurs [n]. Valid until the next call."""
         token_ids = self.sequence.token_ids
         if len(token_ids) > self._num_seen:
             self._count(token_ids[self._num_seen :])
@@ -182,8 +182,8 @@ class PlacedCounts:
 
 
 def _penalise(logits: Tensor, counts: Tensor, factors: Tensor) -> Tensor:
-    """Logits [n] of tokens that occurred, with the penalties applied. ``factors`` [3, n] are the
-    frequency, presence and repetition penalties."""
+    """Return logits [n] of tokens that occurred, with the penalties applied. ``factors`` [3, n] are
+    the frequency, presence and repetition penalties."""
     frequency, presence, repetition = factors
     values = logits - frequency * counts
     values = values - torch.where(counts > 0, presence, 0.0)

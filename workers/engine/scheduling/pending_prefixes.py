@@ -19,7 +19,7 @@ class PendingPrefixes:
         self._awaited: dict[Sequence, Sequence] = {}  # by waiting sequence: the owner
 
     def __len__(self) -> int:
-        """The number of sequences that wait."""
+        """Return the number of sequences that wait."""
         return len(self._awaited)
 
     def begin(self, sequence: Sequence, num_matched: int) -> None:

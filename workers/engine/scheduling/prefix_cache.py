@@ -18,7 +18,7 @@ def chain_salt(
     adapter: str | None = None,
     is_recorded: bool = False,
 ) -> bytes:
-    """The salt of a request's hashes. Requests with different salts never share a block.
+    """Return the salt of a request's hashes. Requests with different salts never share a block.
 
     An adapter changes a block's contents. A request that is recorded runs through the model's
     modules, which round differently from the C forward. Organization and ``cache_salt`` keep a

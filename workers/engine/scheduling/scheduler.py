@@ -362,7 +362,8 @@ class Scheduler:
         return None
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Whether the pool has blocks for a sequence's tokens and one more for each running one."""
+        """Return whether the pool has blocks for a sequence's tokens and one more for each running
+        one."""
         matched = self._blocks.match(sequence)
         return self._blocks.count_lacking(sequence, matched, len(self.running)) <= 0
 

@@ -46,7 +46,8 @@ class StepWork(NamedTuple):
     """Their positions, summed, in thousands."""
 
     def add(self, first: int, size: int) -> "StepWork":
-        """The same work and ``size`` more rows of one sequence, from position ``first`` on."""
+        """Return the same work and ``size`` more rows of one sequence, from position ``first``
+        on."""
         context = size * (first + (size - 1) / 2) / 1000
         if size == 1:
             return self._replace(
@@ -136,5 +137,5 @@ class StepTimes:
         return expected + float(_CAUTION * max(variance, 0.0) ** 0.5)
 
     def _variance(self, seconds: float) -> float:
-        """The variance of a measured time around its expectation."""
+        """Return the variance of a measured time around its expectation."""
         return (self._noise * seconds) ** 2

@@ -66,21 +66,21 @@ def _pop_newest(by_owner: dict[str, list[Sequence]]) -> Sequence | None:
 
 
 def _has_progressed(sequence: Sequence) -> bool:
-    """Whether a sequence has gained enough since it started to be worth the tokens that its start
-    cost. Cached ones cost nothing."""
+    """Return whether a sequence has gained enough since it started to be worth the tokens that its
+    start cost. Cached ones cost nothing."""
     gained = len(sequence.token_ids) - sequence.turn.num_at_start
     cost = sequence.turn.num_at_start - sequence.turn.num_cached_at_start
     return gained >= max(LEAST_PROGRESS, cost // 4)
 
 
 def is_overdue(sequence: Sequence) -> bool:
-    """Whether too many others started while the rest of its prompt waited."""
+    """Return whether too many others started while the rest of its prompt waited."""
     return sequence.turn.passed_over >= MAX_PASSED_OVER
 
 
 def is_before(rank: float, sequence: Sequence, other: Sequence) -> bool:
-    """Whether a waiting sequence, which would start with ``rank``, may start before a running one
-    goes on: it ranks above it, or has the same rank and a shorter rest."""
+    """Return whether a waiting sequence, which would start with ``rank``, may start before a
+    running one goes on: it ranks above it, or has the same rank and a shorter rest."""
     return (-rank, _rest(sequence)) < (-other.rank, _rest(other))
 
 

@@ -177,7 +177,7 @@ class WaitingQueue:
         return max(islice(tenant.waiting, _LOOK_AHEAD), key=self._cached_tokens)
 
     def _overdue(self) -> _Level | None:
-        """The priority that was overtaken too often, if no sequence is promoted now."""
+        """Return the priority that was overtaken too often, if no sequence is promoted now."""
         if self._promoted is not None:
             return None
         overdue = [x for x in self._levels.values() if x.passed_over >= MAX_PASSED_OVER]

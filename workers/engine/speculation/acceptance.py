@@ -34,7 +34,7 @@ class Acceptance:
         self._step += 1
 
     def share(self, guess: Guess) -> float:
-        """The probability that a guess is right."""
+        """Return the probability that a guess is right."""
         first = _FIRST_SHARES[guess.matched] * _SUPPORT[guess.support]
         record = self._records.get(guess)
         if record is None:
@@ -74,8 +74,8 @@ class Luck:
 
     @classmethod
     def of_prose(cls, of_all: Acceptance) -> Self:
-        """The luck of all sequences without a constraint. Prose seldom repeats itself by more than
-        chance, which takes long to learn kind by kind."""
+        """Return the luck of all sequences without a constraint. Prose seldom repeats itself by
+        more than chance, which takes long to learn kind by kind."""
         return cls(of_all, _KEEP, weight=3.0, first=0.5)
 
     def step(self) -> None:

@@ -41,8 +41,8 @@ class StepCosts:
 
 
 def _measure(forward: Callable[[int], None]) -> dict[int, float]:
-    """The shortest time of each size. Sizes are measured in turn, so that other load on the machine
-    affects all of them."""
+    """Return the shortest time of each size. Sizes are measured in turn, so that other load on the
+    machine affects all of them."""
     shortest = dict.fromkeys(_SIZES, float("inf"))
     least, most = _ROUNDS
     began = time.perf_counter()

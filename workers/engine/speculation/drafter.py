@@ -147,7 +147,7 @@ class Walk:
         return self._grammar.forced if self._grammar is not None else None
 
     def allows(self, token_id: int) -> bool:
-        """Whether the grammar, if there is one, allows the token next."""
+        """Return whether the grammar, if there is one, allows the token next."""
         return self._grammar is None or self._grammar.allows(token_id)
 
     def take(self, token_id: int) -> bool:
@@ -173,5 +173,5 @@ class Walk:
         return True
 
     def grammar_here(self) -> GrammarState | None:
-        """The grammar's state, which the rest of the walk does not change."""
+        """Return the grammar's state, which the rest of the walk does not change."""
         return None if self._grammar is None else self._grammar.copy()

@@ -44,7 +44,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(token_ids: Sequence[int], matches: Sequence[Match]) -> list[Candidate]:
-    """The tokens that followed ``matches`` in ``token_ids``, in descending order of weight.
+    """Return the tokens that followed ``matches`` in ``token_ids``, in descending order of weight.
 
     The weight of a match doubles with every two tokens: a long match counts more than several
     short ones, and several matches count more than a single, slightly longer one.
@@ -64,7 +64,7 @@ def candidates(token_ids: Sequence[int], matches: Sequence[Match]) -> list[Candi
 
 
 def support(chosen: Candidate, others: Sequence[Candidate], num_matches: int) -> Support:
-    """How strongly the matches agree on ``chosen``."""
+    """Return how strongly the matches agree on ``chosen``."""
     if not others:
         return Support.ALONE if num_matches == 1 else Support.ALL
     rest = sum(candidate.weight for candidate in others)

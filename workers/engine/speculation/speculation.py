@@ -169,7 +169,7 @@ class _Plan:
         return True
 
     def _cost(self, size: int) -> float:
-        """Seconds that a leg adds to the step."""
+        """Return seconds that a leg adds to the step."""
         now = self._forward_seconds[self._num_tokens]
         return self._forward_seconds[self._num_tokens + size] - now + self._row_seconds
 

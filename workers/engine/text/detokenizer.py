@@ -114,8 +114,8 @@ class ByteLevelDetokenizer:
         return clone
 
     def _first(self, text: str) -> str:
-        """The first text. If the prompt's bytes make no character, the prompt's text replaces
-        them already."""
+        """Return the first text. If the prompt's bytes make no character, the prompt's text
+        replaces them already."""
         self._continues = not text
         return text.removeprefix(REPLACEMENT)
 

@@ -45,7 +45,8 @@ class StopString:
         return self._borders[-1]
 
     def step(self, state: int, char: str) -> int:
-        """The state after one more character; ``len(text)`` means that the string is complete."""
+        """Return the state after one more character; ``len(text)`` means that the string is
+        complete."""
         while state and self.text[state] != char:
             state = self._borders[state]
         return state + (self.text[state] == char)

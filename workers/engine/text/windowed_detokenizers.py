@@ -80,8 +80,8 @@ class WindowedDetokenizer:
         return clone
 
     def _unread(self) -> str:
-        """The text of the tokens that are not read. One U+FFFD stands for the bytes of a character
-        that is not whole."""
+        """Return the text of the tokens that are not read. One U+FFFD stands for the bytes of a
+        character that is not whole."""
         read = self._decode(self._window[: self._num_read])
         text = self._decode(self._window)
         if self._was_open and not (self._follows_prompt and text.startswith(read)):
@@ -168,7 +168,7 @@ class ByteFallbackDetokenizer:
         return REPLACEMENT * (len(character) - num_shown)
 
     def _continues(self, token_id: int) -> bool:
-        """Whether a token is a later byte of a character."""
+        """Return whether a token is a later byte of a character."""
         return token_id in self._byte_ids and self.window.table[token_id][0] & 0xC0 == 0x80
 
     def _bytes(self, token_ids: Sequence[int]) -> bytes:

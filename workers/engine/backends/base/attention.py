@@ -34,7 +34,8 @@ def attending(metadata: Any) -> Iterator[None]:
 
 
 def current_metadata() -> Any:
-    """The metadata of the current forward: :class:`AttentionMetadata` or its GPU counterpart."""
+    """Return the metadata of the current forward: :class:`AttentionMetadata` or its GPU
+    counterpart."""
     return _current.get()
 
 
@@ -74,7 +75,7 @@ def softmax_with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
 
 
 def visibility_bias(positions: Tensor, length: int, visible: Visible, dtype: torch.dtype) -> Tensor:
-    """The mask of a token at each of ``positions`` [...] over ``length`` places: 0 where it
+    """Return the mask of a token at each of ``positions`` [...] over ``length`` places: 0 where it
     attends and -inf elsewhere, [..., length]."""
     places = torch.arange(length, device=positions.device)
     hidden = visible.hides(positions[..., None], places)

@@ -38,7 +38,7 @@ class CacheBudget(NamedTuple):
 
     @classmethod
     def divide(cls, loaded: CachedModel, state_bytes: int, config: EngineConfig) -> Self:
-        """The memory of a CPU. ``state_bytes`` is the size of one sequence's states."""
+        """Return the memory of a CPU. ``state_bytes`` is the size of one sequence's states."""
         available = cache_bytes(config, loaded.device)
         num_saved = 0
         if state_bytes and config.enable_prefix_caching:
@@ -75,8 +75,9 @@ def count_blocks(
 def cache_bytes(
     config: EngineConfig, device: torch.device, profile: Callable[[], object] | None = None
 ) -> int:
-    """The memory for the caches of one rank: the configured size, else a share of what is free on a
-    CPU, or what the largest step, run by ``profile``, leaves on a GPU. Raises ValueError."""
+    """Return the memory for the caches of one rank: the configured size, else a share of what is
+    free on a CPU, or what the largest step, run by ``profile``, leaves on a GPU. Raises
+    ValueError."""
     if config.kv_cache_bytes is not None:
         return config.kv_cache_bytes
     if device.type != "cpu":

@@ -28,7 +28,7 @@ def refuse_too_large(needed: int, what: str, device: torch.device) -> None:
 
 
 def _open_lock(path: Path) -> IO[str]:
-    """A lock file that workers of several users share.
+    """Return a lock file that workers of several users share.
 
     The kernel lets nobody create or write another user's file in a sticky folder such as /tmp
     (``fs.protected_regular``), but flock needs only a descriptor to read from.
@@ -64,7 +64,7 @@ def hold_turn(device: torch.device) -> Iterator[None]:
 
 
 def kv_cache_budget(device: torch.device, utilization: float, profile: Callable[[], object]) -> int:
-    """Bytes for the KV cache on a GPU that already holds the weights.
+    """Return bytes for the KV cache on a GPU that already holds the weights.
 
     ``profile`` runs the largest possible step; its peak stays free.
     """

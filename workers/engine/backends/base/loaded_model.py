@@ -51,7 +51,7 @@ class LoadedModel:
         return number if self.ranks is None else self.ranks.smallest(number)
 
     def block_bytes(self, block_size: int) -> int:
-        """The size of a block of ``block_size`` tokens in all layers."""
+        """Return the size of a block of ``block_size`` tokens in all layers."""
         return block_size * sum(
             shape.token_bytes(self.dtype) for shape in self.layer_shapes.values()
         )

@@ -114,7 +114,7 @@ class Adapters:
         return adapters
 
     def in_use(self, sequences: Rows[Sequence]) -> bool:
-        """Whether a batch of these sequences has rows that an adapter is added to."""
+        """Return whether a batch of these sequences has rows that an adapter is added to."""
         return bool(self.names) and any(seq.adapter for seq in sequences)
 
     def lay_rows(
@@ -123,7 +123,7 @@ class Adapters:
         owner: NDArray[np.int64],
         device: torch.device | None = None,
     ) -> list[AdapterRows]:
-        """Which rows of a flat batch each adapter is added to; row i belongs to the sequence
+        """Return which rows of a flat batch each adapter is added to; row i belongs to the sequence
         ``owner[i]``."""
         members: dict[str, list[int]] = {}
         for i, seq in enumerate(sequences if self.names else ()):
@@ -204,7 +204,7 @@ def _find_linear(model: Any, path: str) -> nn.Linear | LinearLayer:
 
 
 def _read_folder(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[str, LowRank]:
-    """The weights by the layer's path in the base model, with the scaling applied."""
+    """Return the weights by the layer's path in the base model, with the scaling applied."""
     try:
         config = json.loads((folder / _CONFIG_FILE).read_text("utf-8"))
         tensors: dict[str, Tensor] = load_file(folder / _WEIGHTS_FILE)

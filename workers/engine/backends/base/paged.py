@@ -17,7 +17,7 @@ class NativeForward(Protocol):
     def has_experts(self) -> bool: ...
 
     def takes(self, metadata: Any) -> bool:
-        """Whether it computes a batch."""
+        """Return whether it computes a batch."""
 
     def __call__(
         self, ids: Tensor, positions: Tensor, metadata: Any, logits_rows: Tensor
@@ -70,8 +70,8 @@ class PagedModel:
         logits_rows: Tensor,
         states: Any = None,
     ) -> Tensor:
-        """One forward over a flat batch [tokens]; logits [len(logits_rows), vocabulary], valid
-        until the next. A model with ``mixers`` needs its ``states``."""
+        """Return one forward over a flat batch [tokens]; logits [len(logits_rows), vocabulary],
+        valid until the next. A model with ``mixers`` needs its ``states``."""
         if self.native is not None and self.native.takes(metadata):
             return self.native(input_ids, position_ids, metadata, logits_rows)
         with nullcontext() if self.mixers is None else self.mixers.active(states):
@@ -85,7 +85,7 @@ class PagedModel:
         logits_rows: Tensor,
         **options: Any,
     ) -> Tensor:
-        """The same through the model's modules, with more ``options`` of its forward."""
+        """Return the same through the model's modules, with more ``options`` of its forward."""
         options["use_cache"] = False
         if self.selects_rows:
             options["logits_to_keep"] = logits_rows

@@ -10,8 +10,8 @@ from workers.engine.core.plan import NULL_BLOCK
 
 
 def lay_out_parts(parts: list[Part], block_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The slots [tokens] of a flat batch, where its parts begin and end [parts + 1], and their
-    block tables [parts, blocks], padded with the null block."""
+    """Return the slots [tokens] of a flat batch, where its parts begin and end [parts + 1], and
+    their block tables [parts, blocks], padded with the null block."""
     slots = []
     for part in parts:
         places = torch.arange(part.position, part.position + part.size)

@@ -113,8 +113,8 @@ def _store_experts(batch: ModelInput, experts: Tensor) -> None:
 
 
 def _expert_ids(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
-    """The integers [tokens, top_k] that a module received with the hidden states of as many tokens:
-    only a choice of experts has this form."""
+    """Return the integers [tokens, top_k] that a module received with the hidden states of as many
+    tokens: only a choice of experts has this form."""
     given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.dim() == 2]
     ids = [x for x in given if not x.is_floating_point() and x.dtype != torch.bool]
     if len(ids) != 1 or len(ids) == len(given) or any(len(x) != len(ids[0]) for x in given):

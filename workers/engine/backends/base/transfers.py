@@ -27,7 +27,7 @@ def to_device(arrays: Rows[Ints], device: torch.device) -> list[Tensor]:
 
 
 def floats_to_device(numbers: Floats, device: torch.device) -> Tensor:
-    """The same for one array of float64."""
+    """Return the same for one array of float64."""
     return to_device([numbers.view(np.int64)], device)[0].view(torch.float64)
 
 

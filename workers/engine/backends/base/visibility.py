@@ -29,7 +29,7 @@ class _Tag(Tensor):
 
 
 def get_visible(mask: Tensor) -> Visible | None:
-    """What a layer's mask says, or None if it is not known: a changed tag says nothing."""
+    """Return what a layer's mask says, or None if it is not known: a changed tag says nothing."""
     return getattr(mask, "visible", None)
 
 
@@ -54,7 +54,7 @@ def _tag(
 
 
 def read_mask(mask_function: MaskFunction, config: Any) -> Visible | None:
-    """The rule of a mask, found by asking it about pairs of positions."""
+    """Return the rule of a mask, found by asking it about pairs of positions."""
     span = min(_LONGEST, 1 + (getattr(config, "max_position_embeddings", None) or _LONGEST))
     keys = torch.arange(span)
     last = span - 1

@@ -36,14 +36,14 @@ CLAMPED_SWIGLU = len(_ACTIVATIONS)
 
 
 def activate(activation: int, limit: float, gate: Tensor, up: Tensor) -> Tensor:
-    """The activation of an MLP's two products; ``limit`` applies to the clamped ones."""
+    """Return the activation of an MLP's two products; ``limit`` applies to the clamped ones."""
     if activation != CLAMPED_SWIGLU:
         return _ACTIVATIONS[activation](gate) * up
     return (up.clamp(-limit, limit) + 1) * _quick_gelu(gate.clamp(max=limit))
 
 
 def recognise_activation(function: Any) -> int | None:
-    """The number in kernels/model.h of an activation, or None."""
+    """Return the number in kernels/model.h of an activation, or None."""
     x = torch.linspace(-9, 9, 128)
     try:
         answer = function(x)

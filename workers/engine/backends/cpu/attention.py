@@ -41,7 +41,8 @@ class DecodeGroup:
     _derived: dict[Any, Tensor] = field(default_factory=dict)
 
     def pages(self, layer: LayerCache) -> Tensor:
-        """The index of these blocks in the layer's head-major pages; the same for equal layers."""
+        """Return the index of these blocks in the layer's head-major pages; the same for equal
+        layers."""
         heads = layer.shape.num_kv_heads
         if (index := self._derived.get(heads)) is None:
             index = self._derived[heads] = layer.head_major(self.blocks)
@@ -162,7 +163,7 @@ def _decode(
 
 
 def _context(chunk: PrefillChunk, layer: LayerCache) -> tuple[Tensor, Tensor]:
-    """All keys and values [kv_heads, tokens, dim] up to the chunk's last token."""
+    """Return all keys and values [kv_heads, tokens, dim] up to the chunk's last token."""
     keys, values = layer.gather(layer.head_major(chunk.blocks), 1)
     return keys[:, : chunk.length], values[:, : chunk.length]
 

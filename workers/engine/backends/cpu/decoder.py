@@ -110,11 +110,11 @@ class NativeDecoder:
 
     @staticmethod
     def takes_blocks(block_size: int) -> bool:
-        """Whether it can read a cache with blocks of this many tokens."""
+        """Return whether it can read a cache with blocks of this many tokens."""
         return block_size % _BLOCK_MULTIPLE == 0
 
     def takes(self, metadata: AttentionMetadata) -> bool:
-        """Whether this batch may bypass the model's modules."""
+        """Return whether this batch may bypass the model's modules."""
         return (
             isinstance(metadata.cache, KVCache)
             and self.takes_blocks(metadata.cache.block_size)
@@ -164,7 +164,7 @@ class NativeDecoder:
         return logits
 
     def _count_attention_bytes(self) -> int:
-        """The scratch of attention for each thread."""
+        """Return the scratch of attention for each thread."""
         return int(self._library.quire_attention_room(ctypes.byref(self._model)))
 
     def _buffer(self, name: str, rows: int, columns: int) -> Tensor:
@@ -187,7 +187,7 @@ class NativeDecoder:
         return self._prepared.struct
 
     def _experts_buffers(self, rows: int) -> list[int | None]:
-        """The scratch of experts: the fields from ``routing`` to ``gathered``."""
+        """Return the scratch of experts: the fields from ``routing`` to ``gathered``."""
         room = self._room
         if not room.experts:
             return [None] * 7
@@ -324,7 +324,7 @@ class NativeDecoder:
         return NormStruct(weight, bias, norm.epsilon, norm.centers)
 
     def _address(self, numbers: Tensor | None) -> int | None:
-        """The address of a tensor, which is kept alive."""
+        """Return the address of a tensor, which is kept alive."""
         if numbers is None:
             return None
         _, kept = self._kept.setdefault(id(numbers), (numbers, numbers.contiguous()))

@@ -127,7 +127,7 @@ class Groups:
 
     @classmethod
     def candidates(cls, router: Any, experts: int, chosen: int) -> list[Self]:
-        """What a router with these attributes may do; no groups come first."""
+        """Return what a router with these attributes may do; no groups come first."""
         count = getattr(router, "num_group", None) or getattr(router, "n_group", None) or 1
         kept = getattr(router, "topk_group", None) or 1
         groups = [cls()]
@@ -162,7 +162,8 @@ class RouterParts:
     @classmethod
     @torch.inference_mode()
     def read(cls, router: Any) -> Self | None:
-        """The output of ``router`` as (logits, weights, ids); None if its form is unknown."""
+        """Return the output of ``router`` as (logits, weights, ids); None if its form is
+        unknown."""
         weight, chosen = getattr(router, "weight", None), getattr(router, "top_k", None)
         if weight is None or weight.dim() != 2 or chosen is None:
             return None
@@ -186,7 +187,7 @@ class RouterParts:
         return None
 
     def _match_groups(self, router: Any) -> Self | None:
-        """The same with the groups by which ``router`` chooses; None if they are unknown."""
+        """Return the same with the groups by which ``router`` chooses; None if they are unknown."""
         first, *others = Groups.candidates(router, len(self.weight), self.chosen)
         if not others:
             return self
@@ -202,13 +203,13 @@ class RouterParts:
         return best if agreement(best) >= _AGREEING else None
 
     def choose(self, rows: Tensor) -> Tensor:
-        """The ids of the experts [tokens, n] for ``rows``, in their order."""
+        """Return the ids of the experts [tokens, n] for ``rows``, in their order."""
         scores = self._scores(rows)
         by = scores if self.correction is None else scores + self.correction
         return self.groups.leave(by).topk(self.chosen).indices.sort().values
 
     def weights(self, rows: Tensor, ids: Tensor) -> Tensor:
-        """The weights of the experts ``ids`` [tokens, n] for ``rows`` [tokens, hidden]."""
+        """Return the weights of the experts ``ids`` [tokens, n] for ``rows`` [tokens, hidden]."""
         kept = self._scores(rows).gather(1, ids)
         return (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
 
@@ -219,7 +220,7 @@ class RouterParts:
 
 
 def _get_tensor(router: nn.Module, name: str) -> Tensor | None:
-    """A parameter or buffer of a router or of a module in it, as one row of float32."""
+    """Return a parameter or buffer of a router or of a module in it, as one row of float32."""
     tensors = {**dict(router.named_parameters()), **dict(router.named_buffers())}
     matches = (x for key, x in tensors.items() if key.rpartition(".")[2] == name)
     tensor = next(matches, None)

@@ -47,7 +47,7 @@ class LayerCache:
             self.key.view(heads, -1, dim).index_copy_(1, slots, key.transpose(0, 1))
 
     def head_major(self, tables: Tensor) -> Tensor:
-        """The index [heads * rows * blocks] of block tables [rows, blocks] in the pages."""
+        """Return the index [heads * rows * blocks] of block tables [rows, blocks] in the pages."""
         first = torch.arange(self.shape.num_kv_heads)[:, None] * self.num_blocks
         return (first + tables.flatten()).flatten()
 

@@ -57,7 +57,7 @@ _TIMEOUT_S = 120
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """The compiled library, or None where it is not available; the reason is logged once."""
+    """Return the compiled library, or None where it is not available; the reason is logged once."""
     flags = compiler_flags(cpu_features())
     if flags is None:
         logger.info("there is no %s: the engine computes with torch", _NEEDED)
@@ -70,7 +70,8 @@ def load_library() -> ctypes.CDLL | None:
 
 
 def why_no_kernels() -> str | None:
-    """Why this machine cannot use the C kernels, which alone compute with rounded weights."""
+    """Return why this machine cannot use the C kernels, which alone compute with rounded
+    weights."""
     if compiler_flags(cpu_features()) is None:
         return f"there is no {_NEEDED}"
     if load_library() is None:
@@ -88,7 +89,7 @@ def open_library(flags: list[str]) -> ctypes.CDLL:
 
 
 def compiler_flags(features: frozenset[str]) -> list[str] | None:
-    """The compiler flags for a CPU with these features; None if it lacks a required one."""
+    """Return the compiler flags for a CPU with these features; None if it lacks a required one."""
     if "asimd" in features:
         base = "armv8.2-a" if "asimddp" in features else "armv8-a"
         extensions = (x for feature, x in _NEON.items() if feature in features)
@@ -134,7 +135,7 @@ def limit_features(features: frozenset[str], limit: str) -> frozenset[str]:
 
 
 def _compile(flags: list[str]) -> Path:
-    """The library's file, named by a hash of its inputs; compiled if it does not exist."""
+    """Return the library's file, named by a hash of its inputs; compiled if it does not exist."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise OSError("there is no C compiler (Debian: apt install gcc libc6-dev)")

@@ -150,7 +150,7 @@ class TiledLinear(LinearLayer):
         )
 
     def columns(self, begin: int, end: int) -> LinearStruct:
-        """The structure for the outputs ``[begin, end)`` alone, both multiples of 16."""
+        """Return the structure for the outputs ``[begin, end)`` alone, both multiples of 16."""
         struct = self.struct
         block = self._packed.numel() * self._packed.element_size() * _LANES // self._outputs
         struct.packed += begin // _LANES * block
@@ -253,8 +253,8 @@ def _to_nibbles(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _spacing(weight: Tensor, levels: Tensor) -> Tensor:
-    """The steps between neighbouring values of each group [out, groups] whose weights had 4 bits
-    before, up to the rounding of bfloat16; ``levels`` for other groups.
+    """Return the steps between neighbouring values of each group [out, groups] whose weights had 4
+    bits before, up to the rounding of bfloat16; ``levels`` for other groups.
 
     Groups that do not use the whole range of their 4 bits have fewer steps than 15.
     """
@@ -272,7 +272,7 @@ def _spacing(weight: Tensor, levels: Tensor) -> Tensor:
 
 
 def _in_pieces(scales: Tensor, minima: Tensor, values: Tensor) -> Tensor:
-    """The layout that int4.h describes, [out / 16, groups / 2, bytes]."""
+    """Return the layout that int4.h describes, [out / 16, groups / 2, bytes]."""
     blocks, pieces = scales.shape[0] // _LANES, scales.shape[1] // 2
     fours = values.view(blocks, _LANES, pieces, _GROUP // 8, 2, 4)
     both = fours[..., 0, :] | fours[..., 1, :] << 4
@@ -285,7 +285,7 @@ def _in_pieces(scales: Tensor, minima: Tensor, values: Tensor) -> Tensor:
 
 
 def _in_tiles(weight: Tensor) -> Tensor:
-    """A copy of ``weight`` as [out / 16][in / n][16][n], where n inputs take four bytes."""
+    """Return a copy of ``weight`` as [out / 16][in / n][16][n], where n inputs take four bytes."""
     words = weight.contiguous().view(torch.int32).numpy()
     tiles = words.reshape(len(words) // _LANES, _LANES, -1).transpose(0, 2, 1)
     room = _arena.take(words.nbytes + _READ_AFTER)[: words.nbytes]

@@ -42,8 +42,9 @@ class _RemovalsStruct(ctypes.Structure):
 def choose(
     logits: Tensor, rows: list[int], allowed: NDArray[np.int32]
 ) -> tuple[Tensor, Tensor] | None:
-    """The highest logit of each row of ``logits`` [n, vocabulary] and the first token that has it.
-    First, tokens whose bit in ``allowed`` [len(rows), words] is 0 become impossible in ``rows``.
+    """Return the highest logit of each row of ``logits`` [n, vocabulary] and the first token that
+    has it. First, tokens whose bit in ``allowed`` [len(rows), words] is 0 become impossible in
+    ``rows``.
 
     The highest logit is NaN if a row contains one. Returns None and changes nothing if there is no
     library or the logits are not contiguous float32 on the CPU.

@@ -52,7 +52,8 @@ class ExpertsParts:
 
 
 def read_mlp(layer: Any, children: dict[str, Any]) -> MlpParts | ExpertsParts:
-    """The MLP or the experts of a layer, removed from its ``children``. Raises Unrecognised."""
+    """Return the MLP or the experts of a layer, removed from its ``children``. Raises
+    Unrecognised."""
     if "mlp" not in children:
         names = (*_UP, *_DOWN, *_FUNCTION)
         return _mlp(layer, {name: children.pop(name) for name in names if name in children})

@@ -22,7 +22,7 @@ _BYTES = {"int8": 1.0, "int4": 0.5 + 2 / 32}
 
 
 def get_bytes_per_weight(dtype: str, is_head: bool) -> float:
-    """Bytes per weight in a layer that is packed as int8 or int4."""
+    """Return bytes per weight in a layer that is packed as int8 or int4."""
     return _BYTES[_kind(dtype, is_head)]
 
 
@@ -77,7 +77,7 @@ def pack_linears(
 
 
 def _as_linear(module: nn.Module) -> nn.Linear | None:
-    """A linear layer itself, or what GPT-2 has in place of one: its weight is [in, out]."""
+    """Return a linear layer itself, or what GPT-2 has in place of one: its weight is [in, out]."""
     if type(module) is nn.Linear or type(module).__name__ in _PLAIN:
         assert isinstance(module, nn.Linear)
         return module

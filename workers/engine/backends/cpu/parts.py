@@ -25,7 +25,7 @@ def expect(condition: bool, otherwise: str) -> None:
 
 
 def get_children(module: nn.Module) -> dict[str, Any]:
-    """The child modules, without dropout and identities."""
+    """Return the child modules, without dropout and identities."""
     idle = (nn.Dropout, nn.Identity)
     return {name: x for name, x in module.named_children() if not isinstance(x, idle)}
 
@@ -56,8 +56,8 @@ class NormParts:
     @classmethod
     @torch.inference_mode()
     def read(cls, module: Any, size: int) -> Self | None:
-        """What ``module`` does with its last dimension of ``size`` numbers; None if that is not
-        known. Norms of several heads may have weights [heads, size]."""
+        """Return what ``module`` does with its last dimension of ``size`` numbers; None if that is
+        not known. Norms of several heads may have weights [heads, size]."""
         parameters = dict(module.named_parameters())
         if not parameters.keys() <= {"weight", "bias"}:
             return None
@@ -88,7 +88,7 @@ class NormParts:
 
     @classmethod
     def read_row(cls, module: Any, size: int) -> Self:
-        """A norm of whole rows of ``size`` numbers. Raises Unrecognised."""
+        """Return a norm of whole rows of ``size`` numbers. Raises Unrecognised."""
         parts = cls.read(module, size)
         if parts is None or parts.weight.shape != (size,):
             raise Unrecognised(f"{type(module).__name__} is not a known norm")
@@ -96,8 +96,8 @@ class NormParts:
 
     @classmethod
     def read_heads(cls, module: Any, heads: int, head_dim: int) -> "tuple[Self, int] | None":
-        """A norm of queries or keys with weights for all heads, one after the other, and how many
-        numbers it normalizes together."""
+        """Return a norm of queries or keys with weights for all heads, one after the other, and how
+        many numbers it normalizes together."""
         each = getattr(module, "norms", None)
         if isinstance(each, nn.ModuleList):  # a module for each head
             norms = [cls.read(norm, head_dim) for norm in each]

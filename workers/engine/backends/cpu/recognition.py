@@ -93,8 +93,8 @@ class DecoderParts:
 
 
 def read_decoder(model: Any, probe: CacheProbe, max_len: int) -> DecoderParts:
-    """The parts of ``model``, whose attention layers ran in the order of ``probe``'s rules. Raises
-    Unrecognised."""
+    """Return the parts of ``model``, whose attention layers ran in the order of ``probe``'s rules.
+    Raises Unrecognised."""
     decoder = model.get_decoder()
     children = get_children(decoder)
     embedding = take_one(children, _EMBEDDING)
@@ -210,6 +210,6 @@ def _layer(
 
 
 def _whole_rule(rule: AttentionRule, attention: Any) -> AttentionRule:
-    """The rule with the factor that some models apply to queries before they attend."""
+    """Return the rule with the factor that some models apply to queries before they attend."""
     scale = getattr(attention, "scaling", None)
     return replace(rule, scale=scale) if rule.scale == 1 and isinstance(scale, float) else rule

@@ -49,7 +49,7 @@ class Rotation:
     @classmethod
     @torch.inference_mode()
     def read(cls, attention: nn.Module, head_dim: int, tables: Tables) -> Self | None:
-        """The rotation by the function that ``attention``'s module uses."""
+        """Return the rotation by the function that ``attention``'s module uses."""
         last = tuple(table[-1:] for table in tables)
         for width in (head_dim, _width(tables)):
             turned = _turn(attention, torch.eye(width)[:2], last)
@@ -70,9 +70,9 @@ class Rotation:
     def factors(
         self, attention: nn.Module, head_dim: int, tables: Tables
     ) -> tuple[Tensor, Tensor] | None:
-        """What the rotation multiplies the number in a result's own place and its partner by, at
-        each position: both [positions, dim], from the rotary module's output. None if the rotation
-        does more than multiply."""
+        """Return what the rotation multiplies the number in a result's own place and its partner
+        by, at each position: both [positions, dim], from the rotary module's output. None if the
+        rotation does more than multiply."""
         first_row = tuple(table[:1] for table in tables)
         is_whole = _turn(attention, torch.zeros(1, head_dim), first_row) is not None
         place = torch.arange(head_dim if is_whole else self.dim)
@@ -90,7 +90,7 @@ class Rotation:
 
 
 def _width(tables: Tables) -> int:
-    """How many numbers of a head the tables rotate."""
+    """Return how many numbers of a head the tables rotate."""
     return tables[0].shape[-1] * (2 if tables[0].is_complex() else 1)
 
 
@@ -124,7 +124,8 @@ class Angles:
     def get(
         self, attention: Any, head_dim: int
     ) -> tuple[Rotation | None, tuple[Tensor, Tensor] | None]:
-        """The rotation of a layer's heads, and its tables; no tables if the layer rotates none."""
+        """Return the rotation of a layer's heads, and its tables; no tables if the layer rotates
+        none."""
         kinds = (getattr(attention, name, None) for name in _KIND)
         kind = next(filter(None, kinds), None) if self._has_kinds else None
         if kind not in self._known:

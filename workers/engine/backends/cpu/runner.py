@@ -78,7 +78,7 @@ class CpuRunner:
         return Drafting(self.is_exact, self.try_forward)
 
     def is_exact(self, seq: Sequence) -> bool:
-        """Whether the tokens of ``seq`` do not depend on how many tokens a step computes.
+        """Return whether the tokens of ``seq`` do not depend on how many tokens a step computes.
 
         In the C forward, no bit of the logits depends on it. Through modules in float32 the last
         bits do, which can change a random draw, but hardly ever the likeliest token.
@@ -161,7 +161,8 @@ class CpuRunner:
     def lay_out(
         self, plan: BatchPlan, last_tokens: Tensor | None = None, *, through_modules: bool = True
     ) -> ModelInput:
-        """The tensors of a planned batch, for sequences that only another process may know."""
+        """Return the tensors of a planned batch, for sequences that only another process may
+        know."""
         assert last_tokens is None, "steps are launched ahead on a GPU only"
         first, sizes, size = plan.first, plan.sizes, self._block_size
         ends = sizes.cumsum()
@@ -202,8 +203,8 @@ class CpuRunner:
         return lay_out_states(self._states, pieces, self._mixers.continues)
 
     def forward(self, model_input: ModelInput) -> Tensor:
-        """Logits [rows, vocabulary], in the model's dtype or float32, of ``all_sampled`` and then
-        of ``all_scored``; valid until the next forward."""
+        """Return logits [rows, vocabulary], in the model's dtype or float32, of ``all_sampled`` and
+        then of ``all_scored``; valid until the next forward."""
         if self._tuner is not None and self._tuner.num_threads != torch.get_num_threads():
             torch.set_num_threads(self._tuner.num_threads)
         start = time.perf_counter()
@@ -282,8 +283,8 @@ def _token_ids(pieces: list[Piece]) -> list[int]:
 
 
 def _find_sampled_rows(pieces: list[Piece], ends: NDArray[np.int64]) -> list[tuple[Sequence, int]]:
-    """The rows of a flat batch from whose logits a token is sampled, with their sequences. Rows of
-    one sequence are adjacent, in the order of its tokens."""
+    """Return the rows of a flat batch from whose logits a token is sampled, with their sequences.
+    Rows of one sequence are adjacent, in the order of its tokens."""
     rows_by_sequence: dict[Sequence, list[tuple[int, int]]] = {}
     for (seq, at, size), end in zip(pieces, ends.tolist(), strict=True):
         if at + size < seq.num_tokens:
@@ -296,7 +297,7 @@ def _find_sampled_rows(pieces: list[Piece], ends: NDArray[np.int64]) -> list[tup
 
 
 def _group_bounds(num_blocks: list[int], block_size: int) -> list[int]:
-    """Where to cut rows, longest first, so that no group pads more than ``_MAX_PADDING``."""
+    """Return where to cut rows, longest first, so that no group pads more than ``_MAX_PADDING``."""
     bounds, padding = [0], 0
     for row, blocks in enumerate(num_blocks):
         padding += (num_blocks[bounds[-1]] - blocks) * block_size

@@ -93,7 +93,8 @@ class PagedMetadata:
     _context: "Context | None" = field(default=None, repr=False)
 
     def context(self, block_size: int) -> "Context":
-        """What the pieces attend to; made once for all layers, without waiting for the device."""
+        """Return what the pieces attend to; made once for all layers, without waiting for the
+        device."""
         if self._context is None:
             self._context = Context.gather(self, block_size)
         return self._context
@@ -134,14 +135,14 @@ class Context(NamedTuple):
 
 
 def has_paged_kernel(device: torch.device) -> bool:
-    """Whether this torch and this GPU have FlashAttention over a block table."""
+    """Return whether this torch and this GPU have FlashAttention over a block table."""
     if not _has_block_table or device.type != "cuda":
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def takes(way: Way, shape: LayerShape, dtype: torch.dtype, block_size: int) -> bool:
-    """Whether a layer of this shape can attend in this way, on a device that supports it."""
+    """Return whether a layer of this shape can attend in this way, on a device that supports it."""
     if way is Way.FLASH:
         return kernel_takes(shape, dtype, block_size)
     if way is Way.SPLIT:
@@ -152,7 +153,7 @@ def takes(way: Way, shape: LayerShape, dtype: torch.dtype, block_size: int) -> b
 
 
 def kernel_takes(shape: LayerShape, dtype: torch.dtype, block_size: int) -> bool:
-    """Whether ``varlen_attn`` supports such pages, if torch has it."""
+    """Return whether ``varlen_attn`` supports such pages, if torch has it."""
     return block_size % KERNEL_BLOCK_SIZE == 0 and _flash_takes(shape, dtype)
 
 
@@ -205,7 +206,7 @@ AttentionInterface.register(ATTENTION, attend_pages_on_gpu)
 def attend_paged(
     query: Tensor, layer: TokenMajorLayer, metadata: PagedMetadata, rule: AttentionRule
 ) -> Tensor:
-    """All rows [tokens, heads, dim] by one kernel that reads the pages in place."""
+    """Compute all rows [tokens, heads, dim] by one kernel that reads the pages in place."""
     if rule.visible.window is not None:
         window = (rule.visible.window - 1, 0)
     else:
@@ -238,8 +239,9 @@ def attend_split(
     metadata: PagedMetadata,
     rule: AttentionRule,
 ) -> Tensor:
-    """All rows [tokens, heads, dim]: sequences with one token by the kernel that splits contexts,
-    the rest over gathered pages. ``own`` holds the keys and values of the batch's tokens."""
+    """Compute all rows [tokens, heads, dim]: sequences with one token by the kernel that splits
+    contexts, the rest over gathered pages. ``own`` holds the keys and values of the batch's
+    tokens."""
     singles = metadata.num_singles
     decoded = (
         _split(
@@ -285,7 +287,8 @@ def _prefill(
     metadata: PagedMetadata,
     rule: AttentionRule,
 ) -> Tensor:
-    """The pieces' rows [tokens, heads, dim] by one call of the kernel, over their sequences."""
+    """Compute the pieces' rows [tokens, heads, dim] by one call of the kernel, over their
+    sequences."""
     context = metadata.context(layer.key.shape[1])
     if context.is_own:
         keys, values = (x[metadata.num_singles :].contiguous() for x in own)
@@ -312,7 +315,8 @@ def _prefill(
 def attend_gathered(
     query: Tensor, layer: TokenMajorLayer, metadata: PagedMetadata, rule: AttentionRule
 ) -> Tensor:
-    """All rows [tokens, heads, dim]: sequences with one token in few calls, the rest one by one."""
+    """Compute all rows [tokens, heads, dim]: sequences with one token in few calls, the rest one by
+    one."""
     tokens, heads, _ = query.shape
     output = query.new_empty(tokens, heads, layer.shape.value_dim)
     singles = metadata.num_singles

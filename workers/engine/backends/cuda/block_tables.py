@@ -52,10 +52,11 @@ class BlockTables:
             self.on_device.view(-1).index_copy_(0, index, changed.int())
 
     def rows(self, slots: Tensor, width: int | None = None) -> Tensor:
-        """The tables [n, width] of ``slots`` [n], a tensor on the device."""
+        """Return the tables [n, width] of ``slots`` [n], a tensor on the device."""
         return self.on_device[:, :width].index_select(0, slots)
 
     def places(self, slots: Ints, positions: Ints, block_size: int) -> Ints:
-        """Where the cache stores the tokens at ``positions`` [n] of the sequences in ``slots``."""
+        """Return where the cache stores the tokens at ``positions`` [n] of the sequences in
+        ``slots``."""
         starts: Ints = self._here[slots, positions // block_size] * block_size
         return starts + positions % block_size

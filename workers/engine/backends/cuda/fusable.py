@@ -53,7 +53,7 @@ class NormRule:
 
 @torch.inference_mode()
 def get_norm_rule(module: nn.Module) -> NormRule | None:
-    """What ``module`` computes, if it is such a norm; found by trying drawn numbers."""
+    """Return what ``module`` computes, if it is such a norm; found by trying drawn numbers."""
     parameters = dict(module.named_parameters())
     epsilon = _epsilon(module)
     if epsilon is None or len(list(module.modules())) > 1 or parameters.keys() - {"weight"}:
@@ -81,7 +81,8 @@ def _epsilon(module: Any) -> float | None:
 
 
 def _try_norm(module: Any, weight: Tensor | None, x: Tensor) -> Tensor | None:
-    """The module's result for ``x`` with another ``weight``; None if it takes something else."""
+    """Return the module's result for ``x`` with another ``weight``; None if it takes something
+    else."""
     try:
         miniature = object.__new__(type(module))
         miniature.__dict__.update(module.__dict__)
@@ -135,8 +136,8 @@ class RotationRule:
 def get_rotation(
     function: Callable[..., Any], dtype: torch.dtype, tables: torch.dtype, head_dim: int, width: int
 ) -> RotationRule | None:
-    """How ``function(query, key, cosine, sine)`` turns heads of ``dtype`` by cosines and sines of
-    another type, [1, tokens, width]; found by trying drawn numbers."""
+    """Return how ``function(query, key, cosine, sine)`` turns heads of ``dtype`` by cosines and
+    sines of another type, [1, tokens, width]; found by trying drawn numbers."""
     drawn = torch.Generator().manual_seed(6)
     query = torch.randn(1, 4, _ROWS, head_dim, generator=drawn).to(dtype)
     key = torch.randn(1, 2, _ROWS, head_dim, generator=drawn).to(dtype)

@@ -171,7 +171,8 @@ def normalize(
 
 
 def gate(x: Tensor, up: Tensor, activation: Activation) -> Tensor:
-    """The activation of ``x`` [..., rows, size], times ``up``; all but two dimensions are 1."""
+    """Return the activation of ``x`` [..., rows, size], times ``up``; all but two dimensions are
+    1."""
     rows, size = x.shape[-2:]
     output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     gate_rows[(rows, triton.cdiv(size, _COLUMNS))](

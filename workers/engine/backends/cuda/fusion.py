@@ -209,7 +209,7 @@ class Fusion(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def _multiply_gate(self, waiting: _Active, args: Any) -> Tensor | None:
-        """The product of an activation that waits, if it is one that the kernel computes."""
+        """Return the product of an activation that waits, if it is one that the kernel computes."""
         others = [x for x in args if x is not waiting.active]
         if len(others) != 1 or not _are_alike(waiting.gate, others[0]) or not _is_rows(others[0]):
             return None
@@ -218,7 +218,7 @@ class Fusion(TorchFunctionMode):
         return product
 
     def _takes_sum(self, a: Any, b: Any) -> bool:
-        """Whether a norm may follow that adds ``a`` and ``b``."""
+        """Return whether a norm may follow that adds ``a`` and ``b``."""
         return (
             _are_alike(a, b)
             and a.dim() == 3
@@ -229,7 +229,7 @@ class Fusion(TorchFunctionMode):
         )
 
     def normalize(self, x: Tensor, weight: Tensor | None, rule: NormRule) -> Tensor | None:
-        """The norm of ``x`` by one kernel; None if it does not take this tensor."""
+        """Return the norm of ``x`` by one kernel; None if it does not take this tensor."""
         with without_torch_functions():
             fits = x.dim() in (3, 4) and len(x) == 1 and x.stride(-1) == 1 and x.numel() > 0
             if weight is not None:
@@ -293,13 +293,13 @@ class Fusion(TorchFunctionMode):
 
 
 def active_fusion() -> Fusion | None:
-    """The fusion of the forward that runs."""
+    """Return the fusion of the forward that runs."""
     return _active.get()
 
 
 def _describe_result(module: nn.Module) -> tuple[Any, ...]:
-    """The class and settings of a module, and the shapes of its parameters: modules of one kind
-    compute the same."""
+    """Return the class and settings of a module, and the shapes of its parameters: modules of one
+    kind compute the same."""
     plain = (int, float, bool, str)
     settings = [(name, value) for name, value in vars(module).items() if isinstance(value, plain)]
     shapes = [(name, p.shape, p.dtype) for name, p in module.named_parameters(recurse=False)]
@@ -326,7 +326,7 @@ def _install_rotation(module: Any) -> None:
 
 
 def _activation(function: Any, args: Any, kwargs: Any) -> Activation | None:
-    """Which activation is called, if the gate's kernel computes it of this tensor."""
+    """Return which activation is called, if the gate's kernel computes it of this tensor."""
     if len(args) != 1 or not isinstance(args[0], Tensor) or not _is_rows(args[0]):
         return None
     if function is silu and not kwargs.get("inplace"):
@@ -337,7 +337,8 @@ def _activation(function: Any, args: Any, kwargs: Any) -> Activation | None:
 
 
 def _is_rows(x: Tensor) -> bool:
-    """Whether a tensor is a matrix with further dimensions of 1, and its columns are adjacent."""
+    """Return whether a tensor is a matrix with further dimensions of 1, and its columns are
+    adjacent."""
     is_matrix = x.dim() == 2 or (x.dim() == 3 and len(x) == 1)
     return is_matrix and x.stride(-1) == 1 and x.numel() > 0
 

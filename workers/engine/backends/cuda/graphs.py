@@ -22,7 +22,8 @@ Decode = Callable[[Tensor], Tensor]
 
 
 def buckets(max_rows: int) -> list[int]:
-    """The numbers of rows to capture. Padding adds at most 7 rows and never doubles a batch."""
+    """Return the numbers of rows to capture. Padding adds at most 7 rows and never doubles a
+    batch."""
     return sorted(
         {size for size in (1, 2, 4, *range(8, max_rows, 8)) if size < max_rows} | {max_rows}
     )
@@ -41,7 +42,8 @@ class DecodeGraphs:
         self._logits: Tensor | None = None
 
     def num_rows(self, count: int) -> int | None:
-        """The number of rows that a batch of ``count`` is padded to, or None if it is too large."""
+        """Return the number of rows that a batch of ``count`` is padded to, or None if it is too
+        large."""
         place = bisect_left(self._sizes, count)
         return self._sizes[place] if place < len(self._sizes) else None
 
@@ -88,7 +90,8 @@ class DecodeGraphs:
         return graph
 
     def replay(self, table: Tensor) -> Tensor:
-        """Logits of a decode table padded to :meth:`num_rows`; valid until the next replay."""
+        """Return logits of a decode table padded to :meth:`num_rows`; valid until the next
+        replay."""
         assert self._logits is not None
         size = len(table)
         self.table[:size].copy_(table)

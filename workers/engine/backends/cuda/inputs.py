@@ -36,7 +36,7 @@ def decode_table(
     num_rows: int,
     null_row: int,
 ) -> Ints:
-    """A decode table [num_rows, COLUMNS]: one token of each sequence, then padding rows.
+    """Return a decode table [num_rows, COLUMNS]: one token of each sequence, then padding rows.
 
     ``slots`` are the tokens' places in the cache, ``rows`` the rows of their sequences in the block
     tables. A padding row computes token 0 at position 0 and stores it in the null block, which is
@@ -57,7 +57,7 @@ def decode_table(
 def decode_metadata(
     cache: TokenMajorCache, table: Tensor, block_tables: Tensor, max_k: int
 ) -> PagedMetadata:
-    """The metadata of a decode table on the device, with the block tables [n, blocks] of its
+    """Return the metadata of a decode table on the device, with the block tables [n, blocks] of its
     sequences. Uses tensor operations only, for capture."""
     rows = len(table)
     starts = torch.arange(rows + 1, dtype=torch.int32, device=table.device)
@@ -82,7 +82,7 @@ def mix_metadata(
     tensors: Rows[Tensor],
     block_size: int,
 ) -> PagedMetadata:
-    """The metadata of sequences with ``sizes`` tokens each, from positions ``first`` on.
+    """Return the metadata of sequences with ``sizes`` tokens each, from positions ``first`` on.
 
     Sequences with one token come first. ``tensors`` are slots, starts, lengths and block tables on
     the device.

@@ -25,7 +25,7 @@ _LENGTHS = (700, 1, 1030)
 
 @cache
 def why_no_split_kernel(device: torch.device) -> str | None:
-    """Why contexts cannot be split among programs on this GPU, or None if they can."""
+    """Return why contexts cannot be split among programs on this GPU, or None if they can."""
     reason = _reason(device, _decode_errors)
     if reason is not None:
         logger.warning("the decode kernel is not used on %s: %s", device, reason)
@@ -34,7 +34,8 @@ def why_no_split_kernel(device: torch.device) -> str | None:
 
 @cache
 def why_no_fused_kernels(device: torch.device) -> str | None:
-    """Why the operations between matrix products are not fused on this GPU, or None if they are."""
+    """Return why the operations between matrix products are not fused on this GPU, or None if they
+    are."""
     reason = _reason(device, _measure_fused_errors)
     if reason is not None:
         logger.warning("operations are not fused on %s: %s", device, reason)
@@ -61,7 +62,7 @@ def _decode_errors(device: torch.device) -> Iterator[float]:
 
 @torch.inference_mode()
 def _measure_fused_errors(device: torch.device) -> Iterator[float]:
-    """The largest difference of each fused kernel from the operations that it replaces."""
+    """Yield the largest difference of each fused kernel from the operations that it replaces."""
     drawn = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -142,8 +143,8 @@ def _rotation_errors(
 
 @torch.inference_mode()
 def _error(device: torch.device, shape: LayerShape, softcap: float | None) -> float:
-    """The largest difference from gathered pages, for rows whose context is split and for one row
-    whose context is not."""
+    """Return the largest difference from gathered pages, for rows whose context is split and for
+    one row whose context is not."""
     from workers.engine.backends.cuda import split_decode  # needs triton
 
     count = [-(-length // _PAGE) for length in _LENGTHS]

@@ -126,12 +126,13 @@ class CudaRunner:
         self._tables.follow(admitted, grown)
 
     def lay_out(self, plan: BatchPlan, last_tokens: Tensor | None = None) -> ModelInput:
-        """The tensors of a planned batch, for sequences that only another process may know."""
+        """Return the tensors of a planned batch, for sequences that only another process may
+        know."""
         lay_out = self._lay_out_graph if plan.as_graph else self._lay_out_mixed
         return lay_out(plan, last_tokens)
 
     def forward(self, model_input: ModelInput) -> Tensor:
-        """Logits [len(logits_rows), vocabulary] in the model's dtype; valid until the next
+        """Return logits [len(logits_rows), vocabulary] in the model's dtype; valid until the next
         step."""
         if self.graphs is not None and isinstance(model_input.metadata, DecodeTable):
             logits = self.graphs.replay(model_input.metadata.rows)
@@ -157,11 +158,11 @@ class CudaRunner:
             )
 
     def _graph_rows(self, count: int) -> int | None:
-        """The rows of the graph for ``count`` tokens; None if there is none."""
+        """Return the rows of the graph for ``count`` tokens; None if there is none."""
         return None if self.graphs is None else self.graphs.num_rows(count)
 
     def _lay_out_graph(self, plan: BatchPlan, last_tokens: Tensor | None) -> ModelInput:
-        """A step for a graph: each row is one token of a sequence, at a position."""
+        """Return a step for a graph: each row is one token of a sequence, at a position."""
         num_rows = self._graph_rows(len(plan.slots))
         assert num_rows is not None
         table = decode_table(
@@ -179,7 +180,7 @@ class CudaRunner:
         return _input(plan, ids, places, DecodeTable(moved), logits_rows)
 
     def _lay_out_mixed(self, plan: BatchPlan, last_tokens: Tensor | None) -> ModelInput:
-        """A step as one flat batch, for any mixture of chunks."""
+        """Return a step as one flat batch, for any mixture of chunks."""
         sizes, first = plan.sizes, plan.first
         ends = sizes.cumsum()
         owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -205,7 +206,7 @@ class CudaRunner:
         return _input(plan, ids, places, metadata, logits_rows)
 
     def _needs_hooks(self, chunks: list[tuple[Sequence, int]]) -> bool:
-        """Whether a step needs adapters or recorded states, which graphs lack."""
+        """Return whether a step needs adapters or recorded states, which graphs lack."""
         sequences = [seq for seq, _ in chunks]
         recorded = any(seq.record is not None for seq in sequences)
         return recorded or self._adapters.in_use(sequences)
@@ -268,14 +269,14 @@ class CudaRunner:
 
 
 def _decode_rows(pieces: list[Piece]) -> list[tuple[Sequence, int]] | None:
-    """Every token of a step with its position, or None if a chunk is a prefill."""
+    """Return every token of a step with its position, or None if a chunk is a prefill."""
     if any(size > _MAX_DECODE_TOKENS for _, _, size in pieces):
         return None
     return [(seq, position + i) for seq, position, size in pieces for i in range(size)]
 
 
 def _token_ids(layout: list[Piece], last_tokens: Tensor | None) -> Ints:
-    """The tokens of a flat batch; zeros for those that only the device knows."""
+    """Return the tokens of a flat batch; zeros for those that only the device knows."""
     if last_tokens is not None:
         return np.zeros(sum(size for _, _, size in layout), dtype=np.int64)
     return np.array([id for seq, at, size in layout for id in seq.token_ids[at : at + size]])

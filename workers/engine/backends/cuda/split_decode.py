@@ -156,7 +156,7 @@ def join_parts(  # type: ignore[no-untyped-def]
 
 
 def takes(shape: LayerShape, dtype: torch.dtype) -> bool:
-    """Whether the kernel computes layers of this shape."""
+    """Return whether the kernel computes layers of this shape."""
     return (
         dtype in (torch.bfloat16, torch.float16)
         and shape.key_dim <= MAX_HEAD_DIM
@@ -165,14 +165,15 @@ def takes(shape: LayerShape, dtype: torch.dtype) -> bool:
 
 
 def num_splits(rows: int, programs_per_row: int, max_length: int, processors: int) -> int:
-    """The number of parts to split contexts of up to ``max_length`` tokens into, so that two
+    """Return the number of parts to split contexts of up to ``max_length`` tokens into, so that two
     programs run on each of the GPU's ``processors``."""
     wanted = triton.cdiv(2 * processors, rows * programs_per_row)
     return int(max(1, min(wanted, max_length // _FEWEST_TOKENS, MAX_SPLITS)))
 
 
 def constants(shape: LayerShape, group: int, page: int) -> dict[str, int]:
-    """The sizes that :func:`attend_part` is compiled for, given the query heads per key head."""
+    """Return the sizes that :func:`attend_part` is compiled for, given the query heads per key
+    head."""
     heads = min(_MOST_HEADS, max(16, triton.next_power_of_2(group)))
     widths = [max(16, triton.next_power_of_2(dim)) for dim in (shape.key_dim, shape.value_dim)]
     return {

@@ -51,7 +51,7 @@ class FallbackModel:
         self.vocab_size = 0
 
     def begin(self, adapter: str | None = None) -> "GeneratedSequence":
-        """The state of a sequence without tokens, which uses this adapter."""
+        """Return the state of a sequence without tokens, which uses this adapter."""
         return GeneratedSequence(self, adapter)
 
     @torch.inference_mode()
@@ -69,8 +69,8 @@ class FallbackModel:
         return self.vocab_size
 
     def _find_state(self, before: Mapping[_Place, int]) -> list[_Place]:
-        """The module attributes that were None before a forward and that every forward changes.
-        An attribute that only the first forward changes is a constant."""
+        """Return the module attributes that were None before a forward and that every forward
+        changes. An attribute that only the first forward changes is a constant."""
         changed = _find_changes(self.model, before)
         if not changed:
             return []
@@ -105,8 +105,8 @@ class FallbackModel:
         return sequence.num_bytes
 
     def prepare(self, ids: Tensor) -> dict[str, Any]:
-        """What ``generate`` passes to its decoding loop for the prompt ``ids`` [1, tokens]: keyword
-        arguments of the model, including the cache."""
+        """Return what ``generate`` passes to its decoding loop for the prompt ``ids`` [1, tokens]:
+        keyword arguments of the model, including the cache."""
         handed: dict[str, Any] = {}
 
         def decoding_loop(_model: Any, input_ids: Tensor, **given: Any) -> Tensor:
@@ -130,8 +130,8 @@ class FallbackModel:
     def call(
         self, inputs: Mapping[str, Any], state: list[Any], adapter: str | None, num_tokens: int
     ) -> Any:
-        """One forward of the model. ``state`` is what its modules keep of the sequence, replaced by
-        what they keep after it; empty before the first."""
+        """Return one forward of the model. ``state`` is what its modules keep of the sequence,
+        replaced by what they keep after it; empty before the first."""
         for module in self._dynamic_ropes:
             _forget_length(module)
         for i, (module, name) in enumerate(self._own_state):
@@ -223,8 +223,8 @@ class GeneratedSequence:
 
 
 def _plain_generation(given: Any) -> Any:
-    """The special tokens of a checkpoint's generation config, without beams, static caches and
-    whatever else it asks of ``generate``."""
+    """Return the special tokens of a checkpoint's generation config, without beams, static caches
+    and whatever else it asks of ``generate``."""
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     make: Any = GenerationConfig
     return make(**{name: getattr(given, name, None) for name in names})
@@ -238,7 +238,7 @@ def _set_padding(config: Any) -> None:
 
 
 def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """The tensors within a cache, whatever it is made of."""
+    """Yield the tensors within a cache, whatever it is made of."""
     if id(value) in seen or isinstance(value, nn.Module):
         return
     seen.add(id(value))
@@ -257,8 +257,8 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
 
 
 def _attributes(model: nn.Module) -> dict[_Place, int]:
-    """The identities of module attributes that are a tensor, but neither parameter nor buffer, or
-    that are None."""
+    """Return the identities of module attributes that are a tensor, but neither parameter nor
+    buffer, or that are None."""
     return {
         (module, name): id(value)
         for module in model.modules()
@@ -268,7 +268,7 @@ def _attributes(model: nn.Module) -> dict[_Place, int]:
 
 
 def _find_changes(model: nn.Module, before: Mapping[_Place, int]) -> list[_Place]:
-    """The attributes among these that were None before and now hold a tensor."""
+    """Return the attributes among these that were None before and now hold a tensor."""
     now = _attributes(model)
     return [
         (module, name)

@@ -83,8 +83,8 @@ class FallbackRunner:
         )
 
     def forward(self, model_input: ModelInput) -> Tensor:
-        """Logits [rows, vocabulary] of ``all_sampled`` and then of ``all_scored``. A sequence whose
-        own forward fails has none, and a fault of its own."""
+        """Return logits [rows, vocabulary] of ``all_sampled`` and then of ``all_scored``. A
+        sequence whose own forward fails has none, and a fault of its own."""
         scored = {seq for seq, _, _ in model_input.scored}
         computed = [torch.empty(0, self._model.vocab_size, device=self._device)]
         places = np.zeros(len(model_input.input_ids), dtype=np.int64)  # of the flat batch's rows

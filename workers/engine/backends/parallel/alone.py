@@ -26,7 +26,7 @@ class Alone(DispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _without_others(name: str, args: Any) -> Any:
-    """The result of an operation, by its name and its arguments."""
+    """Return the result of an operation, by its name and its arguments."""
     match name:
         case "c10d::allreduce_" | "c10d::broadcast_":
             return args[0], make_finished_work()

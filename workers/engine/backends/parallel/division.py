@@ -13,7 +13,7 @@ class Share:
 
 
 def is_even(heads: int, kv_heads: int, ranks: int) -> bool:
-    """Whether all ranks get equally many query heads, and equally many key heads."""
+    """Return whether all ranks get equally many query heads, and equally many key heads."""
     return heads % ranks == 0 and kv_heads % ranks == 0
 
 

@@ -103,7 +103,7 @@ class Ranks:
         return cast(T, result)
 
     def _gather(self, own: T) -> list[T]:
-        """What each rank gives. It goes through main memory, without waiting for a GPU."""
+        """Return what each rank gives. It goes through main memory, without waiting for a GPU."""
         gathered = [own] * self.size
         dist.all_gather_object(gathered, own)
         return gathered

@@ -39,5 +39,5 @@ class LeadingRunner:
         return batch
 
     def forward(self, model_input: ModelInput) -> Tensor:
-        """The logits of ``all_sampled``, then of ``all_scored``."""
+        """Return the logits of ``all_sampled``, then of ``all_scored``."""
         return self._own.forward(model_input)

@@ -95,8 +95,8 @@ def _own_name(path: str) -> str:
 def _read_whole(
     name: str, plan: dict[str, str], heads: int, kv_heads: int, size: int
 ) -> dict[str, str]:
-    """The rules that leave attention layers whole. Raises UnsupportedModel for attention that has
-    more parts than the usual ones."""
+    """Return the rules that leave attention layers whole. Raises UnsupportedModel for attention
+    that has more parts than the usual ones."""
     whole = {path: _WHOLE for path in plan if _own_name(path) in _PROJECTIONS}
     modules = {path.rpartition(".")[0] for path in whole}
     usual = all(plan[path] == _PROJECTIONS[_own_name(path)] for path in whole)
@@ -120,7 +120,7 @@ def _uneven(name: str, heads: int, kv_heads: int, size: int) -> UnsupportedModel
 
 
 def _num_heads(model: Any) -> tuple[int, int]:
-    """The attention heads and KV heads of every layer."""
+    """Return the attention heads and KV heads of every layer."""
     text = model.config.get_text_config()
     heads: int = getattr(text, "num_attention_heads", None) or 1
     return heads, getattr(text, "num_key_value_heads", None) or heads

@@ -49,7 +49,7 @@ class StateGroup:
     saved_to: Tensor
 
     def split(self, tokens: Tensor) -> Tensor:
-        """The group's part [pieces, size, ...] of a flat batch [1, tokens, ...]."""
+        """Return the group's part [pieces, size, ...] of a flat batch [1, tokens, ...]."""
         chosen = tokens[0].index_select(0, self.places)
         return chosen.view(-1, self.size, *chosen.shape[1:])
 
@@ -77,7 +77,7 @@ def lay_out_states(table: StateTable, pieces: Sequence[StatePiece], continues: b
 
 
 def _cut(piece: StatePiece, continues: bool) -> Iterator[StatePiece]:
-    """A piece in parts that end where a state is saved."""
+    """Yield a piece in parts that end where a state is saved."""
     rows = {save.num_tokens: save.row for save in piece.saves}
     ends = {*rows, piece.size}
     if not continues:

@@ -111,8 +111,8 @@ def cache_argument(signature: inspect.Signature) -> str | None:
 
 
 def find_mixers(model: nn.Module, run: Callable[[dict[str, Any]], object]) -> Mixers | None:
-    """The modules that keep states, or None. ``run`` runs a forward of a few tokens with the given
-    keyword arguments of the model. Raises UnsupportedModel."""
+    """Return the modules that keep states, or None. ``run`` runs a forward of a few tokens with the
+    given keyword arguments of the model. Raises UnsupportedModel."""
     name = cache_argument(inspect.signature(model.forward))
     if name is None:
         return None

@@ -39,7 +39,7 @@ StateShapes = Mapping[nn.Module, Mapping[StateKey, StateShape]]
 
 
 def bytes_per_row(shapes: StateShapes) -> int:
-    """The memory that the states of one sequence take."""
+    """Return the memory that the states of one sequence take."""
     return sum(shape.num_bytes for states in shapes.values() for shape in states.values())
 
 
@@ -56,7 +56,7 @@ class StateTable:
         }
 
     def select(self, module: nn.Module, rows: Rows, is_fresh: bool) -> "RowStates":
-        """A module's states for some rows. A ``fresh`` row has none yet."""
+        """Return a module's states for some rows. A ``fresh`` row has none yet."""
         return RowStates(self._tensors[module], rows, is_fresh)
 
     def copy(self, module: nn.Module, sources: Tensor, targets: Tensor) -> None:

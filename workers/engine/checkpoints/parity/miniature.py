@@ -78,7 +78,7 @@ def make_miniature(
 
 
 def _make(kind: Any, config: Any, **options: Any) -> Any:
-    """A model of this class; or only its language model, if that has a class of its own."""
+    """Return a model of this class; or only its language model, if that has a class of its own."""
     text = config.get_text_config()
     if text is not config and has_class_for(AutoModelForCausalLM, text):
         make: Any = AutoModelForCausalLM.from_config
@@ -113,7 +113,7 @@ def _shorten(settings: Any, max_len: int) -> None:
 
 
 def _rope_settings(settings: Any) -> Iterator[dict[str, Any]]:
-    """The dictionaries that describe rotary embeddings, one for each kind of layer."""
+    """Yield the dictionaries that describe rotary embeddings, one for each kind of layer."""
     for name, value in vars(settings).items():
         if _ROPE.search(name) and isinstance(value, dict):
             yield value

@@ -42,7 +42,7 @@ _DRAWS = 3
 
 
 def passage(tokenizer: Any, max_len: int) -> list[int]:
-    """The tokens of a short English text, at most ``max_len`` of them."""
+    """Return the tokens of a short English text, at most ``max_len`` of them."""
     ids: list[int] = tokenizer.encode(_PASSAGE, add_special_tokens=False)
     return ids[: min(max_len, _PASSAGE_TOKENS)]
 
@@ -97,8 +97,8 @@ class OwnAttention:
         raise UnsupportedModel(f"{where} differs from its own attention by {error:.1%}")
 
     def _measure_allowance(self, error: float, expected: Tensor, draw: int) -> float:
-        """The error that rounding explains. If it is less than ``error``, this rounding is measured
-        between two attentions of the model's own, as far as it has two."""
+        """Return the error that rounding explains. If it is less than ``error``, this rounding is
+        measured between two attentions of the model's own, as far as it has two."""
         allowed = TOLERANCE[self._model.dtype]
         if allowed <= error < math.inf and self._model.dtype != torch.float32:
             with suppress(UnsupportedModel):
@@ -107,7 +107,7 @@ class OwnAttention:
         return allowed
 
     def _forward(self, paged: PagedModel, shapes: dict[nn.Module, LayerShape], draw: int) -> Tensor:
-        """The logits over pages. Raises UnsupportedModel."""
+        """Return the logits over pages. Raises UnsupportedModel."""
         name = type(self._model).__name__
         batches = Batches(paged, self._backend, self._block_size, shapes)
         run = partial(self._run, batches, draw)
@@ -137,8 +137,8 @@ class OwnAttention:
         return (places * 7919 + 11) % self.vocab_size
 
     def _largest(self, error: float) -> float:
-        """The largest of the ranks' errors, infinite for one that is not a number: a forward of all
-        ranks may depend on it."""
+        """Return the largest of the ranks' errors, infinite for one that is not a number: a forward
+        of all ranks may depend on it."""
         error = math.inf if math.isnan(error) else error
         return error if self._ranks is None else self._ranks.largest(error)
 

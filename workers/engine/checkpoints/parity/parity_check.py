@@ -143,7 +143,8 @@ class ParityCheck:
             )
 
     def _native_errors(self, seed: int = 0, *, to_every_expert: bool = False) -> _NativeErrors:
-        """The errors of a miniature in bfloat16, each token of which may go to all experts."""
+        """Return the errors of a miniature in bfloat16, each token of which may go to all
+        experts."""
         expected = None
         if seed or to_every_expert:
             exact = self._miniature(torch.float32, seed)
@@ -171,8 +172,8 @@ class ParityCheck:
 
     @torch.inference_mode()
     def _generate(self, miniature: Any, has_mixers: bool = False) -> Tensor:
-        """The logits [tokens, vocabulary] after each token of each text, as ``generate`` computes
-        them: a prompt at once, then token by token."""
+        """Return the logits [tokens, vocabulary] after each token of each text, as ``generate``
+        computes them: a prompt at once, then token by token."""
         use_own_attention(miniature)
         general = FallbackModel(miniature, Adapters(), max(map(len, self._texts)))
         logits = []

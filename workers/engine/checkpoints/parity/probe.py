@@ -74,8 +74,8 @@ def _run_a_few(
 
 
 def _are_positions_in(keys: Tensor) -> bool:
-    """Whether the keys [PROBED_TOKENS, heads, dim] of a probe depend on positions. Numbers that are
-    smaller than most may be little but rounding."""
+    """Return whether the keys [PROBED_TOKENS, heads, dim] of a probe depend on positions. Numbers
+    that are smaller than most may be little but rounding."""
     first, last = keys[:_LENGTH].float(), keys[-_LENGTH:].float()
     sizes = first.norm(dim=(0, 1))
     change = (last - first).norm(dim=(0, 1)) / sizes.clamp(min=float(sizes.median()))

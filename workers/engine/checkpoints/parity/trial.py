@@ -36,7 +36,7 @@ class Batches:
     def run(
         self, texts: Sequence[list[int]], prompts: Sequence[int], chunks: Sequence[int]
     ) -> Tensor:
-        """Logits [tokens, vocabulary] after each token of each text."""
+        """Return logits [tokens, vocabulary] after each token of each text."""
         model: Any = self._paged.model
         size, device = self._block_size, model.device
         widths = [-(-len(text) // size) for text in texts]
@@ -71,8 +71,8 @@ class Batches:
     def _states(
         self, table: StateTable, parts: Sequence[tuple[int, int, bool]]
     ) -> StateBatch | None:
-        """The states of a flat batch. A part has its text's row, its size, and whether it begins
-        the text."""
+        """Return the states of a flat batch. A part has its text's row, its size, and whether it
+        begins the text."""
         if (mixers := self._paged.mixers) is None:
             return None
         starts = accumulate((size for _, size, _ in parts), initial=0)
@@ -84,12 +84,12 @@ class Batches:
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
-    """The relative error of logits."""
+    """Return the relative error of logits."""
     return float((actual - expected).norm() / expected.norm())
 
 
 def loss(actual: Tensor, expected: Tensor) -> float:
-    """The nats per token that a text loses on average if ``actual`` logits [tokens, vocabulary]
-    stand for ``expected`` ones: their Kullback-Leibler divergence."""
+    """Return the nats per token that a text loses on average if ``actual`` logits [tokens,
+    vocabulary] stand for ``expected`` ones: their Kullback-Leibler divergence."""
     logs, own = actual.log_softmax(-1), expected.log_softmax(-1)
     return float((own.exp() * (own - logs)).sum(-1).mean())

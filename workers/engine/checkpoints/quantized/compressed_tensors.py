@@ -91,7 +91,7 @@ def _block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _read_block(group: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The rows and columns that share a scale, where that is neither one row nor all."""
+    """Return the rows and columns that share a scale, where that is neither one row nor all."""
     rule = group.get("weights") or {}
     if size := rule.get("block_structure"):
         return size[0], size[1]

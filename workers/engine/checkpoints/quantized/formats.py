@@ -38,12 +38,12 @@ class _Reader(Protocol):
     def weights(
         self, tensors: Mapping[str, Stored], settings: Mapping[str, Any]
     ) -> dict[str, Stored]:
-        """The tensors as in an unquantized checkpoint. Reading a tensor raises ValueError or
+        """Return the tensors as in an unquantized checkpoint. Reading a tensor raises ValueError or
         KeyError if its parts do not fit together."""
         ...
 
     def refusal(self, settings: Mapping[str, Any]) -> str | None:
-        """Why a checkpoint with these settings cannot be read."""
+        """Return why a checkpoint with these settings cannot be read."""
         ...
 
 
@@ -81,16 +81,16 @@ class Format:
         return self.method in _READERS or self.method == _GGUF
 
     def weights(self, path: str | Path, dtype: torch.dtype = torch.float32) -> dict[str, Stored]:
-        """The weights of a folder or a hub repository, by their names in an unquantized checkpoint;
-        none is read yet. If they are to become ``dtype``, some are read as such, which takes less
-        memory. Raises OSError and ValueError."""
+        """Return the weights of a folder or a hub repository, by their names in an unquantized
+        checkpoint; none is read yet. If they are to become ``dtype``, some are read as such, which
+        takes less memory. Raises OSError and ValueError."""
         if self.method == _GGUF:
             return GGUFFile(Path(path) / self.settings["file"], dtype).weights()
         return _READERS[self.method].weights(open_tensors(path), self.settings)
 
 
 def find_format(config: Any, path: str | Path) -> Format | None:
-    """The format that a model's configuration or another file of its folder names. Raises
+    """Return the format that a model's configuration or another file of its folder names. Raises
     UnsupportedModel for one that nothing here can read."""
     settings = getattr(config, _SETTING, None) or getattr(config, _OLD_SETTING, None)
     settings = settings or _modelopt_settings(Path(path) / _MODELOPT_FILE)
@@ -115,8 +115,8 @@ def find_format(config: Any, path: str | Path) -> Format | None:
 
 
 def _modelopt_settings(path: Path) -> Mapping[str, Any] | None:
-    """What ModelOpt's own file states, as its ``quantization_config``; None if only the KV cache
-    is quantized. Raises UnsupportedModel for a file that is no such JSON."""
+    """Return what ModelOpt's own file states, as its ``quantization_config``; None if only the KV
+    cache is quantized. Raises UnsupportedModel for a file that is no such JSON."""
     try:
         document = json.loads(path.read_text("utf-8"))
         settings: Mapping[str, Any] = document["quantization"]

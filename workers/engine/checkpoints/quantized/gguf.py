@@ -63,7 +63,7 @@ class GGUFFile:
         return max(sizes, key=sizes.__getitem__)
 
     def config(self) -> Any:
-        """The configuration. Raises ValueError for missing metadata and unknown settings."""
+        """Return the configuration. Raises ValueError for missing metadata and unknown settings."""
         frequencies = self._tensors.get(FREQUENCIES)
         if _EMBEDDING not in self._tensors:
             raise ValueError(f"the GGUF file has no tensor {_EMBEDDING}")
@@ -87,8 +87,8 @@ class GGUFFile:
         return [id for id in ids if id is not None]
 
     def weights(self) -> dict[str, Stored]:
-        """The weights by their names in transformers. Raises ValueError for a tensor that belongs
-        to no module."""
+        """Return the weights by their names in transformers. Raises ValueError for a tensor that
+        belongs to no module."""
         parts: dict[str, dict[str, Stored]] = defaultdict(dict)
         for name, tensor in self._tensors.items():
             if name == FREQUENCIES:
@@ -154,13 +154,13 @@ class _Metadata(Mapping[str, Any]):
 
 
 def _by_half(values: Tensor, heads: int) -> Tensor:
-    """Rows (pair, half) of each head as rows (half, pair), as transformers rotates them."""
+    """Return rows (pair, half) of each head as rows (half, pair), as transformers rotates them."""
     by_pair = values.view(heads, -1, 2, *values.shape[1:])
     return by_pair.swapaxes(1, 2).reshape(values.shape)
 
 
 def _name(name: str, architecture: Architecture) -> str:
-    """A tensor's name in transformers. Raises ValueError."""
+    """Return a tensor's name in transformers. Raises ValueError."""
     layer = _LAYER.fullmatch(name)
     if layer is not None:
         part = {**LAYER_TENSORS, **architecture.layer_tensors}.get(layer[2])

@@ -108,7 +108,7 @@ def make_config(
     tensors: Collection[str],
     frequencies: Tensor | None,
 ) -> Any:
-    """The configuration of a model. ``tokens`` is the metadata below ``tokenizer.ggml``,
+    """Return the configuration of a model. ``tokens`` is the metadata below ``tokenizer.ggml``,
     ``tensors`` are the names of the file's tensors, and ``frequencies`` what the angles of rotary
     positions are divided by.
 
@@ -153,7 +153,7 @@ def _rope(metadata: Metadata, frequencies: Tensor | None, head_dim: int) -> dict
 
 
 def _of_yarn(metadata: Metadata) -> dict[str, Any]:
-    """The settings of YaRN beside its factor. Raises ValueError."""
+    """Return the settings of YaRN beside its factor. Raises ValueError."""
     _refuse_other_values(metadata, _NOT_OF_YARN)
     length = metadata.get("rope.scaling.original_context_length", metadata["context_length"])
     fields = {field: metadata[key] for key, field in _OF_YARN.items() if key in metadata}
@@ -167,7 +167,8 @@ def _refuse_other_values(metadata: Metadata, neutral: Mapping[str, float]) -> No
 
 
 def _llama3_rope(rope: dict[str, Any], frequencies: Tensor, head_dim: int) -> dict[str, Any]:
-    """The settings that lead to these factors. Raises ValueError if those of Llama 3 do not."""
+    """Return the settings that lead to these factors. Raises ValueError if those of Llama 3 do
+    not."""
     factor = round(float(frequencies.max()), 3)
     turns = torch.arange(0, head_dim, 2) / head_dim
     lengths = 2 * math.pi * rope["rope_theta"] ** turns
@@ -298,8 +299,8 @@ _NO_MODELS = {
 
 
 def find_architecture(name: str, kind: str | None, metadata: Metadata) -> Architecture:
-    """The architecture of a file by its ``general.architecture`` and ``general.type``. Raises
-    ValueError."""
+    """Return the architecture of a file by its ``general.architecture`` and ``general.type``.
+    Raises ValueError."""
     if kind in _NO_MODELS or name in _NO_MODELS or name == "clip":
         what = _NO_MODELS.get(kind or "", _NO_MODELS.get(name, _NO_MODELS["mmproj"]))
         raise ValueError(f"the GGUF file holds {what}")

@@ -7,7 +7,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 def part_paths(path: Path) -> list[Path]:
-    """The files of the model whose first file is `path`, whether or not they exist."""
+    """Return the files of the model whose first file is `path`, whether or not they exist."""
     named = _PART.fullmatch(path.name)
     if named is None or int(named[2]) != 1:
         return [path]
@@ -16,6 +16,6 @@ def part_paths(path: Path) -> list[Path]:
 
 
 def first_part(path: Path) -> Path | None:
-    """The name of the first part of the model that `path` is a part of, by its name."""
+    """Return the name of the first part of the model that `path` is a part of, by its name."""
     named = _PART.fullmatch(path.name)
     return path.with_name(f"{named[1]}-00001-of-{named[3]}.gguf") if named else None

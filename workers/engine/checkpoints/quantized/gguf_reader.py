@@ -60,7 +60,7 @@ class StoredBlocks:
         return int(self.blocks.nbytes)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """The values in ``dtype``, rounded from float32."""
+        """Return the values in ``dtype``, rounded from float32."""
         columns = self.shape[-1] if self.shape else 1
         values = torch.empty(len(self.blocks), columns, dtype=self.dtype)
         step = max(1, _VALUES_AT_ONCE // max(columns, 1))
@@ -80,8 +80,8 @@ class StoredBlocks:
 def read_gguf(
     path: Path, dtype: torch.dtype = torch.float32
 ) -> tuple[dict[str, Any], dict[str, StoredBlocks]]:
-    """The metadata and the tensors of a model, whose first file is ``path``; matrices are read
-    in ``dtype``. Raises OSError, and ValueError for a damaged file or a missing part."""
+    """Return the metadata and the tensors of a model, whose first file is ``path``; matrices are
+    read in ``dtype``. Raises OSError, and ValueError for a damaged file or a missing part."""
     metadata, tensors = _read_part(path, dtype)
     count = metadata.get("split.count") or 1
     if metadata.get("split.no"):

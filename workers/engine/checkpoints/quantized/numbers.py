@@ -36,7 +36,7 @@ def nibbles(values: Tensor, low_first: bool = True) -> Tensor:
 
 
 def powers_of_two(exponents: Tensor) -> Tensor:
-    """The numbers of E8M0, in uint8 or as torch's type, in float32."""
+    """Return the numbers of E8M0, in uint8 or as torch's type, in float32."""
     return exponents.view(torch.float8_e8m0fnu).float()
 
 

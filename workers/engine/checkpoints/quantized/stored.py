@@ -78,7 +78,7 @@ class Divisible:
 
 
 def divisible(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The same tensors, of which transformers can read parts, as it does for each rank."""
+    """Return the same tensors, of which transformers can read parts, as it does for each rank."""
     latest = _Latest()
     return {
         name: stored if hasattr(stored, "get_shape") else Divisible(stored, latest)
@@ -87,7 +87,7 @@ def divisible(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def open_tensors(path: str | Path) -> dict[str, Stored]:
-    """All tensors of a folder or a hub repository, not read yet.
+    """Return all tensors of a folder or a hub repository, not read yet.
 
     Raises OSError and UnreadableWeightsError where there are none, or for a file that is cut off.
     """
@@ -110,7 +110,8 @@ def open_tensors(path: str | Path) -> dict[str, Stored]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files that transformers reads. Others may hold the same weights under other names."""
+    """Return the files that transformers reads. Others may hold the same weights under other
+    names."""
     index = folder / f"{_WHOLE}.index.json"
     if index.is_file():
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
@@ -125,7 +126,7 @@ def compose(
     weight: str,
     make: Callable[[Parts], Tensor],
 ) -> dict[str, Stored]:
-    """The tensors, where weights that ``make`` composes replace their parts.
+    """Return the tensors, where weights that ``make`` composes replace their parts.
 
     The names of a weight's parts have a common prefix and end in ``suffixes``; the weight's name is
     that prefix and ``weight``. The parts include the first of ``suffixes`` and at least one more.

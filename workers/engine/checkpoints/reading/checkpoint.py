@@ -135,7 +135,7 @@ def _explaining(
 def _read_with(
     attention: str, source: Callable[..., Any], options: Mapping[str, Any], model_type: str
 ) -> Any:
-    """What ``source`` reads, with this attention function if the architecture takes one."""
+    """Return what ``source`` reads, with this attention function if the architecture takes one."""
     try:
         return source(attn_implementation=attention, **options)
     except UnreadableWeightsError:
@@ -146,8 +146,8 @@ def _read_with(
 
 
 def _read_unquantized(path: str | Path, config: Any, **options: Any) -> Any:
-    """What transformers reads. Raises UnreadableWeightsError, with the name of a file that is cut
-    off."""
+    """Return what transformers reads. Raises UnreadableWeightsError, with the name of a file that
+    is cut off."""
     try:
         read: Callable[..., Any] = model_class(config).from_pretrained
         return read(path, config=copy.deepcopy(config), **options)
@@ -165,7 +165,7 @@ def _refuse_quantized(path: str | Path, config: Any) -> None:
 
 
 def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
-    """How ``ranks`` read a model. Raises UnsupportedModel."""
+    """Return how ``ranks`` read a model. Raises UnsupportedModel."""
     if form is not None and not form.is_read_here:
         raise UnsupportedModel(
             f"{config.model_type}, quantized by {str(form)!r}, cannot be split: set "
@@ -177,7 +177,7 @@ def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
 
 
 def _skeleton(config: Any, form: Format | None = None) -> Any:
-    """The model without weights. Raises UnsupportedModel."""
+    """Return the model without weights. Raises UnsupportedModel."""
     with _explaining(_FAULTS_OF_TRANSFORMERS, config, form), torch.device("meta"):
         make: Callable[[Any], Any] = model_class(config).from_config
         return make(config)
@@ -199,7 +199,7 @@ def _refuse_too_large_for(
 
 
 def weight_bytes(config: Any, dtype: torch.dtype | str) -> tuple[int, torch.dtype]:
-    """The bytes of a model's weights on a GPU, and their dtype: ``dtype``, or that of the
+    """Return the bytes of a model's weights on a GPU, and their dtype: ``dtype``, or that of the
     configuration if ``dtype`` is a string."""
     config = copy.deepcopy(config)
     without_format(config)
@@ -217,8 +217,8 @@ def _read_composed(
     *,
     is_divided: bool,
 ) -> Callable[..., Any]:
-    """A function like ``from_pretrained``, for weights that are composed as they are read, or only
-    parts of which are kept. ``options`` are those that it will be called with."""
+    """Return a function like ``from_pretrained``, for weights that are composed as they are read,
+    or only parts of which are kept. ``options`` are those that it will be called with."""
     without_format(config)
     skeleton = _skeleton(config, form)
     dtype, packed = options["dtype"], options.get("quantization_config")
@@ -254,7 +254,7 @@ def _check_size(skeleton: Any, form: Format, dtype: torch.dtype, packed: str | N
 
 
 def _size(skeleton: Any, dtype: torch.dtype, packed: str | None) -> float:
-    """Bytes of the weights, some of which may be packed."""
+    """Return bytes of the weights, some of which may be packed."""
     total = float(sum(each.numel() for each in skeleton.parameters()) * dtype.itemsize)
     if packed is None:
         return total

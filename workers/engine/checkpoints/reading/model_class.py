@@ -13,7 +13,7 @@ _KINDS = (AutoModelForCausalLM, AutoModelForImageTextToText)
 
 
 def model_class(config: Any) -> Any:
-    """The automatic class of transformers that has one for this configuration. Raises
+    """Return the automatic class of transformers that has one for this configuration. Raises
     UnsupportedModel."""
     for kind in _KINDS:
         if has_class_for(kind, config):

@@ -21,7 +21,7 @@ _ROPE_KEYS = ("rope_type", "type")
 
 
 def read_config(path: str | Path) -> Any:
-    """The configuration of a folder or a hub repository, without its code. Raises
+    """Return the configuration of a folder or a hub repository, without its code. Raises
     UnsupportedModel."""
     file = Path(path) / "config.json"
     try:
@@ -54,8 +54,8 @@ def read_config(path: str | Path) -> Any:
 
 
 def read_tokenizer(path: str | Path) -> Any:
-    """The tokenizer in the tokenizer.json that the web tier reads too, whatever class or code
-    tokenizer_config.json names. Raises UnsupportedModel."""
+    """Return the tokenizer in the tokenizer.json that the web tier reads too, whatever class or
+    code tokenizer_config.json names. Raises UnsupportedModel."""
     file = Path(path) / "tokenizer.json"
     if Path(path).is_dir() and not file.is_file():
         raise UnsupportedModel(
@@ -73,15 +73,15 @@ def read_tokenizer(path: str | Path) -> Any:
 
 
 def _read_end_token(file: Path) -> str | None:
-    """The end token of a file that transformers does not read beside a newer
+    """Return the end token of a file that transformers does not read beside a newer
     tokenizer_config.json."""
     token = json.loads(file.read_text("utf-8")).get("eos_token") if file.is_file() else None
     return token.get("content") if isinstance(token, dict) else token
 
 
 def explain(error: Exception, config: Any) -> str:
-    """Why a model cannot be made, in one line. A missing key is often a value of the configuration
-    for which transformers has no function."""
+    """Return why a model cannot be made, in one line. A missing key is often a value of the
+    configuration for which transformers has no function."""
     if not isinstance(error, KeyError) or not error.args:
         return one_line(error)
     for place, value in _places(config.to_dict()):
@@ -96,7 +96,7 @@ def explain(error: Exception, config: Any) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """An error's message without line breaks."""
+    """Return an error's message without line breaks."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     return " ".join(str(text).split()).rstrip(".") or type(error).__name__
 
@@ -106,7 +106,7 @@ def _is_rope(place: str) -> bool:
 
 
 def _places(values: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """The texts in a configuration, by their dotted names."""
+    """Yield the texts in a configuration, by their dotted names."""
     for key, value in values.items() if isinstance(values, dict) else ():
         if isinstance(value, str):
             yield f"{above}{key}", value

@@ -78,8 +78,8 @@ def refuse_other_numbers(tensors: Mapping[str, Any], model: Any) -> None:
 
 
 def get_stored_type(tensor: Any) -> str | None:
-    """The type of a stored tensor's numbers if they are none that stand for themselves. None for
-    those, and for weights that are composed of several tensors."""
+    """Return the type of a stored tensor's numbers if they are none that stand for themselves. None
+    for those, and for weights that are composed of several tensors."""
     if isinstance(tensor, torch.Tensor):
         is_plain = tensor.is_floating_point() and tensor.dtype.itemsize > 1
         return None if is_plain else str(tensor.dtype).removeprefix("torch.")
@@ -88,8 +88,8 @@ def get_stored_type(tensor: Any) -> str | None:
 
 
 def open_files(path: str | Path) -> Mapping[str, Any]:
-    """The tensors of the files in a folder that transformers reads, none of them read yet; empty if
-    it holds none. Raises UnreadableWeightsError for a file that is cut off."""
+    """Return the tensors of the files in a folder that transformers reads, none of them read yet;
+    empty if it holds none. Raises UnreadableWeightsError for a file that is cut off."""
     folder = Path(path)
     is_safe = any((folder / f"{_WHOLE}{end}").is_file() for end in ("", ".index.json"))
     pickled = [] if is_safe else _list_pickled_files(folder)
@@ -113,7 +113,7 @@ def _list_pickled_files(folder: Path) -> list[Path]:
 
 
 def _open_pickled(file: Path) -> dict[str, Any]:
-    """The tensors of a file: mapped, or without values if torch before 1.6 wrote it."""
+    """Return the tensors of a file: mapped, or without values if torch before 1.6 wrote it."""
     try:
         with file.open("rb") as opened:
             is_mapped = opened.read(2) == b"PK"
@@ -131,15 +131,15 @@ def _is_bias(name: str) -> bool:
 
 
 def _is_zero(tensor: Any) -> bool:
-    """Whether all numbers of a tensor in a file are zero, as in the biases that AutoGPTQ adds to
-    layers without one."""
+    """Return whether all numbers of a tensor in a file are zero, as in the biases that AutoGPTQ
+    adds to layers without one."""
     if tensor is None or getattr(tensor, "is_meta", False):
         return False
     return not bool(tensor[...].any())
 
 
 def _find_ignorable(model: Any) -> Any:
-    """Whether a tensor of this name may be unread."""
+    """Return whether a tensor of this name may be unread."""
     listed: Collection[str] = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
     pattern = re.compile("|".join(f"(?:{each})" for each in (*UNREAD.values(), *listed)))
     config = model.config.get_text_config()
@@ -156,14 +156,14 @@ def _find_ignorable(model: Any) -> Any:
 
 
 def _list_integers(model: Any) -> list[str]:
-    """The names of a model's tensors of integers."""
+    """Return the names of a model's tensors of integers."""
     tensors = {**model.state_dict(), **dict(model.named_buffers())}
     return [name for name, each in tensors.items() if not each.is_floating_point()]
 
 
 def _is_same(stored: str, name: str) -> bool:
-    """Whether a name in a file may be that of a tensor in a model: modules may be renamed when they
-    are read, tensors of integers are not."""
+    """Return whether a name in a file may be that of a tensor in a model: modules may be renamed
+    when they are read, tensors of integers are not."""
     last = stored.rpartition(".")[2]
     if last in ("weight", "bias"):
         return stored == name
