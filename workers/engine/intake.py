@@ -57,12 +57,12 @@ class Intake:
         self._check(request)
         match request.task:
             case Task.GENERATE:
-                sequences = self._to_generate(request)
+                sequences = self._make_sequences(request)
             case _ as unreachable:
                 assert_never(unreachable)
         return RequestState(request, sequences)
 
-    def _to_generate(self, request: Request) -> list[Sequence]:
+    def _make_sequences(self, request: Request) -> list[Sequence]:
         """Return one sequence for each candidate of each prompt."""
         candidates = range(request.sampling.num_candidates)
         try:

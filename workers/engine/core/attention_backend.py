@@ -48,7 +48,7 @@ class AttentionBackend(Protocol):
     def make_runner(self) -> Callable[..., Any]:
         """Makes the runner of a paged model, given what was loaded and the settings."""
 
-    def on_cpu(self) -> "AttentionBackend":
+    def make_for_cpu(self) -> "AttentionBackend":
         """Return the same attention for tensors in main memory."""
 
     def simplify(self) -> bool:

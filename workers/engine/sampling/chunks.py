@@ -6,7 +6,7 @@ from torch.nn.functional import pad
 CHUNK = 128
 
 
-def in_chunks(rows: Tensor, filler: float = 0.0) -> Tensor:
+def split_chunks(rows: Tensor, filler: float = 0.0) -> Tensor:
     """Return a view [n, chunks, CHUNK] of ``rows`` [n, vocabulary], padded with ``filler``."""
     if padding := -rows.shape[1] % CHUNK:
         rows = pad(rows, (0, padding), value=filler)
@@ -19,4 +19,4 @@ def chunk_sums(rows: Tensor) -> Tensor:
     torch splits the sum of a single long row among its threads, so that the row would differ in
     its last bits from the same row among others; sums of chunks are too short for that.
     """
-    return in_chunks(rows).sum(-1).double()
+    return split_chunks(rows).sum(-1).double()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
+from workers.engine.sampling.chunks import CHUNK, chunk_sums, split_chunks
 from workers.engine.sampling.logprobs import likeliest
 
 _LEVELS = 128
@@ -36,7 +36,7 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
     chunk = _search(cumulative, target)
     start = torch.where(chunk > 0, cumulative.gather(1, (chunk - 1).clamp(min=0)), 0.0)
     wanted = chunk[:, :, None].expand(-1, 1, CHUNK)
-    inner = in_chunks(weights).gather(1, wanted).squeeze(1)
+    inner = split_chunks(weights).gather(1, wanted).squeeze(1)
     return (chunk * CHUNK + _search(inner.double().cumsum(-1), target - start)).squeeze(1)
 
 
@@ -104,7 +104,7 @@ def _lower_bound(weights: Tensor, limits: Filter, totals: Tensor) -> Tensor:
     if len(limited):
         # At least k tokens reach the k-th largest of the chunks' maxima.
         some = weights if len(limited) == len(weights) else weights[limited]
-        highest = in_chunks(some).amax(-1).sort(dim=-1, descending=True).values
+        highest = split_chunks(some).amax(-1).sort(dim=-1, descending=True).values
         column = limits.top_k[limited] - 1
         by_top_k = highest.gather(1, column.clamp(max=highest.shape[1] - 1)[:, None]).squeeze(1)
         bound[limited] = by_top_k.masked_fill_(column >= highest.shape[1], 0)

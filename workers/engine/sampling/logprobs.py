@@ -14,7 +14,7 @@ from workers.engine.backends.base.transfers import to_device, wait_for
 from workers.engine.core.output import TokenLogprobs
 from workers.engine.core.rows import Row
 from workers.engine.core.sequence import Piece
-from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
+from workers.engine.sampling.chunks import CHUNK, chunk_sums, split_chunks
 from workers.engine.sampling.single_buffer import SingleBuffer
 
 _LOWEST = -9999.0
@@ -150,7 +150,7 @@ def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     if not count:
         return logits[:, :0], logits.new_empty((len(logits), 0), dtype=torch.int64)
-    chunked = in_chunks(logits, filler=-torch.inf)
+    chunked = split_chunks(logits, filler=-torch.inf)
     columns = torch.arange(chunked.shape[1] * CHUNK, device=logits.device)
     if count >= chunked.shape[1]:  # each chunk may hold one of them
         rows = chunked.flatten(1)

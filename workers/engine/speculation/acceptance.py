@@ -69,11 +69,11 @@ class Luck:
         self._record = _Record()
 
     @classmethod
-    def of_sequence(cls, of_more: "Acceptance | Luck") -> Self:
+    def make_for_sequence(cls, of_more: "Acceptance | Luck") -> Self:
         return cls(of_more, keep=0.97, weight=0.5)
 
     @classmethod
-    def of_prose(cls, of_all: Acceptance) -> Self:
+    def make_for_prose(cls, of_all: Acceptance) -> Self:
         """Return the luck of all sequences without a constraint. Prose seldom repeats itself by
         more than chance, which takes long to learn kind by kind."""
         return cls(of_all, _KEEP, weight=3.0, first=0.5)

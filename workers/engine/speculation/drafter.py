@@ -60,7 +60,7 @@ class Drafter:
         self._sequence = sequence
         self._siblings = siblings
         self._index = NgramIndex()
-        self.acceptance = Luck.of_sequence(acceptance)
+        self.acceptance = Luck.make_for_sequence(acceptance)
 
     def propose(self, least: float) -> Proposal:
         """Guess what follows, while it is right with a probability of at least ``least``.

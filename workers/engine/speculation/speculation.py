@@ -48,7 +48,7 @@ class Speculation:
         self._drafters: dict[Sequence, Drafter | None] = {}
         self._siblings = Siblings()
         self._forms, self._prose = Acceptance(), Acceptance()
-        self._luck_of_prose = Luck.of_prose(self._prose)
+        self._luck_of_prose = Luck.make_for_prose(self._prose)
         self.costs = costs
         self._max_tokens = max_tokens
         self.drafted_tokens = 0

@@ -139,11 +139,11 @@ def test_a_type_that_generates_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_context_is_the_models_unless_configured_smaller(tiny_llama: Path) -> None:
-    on_cpu = replace(CONFIG, device="cpu")
-    assert load_model(tiny_llama, on_cpu).max_model_len == 512
-    assert load_model(tiny_llama, replace(on_cpu, max_model_len=100)).max_model_len == 100
+    make_for_cpu = replace(CONFIG, device="cpu")
+    assert load_model(tiny_llama, make_for_cpu).max_model_len == 512
+    assert load_model(tiny_llama, replace(make_for_cpu, max_model_len=100)).max_model_len == 100
     with pytest.raises(UnsupportedModel, match=r"513 exceeds .* context of 512: .* with YaRN"):
-        load_model(tiny_llama, replace(on_cpu, max_model_len=513))
+        load_model(tiny_llama, replace(make_for_cpu, max_model_len=513))
 
 
 @pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])

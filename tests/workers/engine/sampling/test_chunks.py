@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from workers.engine.sampling.chunks import CHUNK, chunk_sums, in_chunks
+from workers.engine.sampling.chunks import CHUNK, chunk_sums, split_chunks
 
 VOCABULARIES = [1, 416, 32003, 49152, 151936]
 
@@ -30,6 +30,6 @@ def test_a_sum_is_the_same_alone_and_among_others(vocabulary: int) -> None:
 
 
 def test_what_is_missing_is_filled_up() -> None:
-    chunks = in_chunks(torch.ones(2, CHUNK + 1), filler=-torch.inf)
+    chunks = split_chunks(torch.ones(2, CHUNK + 1), filler=-torch.inf)
     assert chunks.shape == (2, 2, CHUNK)
     assert chunks[:, 1, :2].tolist() == [[1, -torch.inf]] * 2

@@ -139,7 +139,7 @@ class TestAcceptance:
         of_all = Acceptance()
         for _ in range(200):
             of_all.note(Guess(OWN, 4), True)
-        own, other = Luck.of_sequence(of_all), Luck.of_sequence(of_all)
+        own, other = Luck.make_for_sequence(of_all), Luck.make_for_sequence(of_all)
         first = own.share(Guess(OWN, 5))
         for _ in range(6):
             own.note(Guess(OWN, 4), False)
@@ -150,12 +150,12 @@ class TestAcceptance:
         assert own.share(Guess(OWN, 5)) == pytest.approx(first, rel=0.05)
 
     def test_wrong_guesses_of_prose_make_all_kinds_unlikely(self) -> None:
-        prose, guess = Luck.of_prose(Acceptance()), Guess(OWN, 6)
-        first = Luck.of_sequence(prose).share(guess)
+        prose, guess = Luck.make_for_prose(Acceptance()), Guess(OWN, 6)
+        first = Luck.make_for_sequence(prose).share(guess)
         for matched in (2, 3, 4, 5):
             for support in Support:
                 prose.note(Guess(OWN, matched, support), False)
-        later = Luck.of_sequence(prose)
+        later = Luck.make_for_sequence(prose)
         assert later.share(guess) < first / 2
         for _ in range(8):
             later.note(guess, True)

@@ -31,11 +31,11 @@ def available_memory(root: Path = Path("/")) -> int | None:
     """Return bytes that are free, or would be once the system drops cached files, and no more than
     the limits of this process's control groups leave, such as a container's. None if the system
     does not report it. ``root`` is the root of its files."""
-    amounts = [_of_host(root), *(_read_left(group, version) for group, version in _groups(root))]
+    amounts = [_read_host(root), *(_read_left(group, version) for group, version in _groups(root))]
     return min((each for each in amounts if each is not None), default=None)
 
 
-def _of_host(root: Path) -> int | None:
+def _read_host(root: Path) -> int | None:
     try:
         meminfo = (root / "proc/meminfo").read_text()
     except OSError:

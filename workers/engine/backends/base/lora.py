@@ -113,7 +113,7 @@ class Adapters:
                 raise UnsupportedAdapter(f"adapter {name!r} in {folder}: {error}") from error
         return adapters
 
-    def in_use(self, sequences: Rows[Sequence]) -> bool:
+    def is_used(self, sequences: Rows[Sequence]) -> bool:
         """Return whether a batch of these sequences has rows that an adapter is added to."""
         return bool(self.names) and any(seq.adapter for seq in sequences)
 

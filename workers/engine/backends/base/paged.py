@@ -75,9 +75,9 @@ class PagedModel:
         if self.native is not None and self.native.takes(metadata):
             return self.native(input_ids, position_ids, metadata, logits_rows)
         with nullcontext() if self.mixers is None else self.mixers.active(states):
-            return self.through_modules(input_ids, position_ids, metadata, logits_rows)
+            return self.run_modules(input_ids, position_ids, metadata, logits_rows)
 
-    def through_modules(
+    def run_modules(
         self,
         input_ids: Tensor,
         position_ids: Tensor,

@@ -88,7 +88,7 @@ class AttentionMetadata:
 
     ``tables`` [sequences, blocks] and each token's row in them (``owners`` [tokens]) hold the same
     information as groups and chunks.
-    ``through_modules``: a hook reads or changes the values between the model's modules.
+    ``run_modules``: a hook reads or changes the values between the model's modules.
     """
 
     cache: KVCache | CacheProbe
@@ -97,7 +97,7 @@ class AttentionMetadata:
     chunks: list[PrefillChunk]
     tables: Tensor
     owners: Tensor
-    through_modules: bool = False
+    run_modules: bool = False
 
 
 def attend_pages(

@@ -35,7 +35,7 @@ class CpuBackend:
     ) -> CpuRunner:
         return CpuRunner(model, loaded, config)
 
-    def on_cpu(self) -> "CpuBackend":
+    def make_for_cpu(self) -> "CpuBackend":
         return self
 
     def simplify(self) -> bool:

@@ -118,7 +118,7 @@ class NativeDecoder:
         return (
             isinstance(metadata.cache, KVCache)
             and self.takes_blocks(metadata.cache.block_size)
-            and not metadata.through_modules
+            and not metadata.run_modules
         )
 
     def __call__(

@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.parts import NormParts, as_packed, expect, get_children, take_one
+from workers.engine.backends.cpu.parts import (
+    NormParts,
+    expect,
+    get_children,
+    require_packed,
+    take_one,
+)
 
 MAX_HEAD_DIM = 256
 HEAD_MULTIPLE = 8
@@ -71,7 +77,7 @@ class AttentionParts:
 def read_attention(attention: Any) -> AttentionParts:
     """Raises Unrecognised."""
     children = get_children(attention)
-    read = _with_latents if _LATENT in children else _read_projections
+    read = _read_latents if _LATENT in children else _read_projections
     parts = read(attention, children)
     expect(not children, f"attention has {sorted(children)} too")
     return parts
@@ -85,11 +91,11 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
     sizes = (getattr(attention, name, None) for name in ("head_dim", "head_size"))
     dim: int = next(filter(None, sizes), 0)
     _expect_size(dim)
-    output = as_packed(take_one(children, _OUTPUT))
+    output = require_packed(take_one(children, _OUTPUT))
     num_heads = output.in_features // dim
     projections: tuple[TiledLinear, ...]
     if "q_proj" in children:
-        projections = tuple(as_packed(children.pop(f"{x}_proj")) for x in "qkv")
+        projections = tuple(require_packed(children.pop(f"{x}_proj")) for x in "qkv")
         kv_heads = projections[1].out_features // dim
         expect(projections[0].out_features == num_heads * dim, "queries have an unexpected width")
         expect(projections[2].out_features == kv_heads * dim, "values have an unexpected width")
@@ -97,7 +103,7 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
     else:
         whole = getattr(attention, "multi_query", True)
         side_by_side = "query_key_value" in children or not whole
-        projections = (as_packed(take_one(children, _FUSED)),)
+        projections = (require_packed(take_one(children, _FUSED)),)
         kv_heads = (projections[0].out_features // dim - num_heads) // 2
     expect(kv_heads > 0 and num_heads % kv_heads == 0, "heads share no keys")
     group, width = num_heads // kv_heads, (num_heads + 2 * kv_heads) * dim
@@ -128,23 +134,23 @@ def _head_norm(
     return parts
 
 
-def _with_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
+def _read_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
     """Multi-head latent attention: each head has a key and a value of its own, of other sizes."""
     dim, value_dim = int(attention.qk_head_dim), int(attention.v_head_dim)
     _expect_size(dim)
     _expect_size(value_dim)
-    output = as_packed(take_one(children, _OUTPUT))
+    output = require_packed(take_one(children, _OUTPUT))
     num_heads = output.in_features // value_dim
-    down, up = (as_packed(take_one(children, (name,))) for name in (_LATENT, "kv_b_proj"))
+    down, up = (require_packed(take_one(children, (name,))) for name in (_LATENT, "kv_b_proj"))
     norm = NormParts.read_row(take_one(children, ("kv_a_layernorm",)), up.in_features)
     query = None
     if "q_a_proj" in children:
-        query_down, projection = (as_packed(children.pop(f"q_{x}_proj")) for x in "ab")
+        query_down, projection = (require_packed(children.pop(f"q_{x}_proj")) for x in "ab")
         rank = projection.in_features
         expect(query_down.out_features == rank, "latents of queries have an unexpected width")
         query = query_down, NormParts.read_row(take_one(children, ("q_a_layernorm",)), rank)
     else:
-        projection = as_packed(take_one(children, ("q_proj",)))
+        projection = require_packed(take_one(children, ("q_proj",)))
     turned = down.out_features - up.in_features
     plain, first = dim - turned, num_heads * dim
     step = plain + value_dim

@@ -130,7 +130,7 @@ class TiledLinear(LinearLayer):
         return cls(linear, library) if library is not None and fits else None
 
     def _pack(self, weight: Tensor) -> Tensor:
-        return _in_tiles(weight)
+        return _lay_out_tiles(weight)
 
     @property
     def prepares_rows(self) -> bool:
@@ -191,7 +191,9 @@ class Int8Linear(TiledLinear):
         highest = wide.abs().amax(dim=1)
         self._scales = torch.where(highest > 0, highest / _LARGEST, 1.0)
         rounded = (wide / self._scales[:, None]).round_().clamp_(-_LARGEST, _LARGEST)
-        return _in_tiles(rounded.add_(self._library.quire_stored_offset()).to(torch.int16).byte())
+        return _lay_out_tiles(
+            rounded.add_(self._library.quire_stored_offset()).to(torch.int16).byte()
+        )
 
 
 class Int4Linear(TiledLinear):
@@ -209,14 +211,14 @@ class Int4Linear(TiledLinear):
         for begin in range(0, outputs, _ROUNDED_AT_ONCE):
             part = slice(begin, min(outputs, begin + _ROUNDED_AT_ONCE))
             wide = pad(weight[part].float(), (0, pieces * _GROUP - inputs))
-            steps, scales, minima, values = _to_nibbles(wide.view(len(wide), 2 * pieces, -1))
+            steps, scales, minima, values = _round_to_nibbles(wide.view(len(wide), 2 * pieces, -1))
             self._scales[part] = steps
             blocks = slice(part.start // _LANES, part.stop // _LANES)
-            packed[blocks] = _in_pieces(scales, minima, values)
+            packed[blocks] = _lay_out_pieces(scales, minima, values)
         return packed
 
 
-def _to_nibbles(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _round_to_nibbles(weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``weight`` [out, groups, 32] as steps [out], and in uint8 scales and minima [out, groups] and
     values [out, groups, 32]. Of several ranges for each group, the least-squares best is kept."""
     lowest, highest = weight.amin(2).clamp_max_(0), weight.amax(2).clamp_min_(0)
@@ -271,7 +273,7 @@ def _spacing(weight: Tensor, levels: Tensor) -> Tensor:
     return torch.where(is_grid & (spacing > levels), spacing, levels)
 
 
-def _in_pieces(scales: Tensor, minima: Tensor, values: Tensor) -> Tensor:
+def _lay_out_pieces(scales: Tensor, minima: Tensor, values: Tensor) -> Tensor:
     """Return the layout that int4.h describes, [out / 16, groups / 2, bytes]."""
     blocks, pieces = scales.shape[0] // _LANES, scales.shape[1] // 2
     fours = values.view(blocks, _LANES, pieces, _GROUP // 8, 2, 4)
@@ -284,7 +286,7 @@ def _in_pieces(scales: Tensor, minima: Tensor, values: Tensor) -> Tensor:
     return torch.cat([part.flatten(2) for part in parts], dim=2)
 
 
-def _in_tiles(weight: Tensor) -> Tensor:
+def _lay_out_tiles(weight: Tensor) -> Tensor:
     """Return a copy of ``weight`` as [out / 16][in / n][16][n], where n inputs take four bytes."""
     words = weight.contiguous().view(torch.int32).numpy()
     tiles = words.reshape(len(words) // _LANES, _LANES, -1).transpose(0, 2, 1)

@@ -10,9 +10,9 @@ from workers.engine.backends.cpu.experts import PackedExperts, RouterParts
 from workers.engine.backends.cpu.linear import TiledLinear
 from workers.engine.backends.cpu.parts import (
     Unrecognised,
-    as_packed,
     expect,
     get_children,
+    require_packed,
     take_one,
 )
 
@@ -102,16 +102,16 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     activation = None if function is None else recognise_activation(function)
     if activation is None:
         raise Unrecognised("an activation is not known")
-    down = as_packed(take_one(children, _DOWN))
+    down = require_packed(take_one(children, _DOWN))
     size = down.in_features
     gate = None
     if "gate_up_proj" in children:
-        both = as_packed(children.pop("gate_up_proj"))
+        both = require_packed(children.pop("gate_up_proj"))
         expect(not children, f"an MLP has {sorted(children)} too")
         return _halves(both, down, activation)
     if "gate_proj" in children:
-        gate = Columns(as_packed(children.pop("gate_proj")), 0, size)
-    up = Columns(as_packed(take_one(children, _UP)), 0, size)
+        gate = Columns(require_packed(children.pop("gate_proj")), 0, size)
+    up = Columns(require_packed(take_one(children, _UP)), 0, size)
     for linear in (gate, up):
         expect(linear is None or linear.linear.out_features == size, "an MLP is uneven")
     expect(not children, f"an MLP has {sorted(children)} too")

@@ -67,7 +67,7 @@ def pack_linears(
                 setattr(parent, name, experts)
                 count += 1
                 continue
-            linear = _as_linear(child)
+            linear = _make_linear(child)
             if linear is None or (type(parent), name) in kept:
                 continue
             if (packed := pack_linear(linear, dtype, child is head)) is not None:
@@ -76,7 +76,7 @@ def pack_linears(
     return count
 
 
-def _as_linear(module: nn.Module) -> nn.Linear | None:
+def _make_linear(module: nn.Module) -> nn.Linear | None:
     """Return a linear layer itself, or what GPT-2 has in place of one: its weight is [in, out]."""
     if type(module) is nn.Linear or type(module).__name__ in _PLAIN:
         assert isinstance(module, nn.Linear)

@@ -38,7 +38,7 @@ def take_one(children: dict[str, Any], names: tuple[str, ...]) -> Any:
     raise Unrecognised(f"there is no {names[0]}")
 
 
-def as_packed(module: Any) -> TiledLinear:
+def require_packed(module: Any) -> TiledLinear:
     expect(isinstance(module, TiledLinear), "a linear layer is not packed")
     packed: TiledLinear = module
     return packed

@@ -129,13 +129,13 @@ class CpuRunner:
             table[len(placed.block_ids) :] = NULL_BLOCK
 
     def _needs_modules(self, seq: Sequence) -> bool:
-        return seq.record is not None or self._adapters.in_use([seq])
+        return seq.record is not None or self._adapters.is_used([seq])
 
     def _lay_out(self, chunks: list[tuple[Sequence, int]]) -> ModelInput:
         # Sorted by length, neighbours pad each other least; all grow by one per step, so the
         # order of rows lasts until a sequence joins or leaves.
-        through_modules = any(self._needs_modules(seq) for seq, _ in chunks)
-        in_c = self._model.native is not None and not through_modules
+        run_modules = any(self._needs_modules(seq) for seq, _ in chunks)
+        in_c = self._model.native is not None and not run_modules
         singles, longer = _split(chunks, 1 if in_c or self._mixers else _SHORT_CHUNK)
         singles.sort(key=lambda piece: -piece[1])
         pieces = singles + longer
@@ -151,7 +151,7 @@ class CpuRunner:
             logits_rows=np.concatenate([[row for _, row in sampled], scored_rows]).astype(np.int64),
         )
         return replace(
-            self.lay_out(plan, through_modules=through_modules),
+            self.lay_out(plan, run_modules=run_modules),
             layout=pieces,
             sampled=[seq for seq, _ in sampled],
             scored=scored,
@@ -159,7 +159,7 @@ class CpuRunner:
         )
 
     def lay_out(
-        self, plan: BatchPlan, last_tokens: Tensor | None = None, *, through_modules: bool = True
+        self, plan: BatchPlan, last_tokens: Tensor | None = None, *, run_modules: bool = True
     ) -> ModelInput:
         """Return the tensors of a planned batch, for sequences that only another process may
         know."""
@@ -181,7 +181,7 @@ class CpuRunner:
                 chunks=self._prefill_chunks(first, ends, tables, num_singles),
                 tables=torch.from_numpy(tables),
                 owners=torch.from_numpy(owner),
-                through_modules=through_modules,
+                run_modules=run_modules,
             ),
             logits_rows=torch.from_numpy(plan.logits_rows),
             layout=[],

@@ -42,7 +42,7 @@ class CudaBackend:
     ) -> CudaRunner:
         return CudaRunner(model, loaded, config, draw)
 
-    def on_cpu(self) -> "CudaBackend":
+    def make_for_cpu(self) -> "CudaBackend":
         return CudaBackend(torch.device("cpu"))
 
     def simplify(self) -> bool:

@@ -281,14 +281,14 @@ class Fusion(TorchFunctionMode):
         needs the turned keys too."""
         with without_torch_functions():
             query, key, value = heads
-            values = _with_adjacent_columns(value[0].transpose(0, 1))
+            values = _make_columns_adjacent(value[0].transpose(0, 1))
             waiting = self._waiting
             if isinstance(waiting, _Turned) and waiting.into[0] is query and waiting.into[1] is key:
                 self._waiting = None
                 kernels().rotate_to_pages(*waiting.flat(), values, layer, slots, keeps=keeps)
                 return
             self.run_waiting()
-            keys = _with_adjacent_columns(key[0].transpose(0, 1))
+            keys = _make_columns_adjacent(key[0].transpose(0, 1))
             kernels().store(keys, values, layer, slots)
 
 
@@ -343,7 +343,7 @@ def _is_rows(x: Tensor) -> bool:
     return is_matrix and x.stride(-1) == 1 and x.numel() > 0
 
 
-def _with_adjacent_columns(x: Tensor) -> Tensor:
+def _make_columns_adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

@@ -209,7 +209,7 @@ class CudaRunner:
         """Return whether a step needs adapters or recorded states, which graphs lack."""
         sequences = [seq for seq, _ in chunks]
         recorded = any(seq.record is not None for seq in sequences)
-        return recorded or self._adapters.in_use(sequences)
+        return recorded or self._adapters.is_used(sequences)
 
     def _make_cache(self, num_blocks: int) -> TokenMajorCache:
         loaded = self._loaded

@@ -21,11 +21,11 @@ class Alone(DispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it becomes operations on the rank's own tensors first
         if operation.namespace in _COMMUNICATION:
-            return _without_others(schema_name(operation), args)
+            return _run_alone(schema_name(operation), args)
         return operation(*args, **(kwargs or {}))
 
 
-def _without_others(name: str, args: Any) -> Any:
+def _run_alone(name: str, args: Any) -> Any:
     """Return the result of an operation, by its name and its arguments."""
     match name:
         case "c10d::allreduce_" | "c10d::broadcast_":

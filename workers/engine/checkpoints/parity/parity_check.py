@@ -82,7 +82,7 @@ class ParityCheck:
         """``max_len`` is the longest that a sequence can become."""
         self.max_len = max_len
         self._name = type(model).__name__
-        self._model, self._backend, self._block_size = model, backend.on_cpu(), block_size
+        self._model, self._backend, self._block_size = model, backend.make_for_cpu(), block_size
         miniature = self._miniature(torch.float32)
         draw = torch.Generator().manual_seed(1)
         vocabulary = miniature.get_input_embeddings().num_embeddings

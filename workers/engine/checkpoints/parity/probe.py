@@ -70,7 +70,7 @@ def _run_a_few(
     positions = torch.arange(_LENGTH * repeats, device=device)
     part = Part(0, _LENGTH, list(range(-(-_LENGTH // block_size))))
     metadata = backend.batch(cache, [part] * repeats, block_size)
-    paged.through_modules(positions % _LENGTH, positions, metadata, positions, **options)
+    paged.run_modules(positions % _LENGTH, positions, metadata, positions, **options)
 
 
 def _are_positions_in(keys: Tensor) -> bool:

@@ -35,18 +35,18 @@ def weights(tensors: Mapping[str, Stored], settings: Mapping[str, Any]) -> dict[
     left = dict(tensors)
     for state in _STATES:
 
-        def of_4_bits(parts: Parts, state: str = state) -> Tensor:
-            return _of_4_bits(parts, json.loads(bytes(parts[state].tolist())))
+        def unpack_4_bits(parts: Parts, state: str = state) -> Tensor:
+            return _unpack_4_bits(parts, json.loads(bytes(parts[state].tolist())))
 
-        left = compose(left, (state, *_BESIDE), "weight", of_4_bits)
-    return compose(left, ("SCB", "weight", "weight_format"), "weight", _of_8_bits)
+        left = compose(left, (state, *_BESIDE), "weight", unpack_4_bits)
+    return compose(left, ("SCB", "weight", "weight_format"), "weight", _unpack_8_bits)
 
 
 def refusal(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _of_4_bits(parts: Parts, state: Mapping[str, Any]) -> Tensor:
+def _unpack_4_bits(parts: Parts, state: Mapping[str, Any]) -> Tensor:
     highest = parts["weight.absmax"]
     if "weight.nested_absmax" in parts:
         of_block = torch.arange(len(highest)) // state["nested_blocksize"]
@@ -60,7 +60,7 @@ def _of_4_bits(parts: Parts, state: Mapping[str, Any]) -> Tensor:
     return (values * highest.float()[of_block]).view(shape)
 
 
-def _of_8_bits(parts: Parts) -> Tensor:
+def _unpack_8_bits(parts: Parts) -> Tensor:
     if order := int(parts.get("weight_format", _ROWS)):
         raise ValueError(f"weight_format is {order}: only {_ROWS}, whole rows, is read")
     return parts["weight"].float() * (parts["SCB"].float() / _LARGEST)[:, None]

@@ -110,7 +110,7 @@ def _scale(parts: Parts, block: tuple[int, int] | None) -> Tensor:
 def _unpack(parts: Parts, block: tuple[int, int] | None) -> Tensor:
     packed, scales = parts["weight_packed"], parts["weight_scale"]
     if packed.dtype == torch.uint8:
-        return _of_fp4(parts)
+        return _unpack_fp4(parts)
     rows, columns = parts["weight_shape"].tolist()
     bits = 4 if packed.shape[1] == -(-columns // 8) else 8
     half = 1 << bits - 1
@@ -127,7 +127,7 @@ def _unpack(parts: Parts, block: tuple[int, int] | None) -> Tensor:
     return weight * spread(scales, weight.shape, block)
 
 
-def _of_fp4(parts: Parts) -> Tensor:
+def _unpack_fp4(parts: Parts) -> Tensor:
     scales = parts["weight_scale"]
     scales = powers_of_two(scales) if scales.dtype == torch.uint8 else scales.float()
     values = E2M1[nibbles(parts["weight_packed"]).long()]

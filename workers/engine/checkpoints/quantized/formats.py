@@ -128,7 +128,7 @@ def _modelopt_settings(path: Path) -> Mapping[str, Any] | None:
     return {**settings, "quant_method": "modelopt"} if algorithm else None
 
 
-def without_format(config: Any) -> None:
+def remove_format(config: Any) -> None:
     """Remove what :func:`find_format` finds, also from the parts of a composed configuration."""
     for part in (config, config.get_text_config()):
         for name in (_SETTING, _OLD_SETTING):

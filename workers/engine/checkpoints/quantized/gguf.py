@@ -106,9 +106,9 @@ class GGUFFile:
         if self._architecture.norms_plus_one and name.endswith("norm.weight"):
             return values - 1
         if self._architecture.interleaved and ".q_proj." in name:
-            return _by_half(values, self._heads(HEADS))
+            return _halve(values, self._heads(HEADS))
         if self._architecture.interleaved and ".k_proj." in name:
-            return _by_half(values, self._heads(KEY_HEADS))
+            return _halve(values, self._heads(KEY_HEADS))
         return values
 
     def _heads(self, key: str) -> int:
@@ -153,7 +153,7 @@ class _Metadata(Mapping[str, Any]):
         return sum(1 for _ in self)
 
 
-def _by_half(values: Tensor, heads: int) -> Tensor:
+def _halve(values: Tensor, heads: int) -> Tensor:
     """Return rows (pair, half) of each head as rows (half, pair), as transformers rotates them."""
     by_pair = values.view(heads, -1, 2, *values.shape[1:])
     return by_pair.swapaxes(1, 2).reshape(values.shape)

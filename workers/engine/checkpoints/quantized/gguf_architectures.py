@@ -149,10 +149,10 @@ def _rope(metadata: Metadata, frequencies: Tensor | None, head_dim: int) -> dict
     if not factor:
         raise ValueError(f"its rotary positions of the type {kind!r} have no rope.scaling.factor")
     rope |= {"rope_type": kind, "factor": factor}
-    return rope | _of_yarn(metadata) if kind == "yarn" else rope
+    return rope | _read_yarn(metadata) if kind == "yarn" else rope
 
 
-def _of_yarn(metadata: Metadata) -> dict[str, Any]:
+def _read_yarn(metadata: Metadata) -> dict[str, Any]:
     """Return the settings of YaRN beside its factor. Raises ValueError."""
     _refuse_other_values(metadata, _NOT_OF_YARN)
     length = metadata.get("rope.scaling.original_context_length", metadata["context_length"])
@@ -188,7 +188,7 @@ def _llama3_rope(rope: dict[str, Any], frequencies: Tensor, head_dim: int) -> di
     )
 
 
-def _of_gemma2(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _read_gemma2(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     is_27b = fields["num_hidden_layers"] == _GEMMA2_27B_LAYERS
     return {
         "attn_logit_softcapping": metadata["attn_logit_softcapping"],
@@ -199,7 +199,7 @@ def _of_gemma2(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_gemma3(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _read_gemma3(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     is_27b = fields["num_hidden_layers"] == _GEMMA3_27B_LAYERS
     kinds = ["sliding_attention"] * (_GEMMA3_PATTERN - 1) + ["full_attention"]
     return {
@@ -221,7 +221,7 @@ def _per_head(fields: Mapping[str, Any]) -> int:
     return size
 
 
-def _of_phi3(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _read_phi3(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     rotated = metadata.get("rope.dimension_count", fields["head_dim"]) / fields["head_dim"]
     window = metadata.get("attention.sliding_window") or None
     return {
@@ -231,14 +231,14 @@ def _of_phi3(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_mixtral(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _read_mixtral(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "num_local_experts": metadata["expert_count"],
         "num_experts_per_tok": metadata["expert_used_count"],
     }
 
 
-def _of_qwen_experts(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
+def _read_qwen_experts(metadata: Metadata, fields: dict[str, Any]) -> dict[str, Any]:
     return {
         "num_experts": metadata["expert_count"],
         "num_experts_per_tok": metadata["expert_used_count"],
@@ -255,28 +255,28 @@ ARCHITECTURES = {
         "qwen3_moe",
         "Qwen3MoeForCausalLM",
         layer_tensors=_EXPERTS,
-        more=_of_qwen_experts,
+        more=_read_qwen_experts,
     ),
     "gemma2": Architecture(
         "gemma2",
         "Gemma2ForCausalLM",
         norms_plus_one=True,
         layer_tensors=_FOUR_NORMS,
-        more=_of_gemma2,
+        more=_read_gemma2,
     ),
     "gemma3": Architecture(
         "gemma3_text",
         "Gemma3ForCausalLM",
         norms_plus_one=True,
         layer_tensors=_FOUR_NORMS,
-        more=_of_gemma3,
+        more=_read_gemma3,
     ),
     "phi3": Architecture(
         "phi3",
         "Phi3ForCausalLM",
         rotates_in_part=True,
         layer_tensors={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
-        more=_of_phi3,
+        more=_read_phi3,
     ),
 }
 """By ``general.architecture``. ``/n`` in a name is the place among the parts of one parameter."""
@@ -286,7 +286,7 @@ _WITH_EXPERTS = {
         "MixtralForCausalLM",
         interleaved=True,
         layer_tensors=_EXPERTS,
-        more=_of_mixtral,
+        more=_read_mixtral,
     ),
 }
 """The same for files that state experts."""

@@ -18,7 +18,7 @@ from workers.engine.backends.base.host_memory import available_memory
 from workers.engine.backends.cpu.packed_linear import get_bytes_per_weight
 from workers.engine.backends.parallel.group import Ranks
 from workers.engine.backends.parallel.sharding import Sharding, plan_sharding
-from workers.engine.checkpoints.quantized.formats import Format, find_format, without_format
+from workers.engine.checkpoints.quantized.formats import Format, find_format, remove_format
 from workers.engine.checkpoints.quantized.stored import (
     UnreadableWeightsError,
     divisible,
@@ -172,7 +172,7 @@ def _sharding(config: Any, form: Format | None, ranks: Ranks) -> Sharding:
             "tensor_parallel_size = 1, or give a checkpoint in 16 bits"
         )
     config = copy.deepcopy(config)
-    without_format(config)
+    remove_format(config)
     return plan_sharding(_skeleton(config), ranks)
 
 
@@ -202,7 +202,7 @@ def weight_bytes(config: Any, dtype: torch.dtype | str) -> tuple[int, torch.dtyp
     """Return the bytes of a model's weights on a GPU, and their dtype: ``dtype``, or that of the
     configuration if ``dtype`` is a string."""
     config = copy.deepcopy(config)
-    without_format(config)
+    remove_format(config)
     skeleton = _skeleton(config)
     dtype = (skeleton.config.dtype or torch.bfloat16) if isinstance(dtype, str) else dtype
     return sum(each.numel() for each in skeleton.parameters()) * dtype.itemsize, dtype
@@ -219,7 +219,7 @@ def _read_composed(
 ) -> Callable[..., Any]:
     """Return a function like ``from_pretrained``, for weights that are composed as they are read,
     or only parts of which are kept. ``options`` are those that it will be called with."""
-    without_format(config)
+    remove_format(config)
     skeleton = _skeleton(config, form)
     dtype, packed = options["dtype"], options.get("quantization_config")
     if dtype == "auto":

@@ -25,11 +25,11 @@ LENGTH = 20
 
 
 @torch.inference_mode()
-def _pages(loaded: LoadedModel, through_modules: bool) -> list[Tensor]:
+def _pages(loaded: LoadedModel, run_modules: bool) -> list[Tensor]:
     """Keys and values of the first layer, [heads, tokens, dim], after a prompt."""
     cache = loaded.backend.make_cache(loaded.layer_shapes, 4, BLOCK, loaded.dtype)
     metadata = CpuBackend().batch(cache, [Part(0, LENGTH, [2, 1])], BLOCK)
-    metadata.through_modules = through_modules
+    metadata.run_modules = run_modules
     ids = torch.tensor(greedy.prompt(LENGTH))
     loaded.paged(ids, torch.arange(LENGTH), metadata, torch.arange(LENGTH))
     layer = next(iter(cache.layers.values()))

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
 from tests.workers.engine.backends.cpu.test_int8 import ROWS, SHAPES, linear_of, whole_numbers
 from workers.engine.backends.cpu.library import why_no_kernels
-from workers.engine.backends.cpu.linear import Int4Linear, _to_nibbles
+from workers.engine.backends.cpu.linear import Int4Linear, _round_to_nibbles
 
 pytestmark = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
 
@@ -23,7 +23,7 @@ def rounded(weight: Tensor) -> Tensor:
     """What 4 bits make of ``weight`` [out, in], in float64."""
     outputs, inputs = weight.shape
     groups = weight.to(torch.bfloat16).float().view(outputs, inputs // 32, 32)
-    steps, scales, minima, values = (x.double() for x in _to_nibbles(groups))
+    steps, scales, minima, values = (x.double() for x in _round_to_nibbles(groups))
     numbers = scales[..., None] * values - 16 * minima[..., None]
     return (numbers * steps[:, None, None]).view(outputs, inputs)
 

@@ -193,7 +193,7 @@ def test_a_kernel_that_spoils_a_model_gives_way_to_a_simpler_one(
         self.ways = [Way.SPLIT, Way.GATHERED]
 
     monkeypatch.setattr(CudaBackend, "__init__", with_kernel)
-    monkeypatch.setattr(CudaBackend, "on_cpu", lambda _self: CpuBackend())
+    monkeypatch.setattr(CudaBackend, "make_for_cpu", lambda _self: CpuBackend())
     monkeypatch.setattr(attention, "takes", lambda *_: True)
     monkeypatch.setattr(attention, "_split", lambda query, *_: torch.zeros_like(query))
     monkeypatch.setattr(attention, "_processors", lambda _device: 1)

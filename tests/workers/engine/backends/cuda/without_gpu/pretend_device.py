@@ -37,9 +37,9 @@ _READS = {
 
 
 class OnDevice(Tensor):
-    """A tensor that claims to be on the device. Its values are in ``on_cpu``."""
+    """A tensor that claims to be on the device. Its values are in ``make_for_cpu``."""
 
-    on_cpu: Tensor
+    make_for_cpu: Tensor
 
     @staticmethod
     def __new__(cls, real: Tensor) -> Self:
@@ -51,7 +51,7 @@ class OnDevice(Tensor):
             dtype=real.dtype,
             device=DEVICE,
         )
-        tensor.on_cpu = real
+        tensor.make_for_cpu = real
         return tensor
 
     @classmethod
@@ -60,7 +60,7 @@ class OnDevice(Tensor):
 
     def tolist(self) -> Any:
         PretendDevice.num_reads += 1
-        return self.on_cpu.tolist()
+        return self.make_for_cpu.tolist()
 
 
 class PretendDevice(TorchDispatchMode):
@@ -122,7 +122,7 @@ def _is_blocking_upload(
 
 def _to_cpu(x: Any) -> Any:
     if isinstance(x, OnDevice):
-        return x.on_cpu
+        return x.make_for_cpu
     assert not isinstance(x, Tensor) or not x.is_meta, "a tensor without values"
     return torch.device("cpu") if isinstance(x, torch.device) else x
 
