@@ -80,13 +80,7 @@ class Followers:
     def _start(self, assignment: Assignment) -> None:
         ours, theirs = Pipe()
         with theirs:
-            command = [sys.executable, "-m", _FOLLOWER, str(theirs.fileno()), str(os.getpid())]
-            environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]])}
-            if torch.device(assignment.config.device).type == "cpu":
-                environment["CUDA_VISIBLE_DEVICES"] = ""
-            process = subprocess.Popen(  # noqa: S603 - our own module
-                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-            )
+            process = _launch(theirs, torch.device(assignment.config.device))
         self._processes.append(process)
         self._pipes.append(ours)
         try:
@@ -177,8 +171,19 @@ class Followers:
         self._rendezvous.remove()
 
 
+def _launch(pipe: Connection, device: torch.device) -> subprocess.Popen[bytes]:
+    """Start a follower that reads its assignment and its steps from ``pipe``."""
+    command = [sys.executable, "-m", _FOLLOWER, str(pipe.fileno()), str(os.getpid())]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]])}
+    if device.type == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return subprocess.Popen(  # noqa: S603 - our own module
+        command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[pipe.fileno()]
+    )
+
+
 def _assign_device(config: EngineConfig, rank: int) -> EngineConfig:
-    """The settings with the rank's own device: the next GPUs after rank 0's."""
+    """Return the settings with the rank's own device: the next GPUs after rank 0's."""
     device = torch.device(config.device)
     if device.type == "cpu":
         return config

@@ -7,6 +7,8 @@ import pytest
 
 from tests.workers.engine import tiny_models
 from tests.workers.engine.backends.parallel.families import FAMILIES
+from tests.workers.engine.backends.parallel.forking import ForkedFollower
+from workers.engine.backends.parallel import followers
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
@@ -26,6 +28,11 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
         return made[family]
 
     return folder
+
+
+@pytest.fixture(autouse=True)
+def forked_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "_launch", ForkedFollower)
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import tempfile
 from collections.abc import Callable
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tests.running import PATIENCE
+from tests.workers.engine.backends.parallel.forking import make_context
 from workers.engine.backends.parallel.group import Ranks
 
 Work = Callable[[Ranks], Any]
@@ -17,7 +17,7 @@ Work = Callable[[Ranks], Any]
 def on_two_ranks(*works: Work) -> dict[Work, list[Any]]:
     """What each rank returns for each of ``works``. These are functions of a module, since they run
     in new processes; what both ranks get from them must not be left half done."""
-    context = get_context("spawn")
+    context = make_context()
     barrier, answers = context.Barrier(2), context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         processes = [

@@ -18,6 +18,9 @@ from workers.engine.exceptions import RankLost
 
 pytestmark = pytest.mark.long
 
+LAUNCH = followers_module._launch
+"""What other tests replace by forks."""
+
 ROOT = Path(__file__).resolve().parents[5]
 HANG_SECONDS = 60.0
 """How long a rank waits for one that is stopped; much longer than any step of the tiny model."""
@@ -136,6 +139,7 @@ def test_what_a_follower_cannot_load_is_reported_with_its_reason(make_ranks, mon
 
 
 def test_a_follower_that_does_not_even_start_is_named(make_ranks, monkeypatch):
+    monkeypatch.setattr(followers_module, "_launch", LAUNCH)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RankLost, match=r"rank 1 \(process \d+\) ended with code 1"):
         make_ranks("llama", 2)
