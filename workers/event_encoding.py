@@ -1,7 +1,7 @@
 """The engine's deltas and errors in the form of events."""
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,27 +10,30 @@ from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import EngineError, GrammarError
 
 
-def encode_choice(delta: ChoiceDelta) -> ChoiceGain:
-    """Return a delta in the form of an event's choice."""
+def encode_choice(delta: ChoiceDelta, build: str | None = None) -> ChoiceGain:
+    """Return a delta in the form of an event's choice. The last one names the engine's build."""
+    extras = _encode_extras(delta)
+    if build is not None and delta.finish_reason is not None:
+        extras["engine"] = build
     return ChoiceGain(
         delta.index,
         delta.token_ids,
         delta.text,
         delta.finish_reason,
         delta.matched_stop,
-        _encode_extras(delta) or None,
+        extras or None,
     )
 
 
 def join_choices(gains: Sequence[ChoiceGain]) -> list[ChoiceGain]:
-    """Join what each choice gained in several steps. A step with extras begins a new event, and log
-    probabilities stay with their tokens."""
+    """Join what each choice gained in several steps. A step with extras other than `forced` begins
+    a new event, and log probabilities stay with their tokens."""
     joined: list[ChoiceGain] = []
     last: dict[int, int] = {}  # place of each choice's last event
     for gain in gains:
         at = last.get(gain.index)
         before = joined[at] if at is not None else None
-        if at is None or before is None or gain.extras or "logprobs" in (before.extras or ()):
+        if at is None or before is None or _stands_alone(before, gain):
             last[gain.index] = len(joined)
             joined.append(gain)
             continue
@@ -40,36 +43,57 @@ def join_choices(gains: Sequence[ChoiceGain]) -> list[ChoiceGain]:
             before.text + gain.text,
             gain.finish_reason,
             gain.matched_stop,
-            before.extras,
+            _join_forced(before, gain),
         )
     return joined
+
+
+def _stands_alone(before: ChoiceGain, gain: ChoiceGain) -> bool:
+    """Return whether a gain cannot become a part of the event before it."""
+    return not {"forced"}.issuperset(gain.extras or ()) or "logprobs" in (before.extras or ())
+
+
+def _join_forced(before: ChoiceGain, gain: ChoiceGain) -> Mapping[str, Any] | None:
+    """Return the extras of two gains, of which the later one has no others than `forced`."""
+    if not gain.extras:
+        return before.extras
+    kept: Mapping[str, Any] = before.extras or {}
+    moved = [len(before.token_ids) + place for place in gain.extras["forced"]]
+    return {**kept, "forced": [*kept.get("forced", ()), *moved]}
 
 
 def _encode_extras(delta: ChoiceDelta) -> dict[str, Any]:
     """Return the parts of an event that few jobs ask for; ``completions.jobs.events`` describes
     them."""
-    extras: dict[str, Any] = {}
+    extras: dict[str, Any] = {
+        "forced": delta.forced or None,
+        "cached_tokens": delta.cached_tokens or None,
+        "hidden_states": delta.hidden_states,
+        "matched_stop_text": delta.matched_stop_text,
+        "num_allowed": delta.num_allowed,
+        "constraint": delta.effect and asdict(delta.effect),
+        "limit_ending": delta.limit_ending and asdict(delta.limit_ending),
+    }
     if delta.logprobs is not None:
-        extras["logprobs"] = _encode_rows(delta.logprobs)
-        extras["logprobs"]["offsets"] = delta.logprobs.offsets
-        if delta.logprobs.forced:
-            extras["logprobs"]["forced"] = delta.logprobs.forced
+        extras["logprobs"] = _encode_output_rows(delta.logprobs)
     if (scored := delta.prompt_logprobs) is not None:
         rest = _encode_rows(scored.rows(1, len(scored.chosen)))
         first = [None] if len(scored.chosen) else []
         extras["prompt_logprobs"] = {name: first + list(rows) for name, rows in rest.items()}
-    if delta.cached_tokens:
-        extras["cached_tokens"] = delta.cached_tokens
-    if delta.hidden_states is not None:
-        extras["hidden_states"] = delta.hidden_states
     if delta.routed_experts is not None:
         experts = delta.routed_experts.astype("<i4").tobytes()
         extras["routed_experts"] = b64encode(experts).decode()
-    if delta.matched_stop_text is not None:
-        extras["matched_stop_text"] = delta.matched_stop_text
-    if delta.effect is not None:
-        extras["constraint"] = asdict(delta.effect)
-    return extras
+    return {name: value for name, value in extras.items() if value is not None}
+
+
+def _encode_output_rows(scores: TokenLogprobs) -> dict[str, Any]:
+    rows = _encode_rows(scores) | {"offsets": scores.offsets}
+    if scores.forced:
+        rows["forced"] = scores.forced
+    if scores.support:
+        counts, masses, ids = zip(*scores.support, strict=True)
+        rows |= {"counts": counts, "log_mass": masses, "support_ids": ids}
+    return rows
 
 
 def _encode_rows(scores: TokenLogprobs) -> dict[str, Any]:
@@ -78,6 +102,8 @@ def _encode_rows(scores: TokenLogprobs) -> dict[str, Any]:
         rows |= {"top_ids": scores.top_ids, "top": scores.top}
     if scores.named.shape[1]:
         rows["named"] = scores.named
+    if len(scores.ranks):
+        rows["ranks"] = scores.ranks
     return rows
 
 

@@ -47,6 +47,8 @@ class LiveJob:
     deadline: float
     times: RequestTimes
     span: AttemptSpan | None
+    build: str | None = None
+    """What computes it: see :mod:`workers.build_digest`."""
     choices: list[ChoiceGain] = field(default_factory=list)
     """Output that is generated and not yet part of a batch to publish."""
     pending: int = 0
@@ -58,7 +60,7 @@ class LiveJob:
     def take(self, output: RequestOutput, now: float) -> None:
         """Add an output of the engine."""
         gained = sum(len(delta.token_ids) for delta in output.deltas)
-        self.choices += map(encode_choice, output.deltas)
+        self.choices += [encode_choice(delta, self.build) for delta in output.deltas]
         self.completion_tokens += gained
         self.pending += gained
         self.times.record_output(now, gained)

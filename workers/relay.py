@@ -96,7 +96,9 @@ class Relay:
         self._stream_interval = stream_interval
         self._on_turn = on_turn
         self._max_held_bytes = max_held_bytes
-        self._slots = engine.stats().slots
+        stats = engine.stats()
+        self._slots = stats.slots
+        self._build = f"{stats.forward}-{build()}"
         self.metrics = WorkerMetrics(engine.stats, clock)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._jobs_to_run = JobsToRun(execution, model, clock)
@@ -227,13 +229,14 @@ class Relay:
         self._live[claim.job_id] = job = LiveJob(
             claim=claim,
             done=done,
-            prompt_tokens=sum(map(len, request.prompts)) if request else 0,
+            prompt_tokens=request.prompt_tokens if request else 0,
             completion_tokens=sum(map(len, published.values())),
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
             times=self.metrics.begin(claim, resumed=bool(published)),
             span=attempt_spans.begin(claim, self._model, self.execution.worker_id),
+            build=self._build,
             request=request,
         )
         logger.info(
@@ -338,7 +341,7 @@ class Relay:
             **stats.counters(),
             "jobs": len(self._live),
             "forward": stats.forward,
-            "build": f"{stats.forward}-{build()}",
+            "build": self._build,
         }
         page = self.metrics.page()
         self.drain_wanted = self.execution.beat(self._model, facts, self.accepting, page)

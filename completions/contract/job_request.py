@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from completions.contract.sampling import (
     MAX_LOGPROB_TOKEN_IDS,
+    MAX_SUPPORT_IDS,
     MAX_TOP_LOGPROBS,
     SamplingParams,
 )
@@ -19,6 +20,17 @@ class Task(StrEnum):
 
     GENERATE = "generate"
     """Choices that continue its prompts. The scores of a prompt come with its first choice."""
+    SCORE = "score"
+    """The log probabilities of given continuations of its prompts, one choice for each."""
+
+
+class LogprobsMode(StrEnum):
+    """Under which distribution output tokens are scored."""
+
+    RAW = "raw"
+    """The model's own: before penalties, bias, temperature, the grammar and filters."""
+    PROCESSED = "processed"
+    """The one that tokens are drawn from, after all of these."""
 
 
 class LogprobParams(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -33,10 +45,18 @@ class LogprobParams(Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     """The position from which the prompt's tokens are scored too; if negative, none are."""
     token_ids_logprob: tuple[int, ...] = ()
     """Token ids whose log probabilities are returned at every position."""
+    mode: LogprobsMode = LogprobsMode.RAW
+    """Of output tokens. A prompt's tokens were not drawn, so their scores are always raw."""
+    support_ids: int | None = None
+    """Asks for the support of each output token, with at most this many ids."""
+    ranks: bool = False
+    """Asks for the rank of each prompt token."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.top_logprobs_num <= MAX_TOP_LOGPROBS:
             raise ValueError(f"top_logprobs_num is out of range: {self.top_logprobs_num}")
+        if self.support_ids is not None and not 0 <= self.support_ids <= MAX_SUPPORT_IDS:
+            raise ValueError(f"support_ids is out of range: {self.support_ids}")
         if len(self.token_ids_logprob) > MAX_LOGPROB_TOKEN_IDS:
             raise ValueError(f"token_ids_logprob has more than {MAX_LOGPROB_TOKEN_IDS} ids")
 
@@ -54,6 +74,8 @@ class JobRequest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     sampling: SamplingParams = field(default_factory=SamplingParams)
     grammar: str | None = None
     """A grammar in llguidance's own text format."""
+    close: bool = False
+    """Each choice under the grammar ends with a whole text of it, also at ``max_tokens``."""
     priority: int = 0
     """A larger one runs sooner."""
     cache_salt: str = ""
@@ -71,14 +93,21 @@ class JobRequest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     logprobs: tuple[LogprobParams | None, ...] | None = None
     """One entry for every prompt, or None."""
     task: Task = Task.GENERATE
+    continuations: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """For each prompt the continuations to score. Their choices are numbered in this order."""
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(map(len, self.prompts))
+        """All tokens that the client gives."""
+        scored = (each for continuations in self.continuations for each in continuations)
+        return sum(map(len, self.prompts)) + sum(map(len, scored))
 
     @property
     def num_sequences(self) -> int:
-        """How many outputs it computes: each prompt's choices, or candidates of `best_of`."""
+        """How many outputs it computes: each prompt's choices, or candidates of `best_of`, or the
+        continuations to score."""
+        if self.task is Task.SCORE:
+            return sum(map(len, self.continuations))
         return self.sampling.num_candidates * len(self.prompts)
 
     @property
@@ -87,7 +116,7 @@ class JobRequest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
 
     @property
     def max_total_tokens(self) -> int:
-        """The most tokens that it can use: every prompt once, every choice at its longest."""
+        """The most tokens that it can use: every given one once, every choice at its longest."""
         return self.prompt_tokens + self.max_completion_tokens
 
 

@@ -52,6 +52,7 @@ LOGIT_BIAS: Final = Range(0.0, low=-100.0, high=100.0)
 DRY_SEQUENCE_BREAKERS: Final = ("\n", ":", '"', "*")
 MAX_TOP_LOGPROBS: Final = 20
 MAX_LOGPROB_TOKEN_IDS: Final = 128
+MAX_SUPPORT_IDS: Final = 1024
 GREEDY_TEMPERATURE = 1e-5
 """Below this temperature the engine takes the likeliest token: division would overflow."""
 
@@ -96,6 +97,13 @@ class SamplingParams(
     """The parameters of the custom logit processor."""
     seed: int = 0
     """Counts modulo 2**64."""
+
+    # Which tokens never
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """The last token of each is not sampled where the others end the output. Under a grammar, this
+    and the next field leave what the grammar requires."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """If any, no other token is sampled."""
 
     # How many
     n: int = INTEGERS["n"].default
@@ -152,6 +160,7 @@ class SamplingParams(
         return {
             "logit_bias": all(bias in LOGIT_BIAS for bias in self.logit_bias.values()),
             "dry_sequence_breakers": all(self.dry_sequence_breakers),
+            "bad_words": all(self.bad_words),
             "best_of": self.best_of is None or self.best_of >= self.n,
             "min_tokens": self.min_tokens <= self.max_tokens,
             "stop": all(self.stop),

@@ -9,7 +9,7 @@ because there is one event per step:
 `s` is the sequence number of the event's first choice; the k-th choice has s + k. Sequence numbers
 are the API's resume cursors. They start at 1 and have no gap.
 
-Extras are absent if there are none. All but the last two appear only in jobs that ask for them:
+Extras are absent if there are none. All but the last four appear only in jobs that ask for them:
 
     logprobs         {"chosen": [n], "offsets": [n], "top_ids": [n][k], "top": [n][k],
                      "named": [n][m]}: natural logarithms for the n tokens of the event. `chosen`
@@ -17,16 +17,20 @@ Extras are absent if there are none. All but the last two appear only in jobs th
                      `named` for the m ids of token_ids_logprob. An offset counts the characters of
                      the choice's decoded text before the token. `forced`, [n], is
                      true for tokens about which the grammar left no choice; only in jobs that
-                     also get `constraint`.
-    prompt_logprobs  the same without offsets, for the prompt from logprob_start_len on; the
-                     first row of each array is null. Only in the first event of a prompt's first
-                     choice, which precedes the first events of its other choices.
+                     also get `constraint`. `counts` [n], `log_mass` [n] and `support_ids` [n][...]
+                     are the support of each draw.
+    prompt_logprobs  the same without offsets, for the prompt from logprob_start_len on, and
+                     `ranks` [n]; the first row of each array is null. Only in the first event of a
+                     prompt's first choice, which precedes the first events of its other choices.
+    num_allowed      how many tokens of a scored continuation the grammar allows, from the first on
     hidden_states    in the last event: [hidden]
     routed_experts   in the last event: base64 of little-endian int32 [positions, layers, top_k]
     constraint       in the last event: {"forced_tokens", "steps", "overruled", "removed"}, what the
                      grammar took away; `removed` is a sum of probabilities over the steps
     cached_tokens    in the first event: tokens of the choice's prompt that were in the cache
     matched_stop_text  the text that the stop regex `matched_stop` matched
+    forced           under a grammar: places in the token ids of those about which it left no choice
+    engine           in the last event: the build of the engine that ended the choice
 
 `top_ids` and `top` are absent if k is 0, `named` if m is 0.
 """

@@ -33,7 +33,7 @@ from completions.requests.fields.base import (
 )
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
-from completions.requests.fields.prompt import RawPromptField
+from completions.requests.fields.prompt import TO_CONTEXT, RawPromptField, TruncationField
 from completions.requests.fields.tokens import TokenIdsField, encode_prompt
 from completions.requests.fields.tools import assign_paths
 from completions.requests.generation import (
@@ -63,7 +63,8 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             'Use reasoning_effort, or thinking: {"type": "enabled"} or {"type": "disabled"}.',
         ),
         **dict.fromkeys(
-            ("echo", "suffix", "best_of", "truncate_sequence"), "POST /v1/completions takes it."
+            ("echo", "suffix", "best_of", "truncate_sequence", "continuation_token_ids"),
+            "POST /v1/completions takes it.",
         ),
         "audio": "This service answers with text alone; omit it.",
         "prediction": "Omit it: it changes the speed, not the answer.",
@@ -79,6 +80,9 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         min_value=1,
     )
     max_completion_tokens = IntegerField("The same as max_tokens.", min_value=1)
+    truncate_prompt_tokens = TruncationField(
+        "vLLM's: keep the last so many tokens of the prompt; -1: as many as fit with max_tokens."
+    )
     modalities = ListField(
         'Only ["text"]: nothing else is generated.',
         child=ChoiceField(choices=["text"]),
@@ -122,6 +126,8 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         calls = self.make_calls(values, files, tools, values.parallel_tool_calls)
         text_end, ids = self._render_prompt(source, values, files, calls, tools)
         length = parse_length(context, values.max_tokens, values.max_completion_tokens)
+        whole = len(ids)
+        ids = _truncate(ids, values.truncate_prompt_tokens, length, files.max_model_len)
         check_context([ids], length, files.max_model_len, source)
         max_tokens = length or files.max_model_len - len(ids)
         thinking = values.thinking or Thinking()
@@ -134,7 +140,11 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             logprobs=(top_logprobs, False),
             ignored_too=("verbosity", *(() if tools else ("parallel_tool_calls",))),
         )
-        request = replace(request, ignored=(*request.ignored, *unread, *unused))
+        request = replace(
+            request,
+            ignored=(*request.ignored, *unread, *unused),
+            truncated_tokens=whole - len(ids),
+        )
         return _add_answer(request, values, calls, reasoning)
 
     def _render_prompt(
@@ -166,6 +176,16 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             except ChatTemplateError as error:
                 raise FieldError(f"{error}.", "continue_final_message") from error
         return text, encode_prompt(files, text).to_list()
+
+
+def _truncate(
+    ids: list[int], kept: int | None, length: int | None, max_model_len: int
+) -> list[int]:
+    """Return the last tokens of a prompt, as `truncate_prompt_tokens` asks; `length` is that of the
+    answer, None if the request leaves it open."""
+    if kept == TO_CONTEXT:
+        kept = max(1, max_model_len - (1 if length is None else length))
+    return ids if kept is None else ids[-kept:]
 
 
 def _find_budget(values: ChatRequestObject) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple, Self
 
 from completions.catalog.model_files import ModelFiles
@@ -14,9 +15,16 @@ from completions.requests.fields.base import (
     ObjectField,
     TextField,
 )
+from completions.requests.fields.continuations import (
+    Continuations,
+    ContinuationsField,
+    check_scoring,
+    list_without_effect,
+    spread_continuations,
+)
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
-from completions.requests.fields.prompt import PromptField
+from completions.requests.fields.prompt import TO_CONTEXT, PromptField, TruncationField
 from completions.requests.fields.tokens import encode_text
 from completions.requests.generation import (
     GenerationFields,
@@ -34,7 +42,6 @@ class CompletionRequestObject(GenerationFields):
         **FOREIGN_NAMES,
         "messages": "POST them to /v1/chat/completions.",
         "input_ids": "Use prompt.",
-        "truncate_prompt_tokens": "Use truncate_sequence.",
     }
 
     prompt = PromptField(
@@ -66,6 +73,14 @@ class CompletionRequestObject(GenerationFields):
     truncate_sequence = BooleanField(
         "Cut the beginning of prompts that do not fit the context with max_tokens.", default=False
     )
+    continuation_token_ids = ContinuationsField(
+        "Score these instead of generating: one array of token ids, several for every prompt, or "
+        "such an array for each prompt. Each is a choice with `logprobs` and `score`: the sum, "
+        "and under a constraint `forbidden_at`, the index of its first token that is not allowed."
+    )
+    truncate_prompt_tokens = TruncationField(
+        "vLLM's: keep the last so many tokens of each prompt; -1 is the same as truncate_sequence."
+    )
     suffix = TextField("Text that follows the completion; for models with the capability `fim`.")
     parallel_tool_calls = BooleanField("No effect.")
     tools = ListField(
@@ -78,16 +93,21 @@ class CompletionRequestObject(GenerationFields):
         _check_tools(values)
         length = parse_length(context, values.max_tokens, values.max_completion_tokens)
         max_tokens: int = values.max_tokens if length is None else length
+        if (scored := values.continuation_token_ids) is not None:
+            return self._make_scoring(values, context, length, scored)
         _check_echo(values, max_tokens)
         _check_best_of(values)
         files = context.model.files
         longest = files.max_model_len
-        truncates, min_tokens = values.truncate_sequence, values.min_tokens
+        kept, min_tokens = values.truncate_prompt_tokens, values.min_tokens
+        truncates = values.truncate_sequence or kept == TO_CONTEXT
         if truncates:
             if min_tokens <= max_tokens:  # else a length beyond the context is refused
                 min_tokens = min(min_tokens, longest - 1)
             max_tokens = min(max_tokens, longest - 1)
         room = longest - max_tokens if truncates else None
+        if kept not in (None, TO_CONTEXT):
+            room = kept if room is None else min(kept, room)
         prompts, truncated = _make_prompts(values, files, room)
         check_context(prompts, max_tokens, longest)
         request = self.make_request(
@@ -99,6 +119,38 @@ class CompletionRequestObject(GenerationFields):
             ignored_too=("parallel_tool_calls", "tools", "tool_choice"),
         )
         return replace(request, echo=values.echo, truncated_tokens=truncated)
+
+    def _make_scoring(
+        self, values: Self, context: Context, length: int | None, scored: Continuations
+    ) -> GenerationRequest:
+        """Return a request that scores continuations and generates nothing."""
+        check_scoring(values, length)
+        files = context.model.files
+        continuations = spread_continuations(scored, len(values.prompt))
+        longest = max(map(len, chain.from_iterable(continuations)))
+        room = files.max_model_len - longest if values.truncate_sequence else None
+        if values.truncate_prompt_tokens == TO_CONTEXT:
+            room = files.max_model_len - longest
+        elif values.truncate_prompt_tokens is not None:
+            room = values.truncate_prompt_tokens
+        prompts, truncated = _make_prompts(values, files, room)
+        for prompt, several in zip(prompts, continuations, strict=True):
+            check_context([prompt], max(map(len, several)), files.max_model_len)
+        request = self.make_request(
+            values.change(min_tokens=0, ignore_eos=False, allowed_token_ids=None),
+            context,
+            prompts,
+            length=Length(0, 0, is_default=False),
+            logprobs=(values.logprobs or 0, False),
+            ignored_too=("parallel_tool_calls", "tools", "tool_choice"),
+        )
+        unused = (*request.ignored, *list_without_effect(context.given))
+        return replace(
+            request,
+            continuations=continuations,
+            truncated_tokens=truncated,
+            ignored=tuple(dict.fromkeys(unused)),
+        )
 
 
 def _make_prompts(

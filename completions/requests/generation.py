@@ -15,6 +15,7 @@ from completions.requests.fields import returns as return_fields
 from completions.requests.fields import sampling as sampling_fields
 from completions.requests.fields.base import format_number
 from completions.requests.fields.constraint import ConstraintFields, parse_constraint
+from completions.requests.fields.continuations import Continuations
 from completions.requests.fields.ignored import IgnoredFields
 from completions.requests.fields.logprobs import LogprobFields, LogprobSettings, parse_logprobs
 from completions.requests.fields.returns import ReturnFields, ReturnSettings, parse_returns
@@ -50,6 +51,8 @@ class GenerationRequest:
     model: RequestedModel
     prompts: Prompts
     """Token ids."""
+    continuations: Continuations = ()
+    """By prompt, if they are scored and nothing is generated."""
     truncated_tokens: int = 0
     """How many tokens `truncate_sequence` cut from the prompts."""
     is_batch: bool = False
@@ -108,7 +111,7 @@ class GenerationFields(
         if values.ignore_eos and length.is_default:
             message = "this field is required with ignore_eos."
             raise FieldError(message, "max_tokens", code="missing_required_parameter")
-        sampling = parse_sampling(values, model.entry, length.least, length.most)
+        sampling = parse_sampling(values, model.files, length.least, length.most)
         check_choices(len(prompts), sampling.n)
         no_effect = *IgnoredFields.fields, *ignored_too
         ignored = [name for name in no_effect if getattr(values, name) is not None]
@@ -121,7 +124,14 @@ class GenerationFields(
             sampling=sampling,
             default_length=length.is_default,
             returns=parse_returns(values, principal, model.files, min(map(len, prompts))),
-            logprobs=parse_logprobs(values, prompts, values.n > 1, *logprobs),
+            logprobs=parse_logprobs(
+                values,
+                prompts,
+                several=values.n > 1,
+                streams=values.stream,
+                top=logprobs[0],
+                of_prompt=logprobs[1],
+            ),
             routing=parse_routing(values, principal, model.entry, model.adapter, len(prompts)),
             ignored=tuple(ignored),
         )

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from completions.accounts.keys import Principal
 from completions.chat.tools import Tool
-from completions.contract.job_request import JobRequest
+from completions.contract.job_request import JobRequest, Task
 from completions.exceptions import APIError
 from completions.grammars import Caller
 from completions.models.timed_ids import new_id
@@ -130,6 +130,8 @@ def _make_job_request(request: GenerationRequest, grammar: str | None) -> JobReq
         routed_experts_start_len=returns.routed_experts_start_len,
         report_constraint=returns.return_meta_info and grammar is not None,
         logprobs=request.logprobs.make_params(len(request.prompts)),
+        task=Task.SCORE if request.continuations else Task.GENERATE,
+        continuations=tuple(tuple(map(tuple, several)) for several in request.continuations),
     )
 
 
@@ -137,6 +139,10 @@ def _make_context(
     route: Route, request: GenerationRequest, job_id: str, compile_ms: float | None
 ) -> ResponseContext:
     model, returns, logprobs = request.model, request.returns, request.logprobs
+    prompts = request.prompts
+    if request.continuations:  # each has its prompt
+        pairs = zip(prompts, request.continuations, strict=True)
+        prompts = [prompt for prompt, several in pairs for _ in several]
     options, rid = returns.stream_options, request.routing.rid
     shows_prompts = returns.return_token_ids or logprobs.has_prompts
     context_type = route.context_type if request.chat is None else ResponseContext
@@ -146,12 +152,15 @@ def _make_context(
         base_model=None if model.name == model.entry.id else model.entry.id,
         created=int(time.time()),
         n=request.sampling.n,
-        prompt_lengths=[len(prompt) for prompt in request.prompts],
-        prompts=request.prompts if shows_prompts else None,
+        prompt_lengths=[len(prompt) for prompt in prompts],
+        prompts=prompts if shows_prompts else None,
         is_batch=request.is_batch,
+        scored=bool(request.continuations),
         return_token_ids=returns.return_token_ids,
         sglang_logprobs=logprobs.sglang,
         text_in_logprobs=logprobs.return_text,
+        prompt_logprobs=logprobs.prompt_top,
+        sampling_support=logprobs.support_ids is not None,
         meta_info=(
             returns.return_meta_info
             or returns.return_routed_experts

@@ -11,11 +11,15 @@ from completions.chat.parser import CallDelta, Delta, OutputParser
 from completions.chat.reasoning import ReasoningCounter, ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import CUSTOM, FUNCTION, INPUT, Tool
+from completions.contract.usage import Usage
 from completions.jobs.events import ChoiceEvent
 from completions.responses import token_texts
 from completions.responses.choice_record import ABORT, ChoiceRecord
 from completions.responses.completion import Chunks, CollectedResponse, ResponseContext
 from completions.responses.logprobs import make_chat_logprobs
+
+_BY_TOKEN = ("token_ids", "sampling_support")
+"""Keys of choices that belong to tokens, whether or not these have text."""
 
 
 class OfferedTool(NamedTuple):
@@ -160,9 +164,17 @@ class CollectedChat(CollectedResponse):
     def count_reasoning_tokens(self) -> int:
         return sum(message.reasoning_tokens for message in self._messages)
 
+    def _make_body(self, usage: Usage | None, ended: bool) -> dict[str, Any]:
+        """Add the log probabilities of the one prompt, where vLLM has them in a chat."""
+        body = super()._make_body(usage, ended)
+        if ended and self._context.prompt_logprobs is not None:
+            body["prompt_logprobs"] = self.make_prompt_logprobs(self.choices.records[0])
+        return body
+
     def make_choice(self, record: ChoiceRecord) -> dict[str, Any]:
         index = record.index
         choice = super().make_choice(record)
+        choice.pop("prompt_logprobs", None)
         message, delta = self._messages[index], self._gained[index]
         if not message.ended:  # cancelled: release what was held back
             _join(delta, message.push(ChoiceEvent(0, index, [], "", ABORT, None)))
@@ -222,7 +234,8 @@ class ChatChunks(Chunks):
         ends = ("finish_reason", "matched_stop", "meta_info")
         end = {name: fields.pop(name) for name in ends if name in fields}
         deltas = self._make_deltas(index, gain)
-        if not deltas and (fields["logprobs"] or ("token_ids" in fields and event.token_ids)):
+        has_tokens = event.token_ids and not fields.keys().isdisjoint(_BY_TOKEN)
+        if not deltas and (fields["logprobs"] or has_tokens):
             deltas = [{}]
         for delta in deltas:
             yield {**_make_empty(index, delta), **fields}

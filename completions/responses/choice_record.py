@@ -15,7 +15,8 @@ LENGTH: Final = "length"
 
 Scores = Mapping[str, Any]
 """`logprobs` or `prompt_logprobs` of an event; see `completions.jobs.events`."""
-_LISTS = ("chosen", "offsets", "top_ids", "top", "named", "forced")
+_SUPPORT = ("counts", "log_mass", "support_ids")
+_LISTS = ("chosen", "offsets", "top_ids", "top", "named", "forced", *_SUPPORT)
 
 
 @dataclass(slots=True)
@@ -36,17 +37,28 @@ class ChoiceRecord:
     scores: dict[str, list[Any]] = field(default_factory=dict)
     """`logprobs` of all its events, joined."""
     prompt_scores: Scores | None = None
+    forced: list[int] = field(default_factory=list)
+    """Places of the tokens about which the grammar left no choice."""
+    num_allowed: int | None = None
+    """How many tokens of a scored continuation the grammar allows, from the first on."""
+    engine: str | None = None
+    """The build of the engine that ended the choice."""
 
     def add(self, event: ChoiceEvent) -> None:
         self.texts.append(event.text)
+        first = len(self.token_ids)
         self.token_ids += event.token_ids
         if event.finish_reason is not None:
             self.finish_reason, self.matched_stop = event.finish_reason, event.matched_stop
         if event.extras:
-            self._add_extras(event)
+            self._add_extras(event, first)
 
-    def _add_extras(self, event: ChoiceEvent) -> None:
+    def _add_extras(self, event: ChoiceEvent, first: int) -> None:
+        """Add what few events have. The event's first token is the choice's token ``first``."""
         extras = event.extras
+        self.forced += [first + place for place in extras.get("forced", ())]
+        self.engine = extras.get("engine", self.engine)
+        self.num_allowed = extras.get("num_allowed", self.num_allowed)
         self.cached_tokens = extras.get("cached_tokens", self.cached_tokens)
         self.hidden_states = extras.get("hidden_states", self.hidden_states)
         self.routed_experts = extras.get("routed_experts", self.routed_experts)
@@ -68,7 +80,10 @@ class ChoiceRecord:
             "".join(self.texts),
             self.finish_reason or ABORT,
             self.matched_stop,
-            {"logprobs": self.scores} if self.scores else {},
+            {
+                **({"logprobs": self.scores} if self.scores else {}),
+                **({"forced": self.forced} if self.forced else {}),
+            },
         )
 
 

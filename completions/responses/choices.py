@@ -2,11 +2,17 @@
 
 from typing import Any
 
+from completions.contract.token_origins import TokenOrigin, make_mask
 from completions.jobs.events import ChoiceEvent
 from completions.responses import sglang, token_texts
 from completions.responses.choice_record import ABORT, Choices
 from completions.responses.echo import Echo
-from completions.responses.logprobs import CompletionLogprobs, TokenScore, iter_scores
+from completions.responses.logprobs import (
+    CompletionLogprobs,
+    TokenScore,
+    iter_scores,
+    make_support,
+)
 
 
 class ChoiceWriter:
@@ -42,12 +48,30 @@ class ChoiceWriter:
             choice["logprobs"] = self._list_logprobs(self._logprobs, event, first)
         if context.return_token_ids:
             choice["token_ids"] = event.token_ids
+            choice["token_mask"] = self._make_mask(event)
             if first and context.prompts is not None:
                 choice["prompt_token_ids"] = context.prompts[event.index // context.n]
+        if context.sampling_support:
+            choice["sampling_support"] = make_support(event.extras.get("logprobs", {}))
+        if context.scored and event.finish_reason is not None:
+            choice["score"] = self._make_score(event)
         if context.meta_info and event.finish_reason is not None:
             record = self._choices.records[event.index]
             choice["meta_info"] = sglang.make_meta_info(self._choices, record)
         return choice
+
+    def _make_mask(self, event: ChoiceEvent) -> list[int]:
+        if self._context.scored:
+            return [int(TokenOrigin.GIVEN)] * len(event.token_ids)
+        return make_mask(len(event.token_ids), event.extras.get("forced", ()))
+
+    def _make_score(self, event: ChoiceEvent) -> dict[str, Any]:
+        """Make the sum of a continuation's log probabilities, and where a constraint forbids it."""
+        score: dict[str, Any] = {"logprob": sum(event.extras.get("logprobs", {}).get("chosen", ()))}
+        if self._context.constrained:
+            allowed = self._choices.records[event.index].num_allowed
+            score["forbidden_at"] = None if allowed == len(event.token_ids) else allowed
+        return score
 
     def _list_logprobs(
         self, logprobs: CompletionLogprobs, event: ChoiceEvent, first: bool

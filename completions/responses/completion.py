@@ -8,8 +8,10 @@ from completions.contract.usage import Usage
 from completions.exceptions import from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.record import JobRecord
+from completions.responses import token_texts
 from completions.responses.choice_record import ChoiceRecord, Choices
 from completions.responses.choices import ChoiceWriter
+from completions.responses.logprobs import make_prompt_logprobs
 from completions.responses.response_context import ResponseFields
 from completions.responses.sglang import make_sglext
 from completions.responses.usage import make_usage
@@ -99,7 +101,20 @@ class CollectedResponse:
         choice = ChoiceWriter(self.choices, record.index).write(record.to_event())
         if self._context.hidden_states:
             choice["hidden_states"] = record.hidden_states
+        if self._context.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = self.make_prompt_logprobs(record)
         return choice
+
+    def make_prompt_logprobs(
+        self, record: ChoiceRecord
+    ) -> list[dict[str, dict[str, object]] | None] | None:
+        """Return vLLM's log probabilities of a choice's prompt; None if they were not computed."""
+        context, scores = self._context, self.choices.get_prompt_scores(record.index)
+        if scores is None or context.prompts is None or context.prompt_logprobs is None:
+            return None
+        prompt = context.prompts[record.index // context.n]
+        texts = token_texts.load_token_texts(context.served_model)
+        return make_prompt_logprobs(prompt, scores, context.prompt_logprobs, texts)
 
 
 class Chunks:

@@ -1,5 +1,6 @@
 """Log probabilities in OpenAI's forms: of completions and of chat completions."""
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -86,6 +87,44 @@ class CompletionLogprobs:
             text = self._text_of(token_id)
             by_text[text] = max(score, by_text.get(text, score))
         return by_text
+
+
+def make_support(scores: Scores) -> dict[str, object]:
+    """Make `sampling_support`: numbers by token, and the ids of all tokens one after another, as
+    little-endian int32 in base64. A token has `counts` of them, or as many as the request asks for
+    if that is less."""
+    ids = (token_id for row in scores.get("support_ids", ()) for token_id in row)
+    return {
+        "counts": scores.get("counts", []),
+        "log_mass": scores.get("log_mass", []),
+        "ids": b64encode(b"".join(each.to_bytes(4, "little") for each in ids)).decode(),
+    }
+
+
+def make_prompt_logprobs(
+    token_ids: Sequence[int], scores: Scores, top: int, texts: TokenTexts
+) -> list[dict[str, dict[str, object]] | None]:
+    """Make vLLM's `prompt_logprobs`: by position the token itself and the `top` likeliest ones, by
+    id. The first position has none."""
+    ranks = scores["ranks"]
+    rows: list[dict[str, dict[str, object]] | None] = []
+    for place, row in enumerate(iter_scores(token_ids, scores, [0] * len(token_ids))):
+        if row.score is None:
+            rows.append(None)
+            continue
+        ranked = [(row.token_id, row.score, ranks[place])]
+        ranked += [(*best, rank) for rank, best in enumerate(row.top[:top], 1)]
+        rows.append(
+            {
+                str(token_id): {
+                    "logprob": score,
+                    "rank": rank,
+                    "decoded_token": texts.get_text(token_id),
+                }
+                for token_id, score, rank in ranked
+            }
+        )
+    return rows
 
 
 def make_chat_logprobs(

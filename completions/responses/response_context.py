@@ -68,6 +68,11 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     sglang_logprobs: Sequence[SGLangLogprobs | None] | None = None
     """By prompt."""
     text_in_logprobs: bool = False
+    prompt_logprobs: int | None = None
+    """Likeliest tokens at each position of the prompts, for vLLM's `prompt_logprobs`."""
+    sampling_support: bool = False
+    scored: bool = False
+    """Whether the choices are continuations that the client gave. Each has a prompt of its own."""
     meta_info: bool = False
     hidden_states: bool = False
     routed_experts: bool = False

@@ -18,6 +18,8 @@ def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, object]:
         "completion_tokens": len(record.token_ids),
         "cached_tokens": record.cached_tokens,
         "finish_reason": _make_finish(record),
+        "weight_version": context.weight_version,
+        "engine": record.engine,
     }
     if record.matched_stop_text is not None:
         info["matched_stop_text"] = record.matched_stop_text

@@ -281,7 +281,11 @@ class Engine:
         if request.grammar is None:
             self._progress.begin(state)
         else:
-            self.structured_output.compile(
+            compile_ = self.structured_output.compile
+            if request.close:
+                limits = [seq.max_output_tokens for seq in state.sequences]
+                compile_ = partial(compile_, limits=limits)
+            compile_(
                 request.grammar,
                 len(state.sequences),
                 lambda result: self._inbox.put(partial(self._constrain, state, result)),

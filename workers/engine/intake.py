@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
 from completions.contract.job_request import LogprobParams, Task
 from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.core.choice import Choice
+from workers.engine.core.continuation import Continuation
 from workers.engine.core.logprob_record import LogprobRecord, PromptLogprobs
 from workers.engine.core.output import ConstraintEffect
 from workers.engine.core.record import Record
@@ -58,6 +63,8 @@ class Intake:
         match request.task:
             case Task.GENERATE:
                 sequences = self._make_sequences(request)
+            case Task.SCORE:
+                sequences = self._make_scored(request)
             case _ as unreachable:
                 assert_never(unreachable)
         return RequestState(request, sequences)
@@ -73,6 +80,47 @@ class Intake:
             ]
         except RegexError as error:
             raise InvalidRequest(str(error)) from error
+
+    def _make_scored(self, request: Request) -> list[Sequence]:
+        """One sequence for each continuation of each prompt, with nothing to sample. Those of one
+        prompt share its blocks."""
+        sequences: list[Sequence] = []
+        sampling = request.sampling
+        for i, (prompt, params) in enumerate(
+            zip(request.prompts, request.logprobs or (), strict=True)
+        ):
+            assert params is not None
+            params = structs.replace(params, logprob_start_len=len(prompt) - 1)
+            for j, token_ids in enumerate(request.continuations[i]):
+                detokenizer = self.vocabulary.detokenizer(
+                    prompt, sampling.skip_special_tokens, sampling.spaces_between_special_tokens
+                )
+                checker = StopChecker(sampling, self.eos_token_ids, 0)
+                adapter = request.adapters[i] if request.adapters else None
+                salt = chain_salt(request.organization, request.cache_salt, adapter, False)
+                whole = [*prompt, *token_ids]
+                sequences.append(
+                    Sequence(
+                        sampling=sampling,
+                        choice=Choice(len(sequences), detokenizer, checker),
+                        token_ids=whole,
+                        prompt_len=len(whole),
+                        max_total_tokens=len(whole),
+                        origin=Origin(
+                            i,
+                            j,
+                            priority=request.priority,
+                            audience=request.audience,
+                            organization=request.organization,
+                        ),
+                        rules=SamplingRules(every_position=True),
+                        adapter=adapter,
+                        logprobs=LogprobRecord(params, PromptLogprobs(params, len(whole))),
+                        continuation=Continuation.read(token_ids, detokenizer),
+                        prefix=Prefix(salt, len(prompt) - 1),
+                    )
+                )
+        return sequences
 
     def _sequence(self, request: Request, prompt_index: int, choice_index: int) -> Sequence:
         sampling = request.sampling
@@ -119,6 +167,7 @@ class Intake:
                 processor=processor,
                 dry_breakers=self._dry_breakers(request),
                 penalizes_prompt=self.penalizes_prompt and sampling.repetition_penalty != 1,
+                allowed_bits=_pack_bits(sampling.allowed_token_ids, self.vocab_size),
             ),
             adapter=adapter,
             record=record,
@@ -162,10 +211,20 @@ class Intake:
                 raise InvalidRequest("A prompt is empty: send at least one token id")
             self._check_ids("prompt", prompt)
             self._check_length(len(prompt), sampling.max_tokens)
+        if request.task is Task.SCORE:
+            self._check_continuations(request)
         self._check_routed_experts(request)
         self._check_logprobs(request)
         self._check_ids("stop_token_ids", sampling.stop_token_ids)
         self._check_ids("logit_bias", sampling.logit_bias)
+        self._check_ids("allowed_token_ids", sampling.allowed_token_ids)
+        for word in sampling.bad_words:
+            self._check_ids("bad_words", word)
+        if request.task is Task.GENERATE:
+            self._check_published(request)
+
+    def _check_published(self, request: Request) -> None:
+        sampling = request.sampling
         for index, token_ids in request.published.items():
             if not 0 <= index < len(request.prompts) * sampling.n:
                 raise InvalidRequest(f"published names choice {index}, which does not exist")
@@ -173,6 +232,20 @@ class Intake:
             room = self.max_model_len - len(request.prompts[index // sampling.n])
             if len(token_ids) > min(sampling.max_tokens, room):
                 raise InvalidRequest(f"published holds more tokens than choice {index} may have")
+
+    def _check_continuations(self, request: Request) -> None:
+        if len(request.continuations) != len(request.prompts):
+            raise InvalidRequest("continuations must have one entry for every prompt")
+        if not request.logprobs or None in request.logprobs:
+            raise InvalidRequest("continuations need logprobs for every prompt")
+        if request.sampling.max_tokens:
+            raise InvalidRequest("continuations need max_tokens 0, since nothing is sampled")
+        for prompt, continuations in zip(request.prompts, request.continuations, strict=True):
+            for token_ids in continuations:
+                if not token_ids:
+                    raise InvalidRequest("A continuation is empty: send at least one token id")
+                self._check_ids("continuations", token_ids)
+                self._check_length(len(prompt) + len(token_ids), 0)
 
     def _check_adapters(self, request: Request) -> None:
         if request.adapters and len(request.adapters) != len(request.prompts):
@@ -228,6 +301,14 @@ class Intake:
                     f"{name}: token id {token_id} is outside the vocabulary "
                     f"(0-{self.vocab_size - 1})"
                 )
+
+
+def _pack_bits(token_ids: tuple[int, ...], vocab_size: int) -> NDArray[np.int32] | None:
+    if not token_ids:
+        return None
+    bits = np.zeros(-(-vocab_size // 32) * 32, dtype=np.uint8)
+    bits[list(token_ids)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
 
 
 def _family(grammar: str, salt: bytes) -> bytes:

@@ -41,6 +41,9 @@ class Progress:
             return
         try:
             for seq in state.sequences:
+                if seq.continuation is not None and seq.choice.grammar is not None:
+                    seq.continuation.follow(seq.choice.grammar)
+                    seq.choice.grammar = None
                 seq.choice.replay(seq.token_ids[seq.prompt_len :])
                 if self._jump_forward(seq) and seq.choice.finish is None:
                     self._live.touch(seq)
@@ -102,8 +105,10 @@ class Progress:
                 seq.restore_end()
                 num_jumped = 0
             else:
+                if choice.grammar is not None and row in sampled.overruled:
+                    choice.grammar.force(token_id)
                 if seq.logprobs is not None:
-                    seq.logprobs.note(sampled.scores[row])
+                    seq.logprobs.note(sampled.scores[row], sampled.drawn.get(row))
                 if choice.effect is not None:
                     _note_effect(choice.effect, seq, sampled.removals.get(row))
                 self._extend(seq, token_id)

@@ -52,6 +52,8 @@ class RequestState:
         match request.task:
             case Task.GENERATE:
                 deltas = self._take_choices(changed)
+            case Task.SCORE:
+                deltas = self._take_scores(changed)
             case _ as unreachable:
                 assert_never(unreachable)
         if not self.has_ended:
@@ -67,6 +69,21 @@ class RequestState:
             deltas = self._best_of.choose(gained)
         if delivered := self.request.published_ends:
             deltas = [delta for delta in deltas if delta.index not in delivered]
+        return deltas
+
+    def _take_scores(self, changed: Iterable[Sequence]) -> list[ChoiceDelta]:
+        """The choices of continuations that are scored, without those that an earlier run
+        delivered."""
+        deltas = []
+        for seq in changed:
+            assert seq.logprobs is not None
+            record, continuation = seq.logprobs.prompt, seq.continuation
+            delivered = seq.choice.index in self.request.published_ends
+            if delivered or record is None or continuation is None or not record.is_complete:
+                continue
+            rows = record.rows.rows(1, 1 + len(continuation.token_ids))
+            deltas.append(continuation.make_delta(seq.choice.index, rows))
+            deltas[-1].cached_tokens, seq.logprobs.prompt = seq.cached_tokens, None
         return deltas
 
     def _take_delta(self, seq: Sequence) -> ChoiceDelta | None:
@@ -99,10 +116,9 @@ class RequestState:
         )
 
     def _prompt_tokens(self) -> int:
-        prompts = self.request.prompts
         if self.error is None and not self.num_unfinished:
-            return sum(map(len, prompts))
-        used = [0] * len(prompts)
+            return self.request.prompt_tokens
+        used = [0] * len(self.request.prompts)
         for seq in self.sequences:
             used[seq.origin.prompt_index] = max(used[seq.origin.prompt_index], seq.num_prompt_used)
         return sum(used)

@@ -153,6 +153,7 @@ def _make_completion(
         "meta_info": make_optional(make_any_object()),
         "hidden_states": make_optional(make_or_null([0.5])),
         "token_ids": make_optional([35]),
+        "token_mask": make_optional([1]),
         "prompt_token_ids": make_optional([9703]),
     }
     return {

@@ -26,11 +26,7 @@ FOREIGN_NAMES = {
     "sampling_params": "Send its fields at the top level of the body.",
     "text": "Use prompt.",
     "max_new_tokens": "Use max_tokens.",
-    "prompt_logprobs": "Use return_logprob with logprob_start_len.",
-    "include_stop_str_in_output": "Use no_stop_trim.",
     "return_tokens_as_token_ids": "Use return_token_ids.",
-    "bad_words": 'Use custom_logit_processor "disallowed_tokens" with token ids.',
-    "allowed_token_ids": "Use a constraint, or logit_bias.",
     "extra_key": "Use cache_salt.",
 }
 """Names that SGLang's native route and vLLM have: they are refused with this hint."""

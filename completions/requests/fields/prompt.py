@@ -6,7 +6,7 @@ from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import FieldError
 from completions.requests.context import Context, get_files
-from completions.requests.fields.base import Field, expect, name_type
+from completions.requests.fields.base import Field, IntegerField, expect, name_type
 from completions.requests.fields.tokens import (
     TOKEN_ID,
     TokenIdsField,
@@ -74,6 +74,23 @@ class RawPromptField(Field[list[int] | None]):
         if type(data) is str:
             return encode_text(get_files(context), data)
         return TokenIdsField().read(data, context)
+
+
+TO_CONTEXT = -1
+"""The value of `truncate_prompt_tokens` that keeps as many tokens as fit."""
+
+
+class TruncationField(IntegerField[int | None]):
+    """How many tokens of a prompt to keep, from its end: at least 1, or TO_CONTEXT."""
+
+    def __init__(self, help: str) -> None:
+        super().__init__(help, min_value=TO_CONTEXT)
+
+    def read(self, data: object, context: Context | None = None) -> int:
+        kept = super().read(data, context)
+        if not kept:
+            raise FieldError("must be at least 1, or -1 for as many as fit, not 0.")
+        return kept
 
 
 def _is_text(value: object) -> TypeGuard[str | list[str]]:

@@ -74,12 +74,15 @@ class ReturnFields(StrictObject[Any]):
     stream_options = StreamOptionsObject("Only with stream.")
     background = BooleanField("Answer 202 at once; poll the address in `Location`.", default=False)
     return_token_ids = BooleanField(
-        "Add token_ids and prompt_token_ids to each choice.", default=False
+        "Add token_ids, prompt_token_ids and token_mask to each choice. The mask has a number for "
+        "each of token_ids: 1 sampled, 2 forced by the constraint, 0 given by the client.",
+        default=False,
     )
     return_meta_info = BooleanField(
         "Add SGLang's `meta_info` to each choice that has ended. Under a constraint, "
         "`meta_info.constraint` says how far it shaped the choice, and each token of "
-        "`logprobs` has `forced`: true if the constraint allowed no other token.",
+        "`logprobs` has `forced`: true if the constraint allowed no other token. "
+        "`weight_version` is the digest of the weights, `engine` the build that computed it.",
         default=False,
     )
     return_hidden_states = HiddenStatesField(

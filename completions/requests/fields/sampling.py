@@ -1,11 +1,13 @@
 """How tokens are chosen and when a choice ends: the fields, and the parameters for the engine."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from completions.catalog.entries import ModelEntry
+from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import FLOATS, INTEGERS, SamplingParams
 from completions.contract.stop_regex import automaton
 from completions.contract.stop_regex.syntax import RegexError
@@ -25,12 +27,14 @@ from completions.requests.fields.base import (
 )
 from completions.requests.fields.lists import ListField, check_count
 from completions.requests.fields.objects import StrictObject
-from completions.requests.fields.tokens import LogitBiasField, TokenIdsField
+from completions.requests.fields.tokens import LogitBiasField, TokenIdsField, encode_text
 
 MAX_PARAMS_BYTES = 16 * 1024
 MAX_BREAKERS = 64
 
-_ARRAYS = frozenset({"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers"})
+_ARRAYS = frozenset(
+    {"stop", "stop_regex", "stop_token_ids", "dry_sequence_breakers", "allowed_token_ids"}
+)
 """Fields that are arrays in a body and tuples in SamplingParams."""
 _AS_GIVEN = (
     frozenset(SamplingParams.__struct_fields__)
@@ -40,6 +44,8 @@ _AS_GIVEN = (
         "best_of",  # each route declares these
         "min_tokens",  # which `truncate_sequence` may lower
         "stop_spans",  # not from a field: a chat's reasoning and calls
+        "no_stop_trim",  # which has two names
+        "bad_words",  # texts in a body, token ids here
     }
 )
 
@@ -178,6 +184,19 @@ class SamplingFields(StrictObject[Any]):
     no_stop_trim = BooleanField(
         "Leave the stop that ended the choice at the end of its text.", default=False
     )
+    include_stop_str_in_output = BooleanField("vLLM's name for no_stop_trim.", default=False)
+    bad_words = ListField(
+        "Up to 128 texts of 1-256 characters that the output does not contain, each as the "
+        "model's tokens with and without a space before it. A constraint still writes what it "
+        "requires.",
+        child=TextField(max_length=256),
+        max_length=128,
+    )
+    allowed_token_ids = TokenIdsField(
+        "Up to 16384 token ids; no other token is sampled, end tokens included. A constraint still "
+        "writes what it requires.",
+        max_length=16384,
+    )
     logit_bias = LogitBiasField("Up to 1024 token ids with numbers from -100 to 100 to add.")
     frequency_penalty = NumberField(
         "Subtracted once per occurrence of a token in the output.",
@@ -222,14 +241,15 @@ class SamplingFields(StrictObject[Any]):
 
 
 def parse_sampling(
-    values: SamplingFields, entry: ModelEntry, min_tokens: int, max_tokens: int
+    values: SamplingFields, model: ModelFiles, min_tokens: int, max_tokens: int
 ) -> SamplingParams:
     """Return the parameters that validated fields ask for. Raises FieldError."""
     if min_tokens > max_tokens:
         least, most = format_number(min_tokens), format_number(max_tokens)
         message = f"is {least}; it must not exceed max_tokens ({most})."
         raise FieldError(message, "min_tokens")
-    _check_processor(values, entry)
+    _check_processor(values, model.entry)
+    _check_allowed(values, model, min_tokens)
     read = values.list_values()
     given = {name: read[name] for name in _AS_GIVEN}
     given |= {name: tuple(read[name]) for name in _ARRAYS if read[name] is not None}
@@ -238,8 +258,14 @@ def parse_sampling(
     if list_without_effect(values):
         del given["custom_params"]
     present = {name: value for name, value in given.items() if value is not None}
-    best_of = read.get("best_of")  # a field of completions only
-    return SamplingParams(min_tokens=min_tokens, max_tokens=max_tokens, best_of=best_of, **present)
+    return SamplingParams(
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+        best_of=read.get("best_of"),  # a field of completions only
+        no_stop_trim=values.no_stop_trim or values.include_stop_str_in_output,
+        bad_words=_encode_bad_words(values.bad_words or (), model),
+        **present,
+    )
 
 
 def list_without_effect(values: SamplingFields) -> list[str]:
@@ -247,6 +273,38 @@ def list_without_effect(values: SamplingFields) -> list[str]:
     given."""
     alone = values.custom_params is not None and values.custom_logit_processor is None
     return ["custom_params"] if alone else []
+
+
+def _encode_bad_words(words: Sequence[str], model: ModelFiles) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each word, and those with a space before it if they are as many and
+    begin otherwise. Raises FieldError. The rule is vLLM's: vllm/sampling_params.py
+    (update_from_tokenizer)."""
+    encoded: list[tuple[int, ...]] = []
+    for index, word in enumerate(words):
+        path = f"bad_words[{index}]"
+        if not word.strip():
+            raise FieldError("must have a character other than white space.", path)
+        text = word.lstrip()
+        plain, spaced = (
+            tuple(encode_text(model, each, path, special=False)) for each in (text, f" {text}")
+        )
+        encoded.append(plain)
+        if len(spaced) == len(plain) and spaced[0] != plain[0]:
+            encoded.append(spaced)
+    return tuple(encoded)
+
+
+def _check_allowed(values: SamplingFields, model: ModelFiles, min_tokens: int) -> None:
+    """Raise FieldError where no token could be sampled."""
+    allowed = values.allowed_token_ids
+    if allowed is None:
+        return
+    if not allowed:
+        raise FieldError("must hold at least one id.", "allowed_token_ids", code="empty_array")
+    ends = {*model.eos_token_ids, *(values.stop_token_ids or ())}
+    if min_tokens and ends.issuperset(allowed):
+        message = "holds only ids that end a choice, which min_tokens forbids. Add others."
+        raise FieldError(message, "allowed_token_ids")
 
 
 def _check_processor(values: SamplingFields, entry: ModelEntry) -> None:

@@ -1,6 +1,7 @@
 """Sends a call in each of its forms, and brings the answers into one form for comparison."""
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,12 @@ import httpx
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 ROUTES = (COMPLETIONS, CHAT)
+_NOT_COMPARED = (
+    "meta_info", "hidden_states", "tool_calls", "logprobs", "refusal", "role", "sampling_support",
+    "score", "prompt_logprobs",
+)  # fmt: skip
+"""Keys of choices that rounding, or what is cached, may change, or that are compared apart."""
+_JOINED = ("text", "reasoning_content", "reasoning", "token_ids", "token_mask")
 _CHANGING = (
     "id", "created", "meta", "sequence_number", "obfuscation", "object", "metadata", "rid",
     "usage", "sglext",
@@ -112,13 +119,23 @@ def _add(choice: dict[str, Any], piece: dict[str, Any]) -> None:
     for call in gained.pop("tool_calls", ()):
         _add_call(choice.setdefault("tool_calls", []), call)
     for name, value in gained.items():
-        if name in ("text", "reasoning_content", "reasoning", "token_ids") and value is not None:
+        if name in _JOINED and value is not None:
             choice[name] = choice.get(name, type(value)()) + value
+        elif name == "sampling_support":
+            choice[name] = _join_support(choice.get(name), value)
         elif name == "logprobs" and value is not None:
             joined = choice.get(name) or {key: [] for key in value}
             choice[name] = {key: joined[key] + (part or []) for key, part in value.items()}
         elif value is not None or name not in choice:
             choice[name] = value
+
+
+def _join_support(before: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
+    if before is None:
+        return more
+    ids = b"".join(b64decode(part["ids"]) for part in (before, more))
+    joined = {name: before[name] + more[name] for name in ("counts", "log_mass")}
+    return {**joined, "ids": b64encode(ids).decode()}
 
 
 def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
@@ -144,8 +161,7 @@ def _settled_choice(choice: dict[str, Any]) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in choice.items()
-        if name not in ("meta_info", "hidden_states", "tool_calls", "logprobs", "refusal", "role")
-        and value is not None
+        if name not in _NOT_COMPARED and value is not None
     }
     calls = choice.get("tool_calls") or []
     return {**kept, "tool_calls": [call["function"] for call in calls]}

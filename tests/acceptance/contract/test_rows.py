@@ -21,6 +21,7 @@ from tests.acceptance.contract import (
     return_rows,
     routing_rows,
     sampling_rows,
+    scoring_rows,
 )
 from tests.acceptance.contract.answers import (
     CHAT,
@@ -46,6 +47,7 @@ _TABLES = (
     prompt_rows,
     chat_rows,
     routing_rows,
+    scoring_rows,
 )
 ROWS = [row for table in _TABLES for row in table.ROWS]
 SERIALIZERS: dict[str, type[StrictObject[Any]]] = {

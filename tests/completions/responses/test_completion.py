@@ -245,6 +245,8 @@ def test_meta_info_comes_with_the_end_of_a_choice():
         "finish_reason": {"type": "stop", "matched": "b+"},
         "matched_stop_text": "bb",
         "routed_experts": "AAAA",
+        "weight_version": "w",
+        "engine": None,
     }
     first, last = [
         c["choices"][0] for _, c in Chunks(make_view(**ONE, meta_info=True)).make_chunks(WHOLE)

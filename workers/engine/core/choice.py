@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol, Self
 
-from workers.engine.core.output import ChoiceDelta, ConstraintEffect
+from workers.engine.core.output import ChoiceDelta, ConstraintEffect, LimitEnding
 from workers.engine.text.detokenizer import Detokenizer
 from workers.engine.text.finish import Finish, FinishReason
 from workers.engine.text.stop_checker import StopChecker
@@ -24,6 +24,29 @@ class GrammarState(Protocol):
     @property
     def is_slow(self) -> bool:
         """Whether following it takes too long to do so for a mere draft."""
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text so far is one of the grammar's."""
+
+    @property
+    def closes(self) -> bool:
+        """Whether the choice ends within its limit, if an end is known."""
+
+    @property
+    def closed_at(self) -> int | None:
+        """How many tokens came before the way to the end took all that remained."""
+
+    def force(self, token_id: int) -> None:
+        """Leave no choice but a token that may come next."""
+
+    def review(self, token_id: int) -> int:
+        """Return the token that takes the place of a sampled one, so that the choice can end in
+        time."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether :meth:`review` may replace a token."""
 
     def allows(self, token_id: int) -> bool:
         """Return whether the token may come next."""
@@ -56,9 +79,11 @@ class Choice:
         self.num_forced = 0  # tokens that the grammar left no choice about, sampled or not
         self.effect: ConstraintEffect | None = None  # unless the request asks for it
         self.grammar = grammar
+        self._ending: LimitEnding | None = None
         self.stop_checker = stop_checker
         self._detokenizer = detokenizer
         self._token_ids: list[int] = []
+        self._forced: list[int] = []  # places in _token_ids
         self._text: list[str] = []
 
     @property
@@ -71,11 +96,14 @@ class Choice:
 
         Raises GrammarError.
         """
+        if self.grammar is not None and token_id == self.forced_token:
+            self.num_forced += 1
+            self._forced.append(len(self._token_ids))
         self._token_ids.append(token_id)
-        if self.grammar is not None:
-            self.num_forced += token_id == self.forced_token
         self.stop_checker.count()
         self.finish = self._judge(token_id)
+        if self.finish is not None and self.grammar is not None and self.grammar.closes:
+            self._note_closing(self.finish, self.grammar)
         return self.finish
 
     def replay(self, token_ids: Iterable[int]) -> Finish | None:
@@ -83,7 +111,7 @@ class Choice:
         for token_id in token_ids:
             if self.append(token_id) is not None:
                 break
-        self._token_ids, self._text = [], []
+        self._token_ids, self._forced, self._text = [], [], []
         if self.finish is None and self.grammar is not None and self.grammar.is_complete:
             self.finish = self._close(Finish(FinishReason.STOP))  # it allows only the empty text
         if self.finish is None:  # a choice without tokens may be complete
@@ -95,13 +123,30 @@ class Choice:
         text = "".join(self._text)
         if not self._token_ids and not text and self.finish is None:
             return None
-        delta = ChoiceDelta(self.index, self._token_ids, text)
+        delta = ChoiceDelta(self.index, self._token_ids, text, forced=self._forced)
         if self.finish is not None:
             delta.finish_reason, delta.matched_stop, delta.matched_stop_text = self.finish
+            delta.limit_ending = self._ending
             if self.effect is not None:
                 delta.effect = replace(self.effect, forced_tokens=self.num_forced)
-        self._token_ids, self._text = [], []
+        self._token_ids, self._forced, self._text = [], [], []
         return delta
+
+    def _note_closing(self, finish: Finish, grammar: GrammarState) -> None:
+        """Note whether the limit ended the choice, and if so whether its text is whole."""
+        is_own_end = finish.reason is FinishReason.STOP and finish.matched_text is None
+        if (
+            is_own_end
+            and not isinstance(finish.matched_stop, str)
+            and grammar.closed_at is not None
+        ):
+            self.finish = finish = Finish(FinishReason.LENGTH)
+        if finish.reason is FinishReason.LENGTH:
+            is_whole = grammar.is_accepting
+            at = (
+                grammar.closed_at if grammar.closed_at is not None else self.stop_checker.num_tokens
+            )
+            self._ending = LimitEnding(at if is_whole else None)
 
     def _judge(self, token_id: int) -> Finish | None:
         if self.stop_checker.ends(token_id):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from completions.contract.job_request import LogprobParams
+from completions.contract.job_request import LogprobParams, LogprobsMode
 from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 
 
@@ -34,7 +34,7 @@ class PromptLogprobs:
         first = position + 1 - self.start
         rows = self.rows.rows(first, first + len(scores.chosen))
         rows.chosen[:], rows.top_ids[:], rows.top[:] = scores.chosen, scores.top_ids, scores.top
-        rows.named[:] = scores.named
+        rows.named[:], rows.ranks[:] = scores.named, scores.ranks
         self._next = max(self._next, position + len(scores.chosen))
 
 
@@ -55,10 +55,18 @@ class LogprobRecord:
     def prompt_is_due(self) -> bool:
         return self.prompt is not None and not self.prompt.is_complete
 
-    def note(self, scores: TokenLogprobs) -> None:
-        """Add one row, for the token that was sampled last."""
+    def note(self, raw: TokenLogprobs, drawn: TokenLogprobs | None = None) -> None:
+        """Add one row, for the token that was sampled last; ``drawn`` is scored under what it was
+        drawn from. Candidates are always compared by their raw scores."""
+        scores = raw
+        if drawn is not None and self.params.mode is LogprobsMode.PROCESSED:
+            scores = drawn
+        if drawn is not None and self.params.support_ids is not None:
+            scores.support = drawn.support
+        else:
+            scores.support = []
         self._untaken.append(scores)
-        self.total += float(scores.chosen[0])
+        self.total += float(raw.chosen[0])
 
     def note_offset(self, num_characters: int) -> None:
         """Set how many characters of the text precede the token added last."""

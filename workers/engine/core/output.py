@@ -2,24 +2,35 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from completions.contract.job_request import LogprobParams
+from completions.contract.job_request import LogprobParams, Task
 from completions.contract.usage import Usage
 from workers.engine.core.request import Request
 from workers.engine.exceptions import EngineError
 from workers.engine.text.finish import FinishReason
 
 
+class Support(NamedTuple):
+    """The tokens that one token was drawn among."""
+
+    size: int
+    log_mass: float
+    """The natural logarithm of what they weighed together before they were made to sum to 1."""
+    ids: list[int]
+    """The likeliest of them in descending order, as many as the request asks for."""
+
+
 @dataclass(slots=True, eq=False)
 class TokenLogprobs:
     """Natural logarithms of the probabilities of n consecutive tokens, one row for each.
 
-    They come from the model's raw logits, before penalties, masks and temperature, so they are
-    comparable between requests. None is below -9999. The first row of a prompt has no
+    Those of a prompt come from the model's raw logits, before penalties, masks and temperature, so
+    they are comparable between requests; those of output as ``LogprobsMode`` says. None is below
+    -9999. The first row of a prompt has no
     probabilities: its values are NaN and its ``top_ids`` -1.
     """
 
@@ -36,6 +47,11 @@ class TokenLogprobs:
     forced: list[bool] = field(default_factory=list)
     """Whether the grammar allowed no other token; empty unless the request asks for the grammar's
     effect."""
+    support: list[Support] = field(default_factory=list)
+    """Of each token; empty unless the request asks for it."""
+    ranks: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """[n], how many tokens are at least as likely as each; empty unless a prompt's are asked
+    for."""
 
     @classmethod
     def unknown(cls, num_rows: int, params: LogprobParams) -> Self:
@@ -46,6 +62,7 @@ class TokenLogprobs:
             np.full((num_rows, top), -1, np.int64),
             np.full((num_rows, top), np.nan, np.float32),
             np.full((num_rows, named), np.nan, np.float32),
+            ranks=np.zeros(num_rows if params.ranks else 0, np.int64),
         )
 
     @classmethod
@@ -60,12 +77,15 @@ class TokenLogprobs:
             np.concatenate([part.named for part in parts]),
             [offset for part in parts for offset in part.offsets],
             [forced for part in parts for forced in part.forced],
+            [support for part in parts for support in part.support],
+            np.concatenate([part.ranks for part in parts]),
         )
 
     def rows(self, start: int, stop: int) -> Self:
-        """Return a view of some rows, without offsets and without what was forced."""
+        """Return a view of some rows, as far as they are arrays."""
         rows = slice(start, stop)
-        return type(self)(self.chosen[rows], self.top_ids[rows], self.top[rows], self.named[rows])
+        arrays = self.chosen[rows], self.top_ids[rows], self.top[rows], self.named[rows]
+        return type(self)(*arrays, ranks=self.ranks[rows])
 
 
 @dataclass(slots=True)
@@ -87,6 +107,14 @@ class ConstraintEffect:
         self.overruled += overruled
 
 
+@dataclass(frozen=True, slots=True)
+class LimitEnding:
+    """How a choice ended whose length limit ended it, and which was to be closed in time."""
+
+    closed_at: int | None
+    """How many tokens came before those that closed it; None if it is not whole."""
+
+
 @dataclass(slots=True)
 class ChoiceDelta:
     """The output of one choice in one step."""
@@ -100,6 +128,8 @@ class ChoiceDelta:
     matched_stop: int | str | None = None
     matched_stop_text: str | None = None
     """The text that a stop regex matched."""
+    forced: list[int] = field(default_factory=list, compare=False)
+    """Places in ``token_ids`` of the tokens about which the grammar left no choice."""
     hidden_states: list[float] | None = None
     """[hidden], in the final delta only: the output of the last layer and final norm from which
     the last token was sampled. None for a choice without tokens."""
@@ -108,16 +138,22 @@ class ChoiceDelta:
     output tokens, except for the last token, which is never computed."""
     effect: ConstraintEffect | None = field(default=None, compare=False)
     """In the final delta only: how far the grammar shaped the choice."""
+    limit_ending: LimitEnding | None = None
+    """In the final delta of a choice that its length limit ended, if it was to be closed."""
     logprobs: TokenLogprobs | None = None
     """The log probabilities of ``token_ids``."""
     prompt_logprobs: TokenLogprobs | None = None
     """The prompt's log probabilities from ``logprob_start_len`` on. They come in the first delta
     of a prompt's first choice, before any delta of its other choices."""
+    num_allowed: int | None = None
+    """Of a continuation that is scored under a grammar: how many of its tokens, from the first on,
+    the grammar allows."""
     cached_tokens: int = field(default=0, compare=False)
     """Prompt tokens that were in the prefix cache; only in the first delta."""
 
     def add(self, later: Self) -> None:
         """Append the choice's next delta."""
+        self.forced += [len(self.token_ids) + place for place in later.forced]
         self.token_ids += later.token_ids
         self.text += later.text
         self.hidden_states, self.routed_experts = later.hidden_states, later.routed_experts
@@ -126,6 +162,7 @@ class ChoiceDelta:
         parts = [part for part in (self.logprobs, later.logprobs) if part is not None]
         self.logprobs = TokenLogprobs.concatenate(parts) if parts else None
         self.prompt_logprobs = self.prompt_logprobs or later.prompt_logprobs
+        self.num_allowed, self.limit_ending = later.num_allowed, later.limit_ending
         self.cached_tokens += later.cached_tokens
 
 
@@ -157,6 +194,8 @@ class Completion:
     def begin(cls, request: Request) -> Self:
         """Return the completion of a request that has no output yet."""
         num_choices = len(request.prompts) * request.sampling.n
+        if request.task is Task.SCORE:
+            num_choices = request.num_sequences
         return cls(request.request_id, [ChoiceDelta(i) for i in range(num_choices)])
 
     def add(self, output: RequestOutput) -> None:

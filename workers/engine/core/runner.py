@@ -17,7 +17,8 @@ Draw = Callable[[int, int, torch.device], object]
 """Draws from so many logits each of so many rows as sampling does where it takes most memory."""
 
 
-GENERATES = frozenset({Task.GENERATE})
+TEXT_TASKS = frozenset({Task.GENERATE, Task.SCORE})
+"""What every causal language model does."""
 
 
 class Cache(Protocol):

@@ -6,6 +6,7 @@ from typing import Self
 
 from completions.contract.sampling import SamplingParams
 from workers.engine.core.choice import Choice
+from workers.engine.core.continuation import Continuation
 from workers.engine.core.draft import NO_DRAFT, Draft
 from workers.engine.core.logprob_record import LogprobRecord
 from workers.engine.core.record import Record
@@ -35,6 +36,8 @@ class Sequence:
     """Collects hidden states and routed experts, if the request asks for them."""
     logprobs: LogprobRecord | None = None
     """Collects log probabilities, if the request asks for them."""
+    continuation: Continuation | None = None
+    """The last of ``token_ids``, if they are scored and nothing is sampled."""
     held: list[Self] = field(default_factory=list)
     """Other choices of this prompt. They wait until the prompt is scored, then share its blocks."""
 
@@ -129,6 +132,10 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.prompt_len
+
+    @property
+    def max_output_tokens(self) -> int:
+        return self.max_total_tokens - self.prompt_len
 
     @property
     def num_prompt_used(self) -> int:

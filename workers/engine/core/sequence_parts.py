@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from workers.engine.core.request import Audience
 
 UNPLACED = -1
@@ -39,6 +42,8 @@ class SamplingRules:
     """DRY's sequence breakers: no repetition extends across one of these tokens."""
     penalizes_prompt: bool = False
     """The repetition penalty counts the prompt's tokens too."""
+    allowed_bits: NDArray[np.int32] | None = None
+    """One bit for each token that ``allowed_token_ids`` allows [words]; None if all are."""
 
 
 @dataclass(slots=True)

@@ -72,6 +72,12 @@ def allow_only(row: Bits, token_id: int) -> None:
     row.view(np.uint32)[token_id // 32] = np.uint32(1 << (token_id % 32))
 
 
+def allow_some(row: Bits, allowed: Bits | None) -> None:
+    """Clear all other bits, except where that would leave no token."""
+    if allowed is not None and (row & allowed).any():
+        row &= allowed
+
+
 def forbid(allowed: Bits, avoided: Iterable[tuple[int, frozenset[int]]]) -> None:
     """Clear bits in rows of ``allowed``, except where that would leave no token: a complete
     grammar may end at any time."""

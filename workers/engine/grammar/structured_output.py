@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -12,12 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from completions.contract import llguidance_tokenizer
+from completions.contract.grammar_ends import EndTokens, is_accepting
 from completions.contract.llguidance_limits import ENGINE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
 from completions.contract.llguidance_threads import make_big_stack_threads
+from workers.engine.core.bad_words import list_bad_tokens
 from workers.engine.core.rows import lay_rows
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import EngineError, GrammarError
-from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, forbid
+from workers.engine.grammar.closing import Closing, ClosingPlan
+from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, allow_some, forbid
 from workers.engine.text.detokenizer import Vocabulary
 
 _COMPILERS = 2
@@ -51,13 +55,32 @@ class GrammarMatcher:
         self._plans = plans and not only_empty
         self._planned: deque[int] | None = None  # unknown since the last token
         self.slow_seconds = 0.0
+        self.closing: Closing | None = None
 
     @property
     def forced(self) -> int | None:
         """The only token that the grammar allows next, or None if there are several."""
         if self._planned is None:
             self._planned = deque(self._plan() if self._plans else ())
+        if self._planned and (token_id := self.review(self._planned[0])) != self._planned[0]:
+            self.force(token_id)
         return self._planned[0] if self._planned else None
+
+    def force(self, token_id: int) -> None:
+        """Leave no choice but a token that may come next."""
+        self._planned = deque((token_id,))
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether :meth:`review` may replace a token."""
+        return self.closing is not None and self.closing.is_near
+
+    def review(self, token_id: int) -> int:
+        """Return the token that takes the place of a sampled one, so that the choice can end in
+        time."""
+        if self.closing is None or not self.closing.is_near:
+            return token_id
+        return self.closing.review(self.matcher, token_id)
 
     def _plan(self) -> list[int]:
         began = time.thread_time()
@@ -70,6 +93,7 @@ class GrammarMatcher:
         other = GrammarMatcher(self.matcher.deep_copy(), self._only_empty, self._plans)
         other._planned = None if self._planned is None else self._planned.copy()
         other.slow_seconds = self.slow_seconds
+        other.closing = None if self.closing is None else self.closing.copy()
         return other
 
     @property
@@ -92,6 +116,21 @@ class GrammarMatcher:
             self.slow_seconds += seconds
 
     @property
+    def closes(self) -> bool:
+        """Whether the choice ends within its limit, if an end is known."""
+        return self.closing is not None
+
+    @property
+    def closed_at(self) -> int | None:
+        """How many tokens came before the way to the end took all that remained."""
+        return self.closing.closed_at if self.closing is not None else None
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether the text so far is one of the grammar's."""
+        return is_accepting(self.matcher)
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing more may follow. Raises GrammarError if the matcher failed or gave up,
         since llguidance then reports the same."""
@@ -112,6 +151,8 @@ class GrammarMatcher:
         if planned:
             planned.popleft()
         self._planned = planned or None
+        if self.closing is not None:
+            self.closing.note(self.matcher, token_id)
         self.matcher.consume_token(token_id)
         return self.is_complete
 
@@ -170,6 +211,9 @@ class StructuredOutput:
         self._slow_steps = 0
         self._bits: Bits = np.empty((0, self._words), dtype=np.int32)
         self._real = _real_tokens(vocabulary, self._words)
+        self._end_tokens = EndTokens(
+            self._tokenizer, vocabulary.token_bytes, vocabulary.bytes.special_ids, eos_token_ids
+        )
         self.compiler = make_big_stack_threads(_COMPILERS, "grammar-compile")
 
     def compile(
@@ -177,9 +221,13 @@ class StructuredOutput:
         grammar: str,
         count: int,
         done: Callable[[list[GrammarMatcher] | EngineError], None],
+        limits: Rows[int] | None = None,
     ) -> None:
-        """Compile on another thread, which calls ``done`` with ``count`` matchers or the error."""
-        self.compiler.submit(lambda: done(self.compile_now(grammar, count)))
+        """Compile on another thread, which calls ``done`` with ``count`` matchers or the error.
+
+        With ``limits``, the choice of each matcher ends within so many tokens.
+        """
+        self.compiler.submit(lambda: done(self.compile_now(grammar, count, limits)))
 
     def start_mask(
         self, rows: list[Sequence], only_if: Callable[[Sequence], bool] | None = None
@@ -207,7 +255,9 @@ class StructuredOutput:
         self.filler.shutdown(wait=False)
         self.compiler.shutdown(wait=False, cancel_futures=True)
 
-    def compile_now(self, grammar: str, count: int) -> list[GrammarMatcher] | EngineError:
+    def compile_now(
+        self, grammar: str, count: int, limits: Rows[int] | None = None
+    ) -> list[GrammarMatcher] | EngineError:
         try:
             first = llguidance.LLMatcher(
                 self._tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS
@@ -218,6 +268,10 @@ class StructuredOutput:
             matchers = [first, *(first.deep_copy() for _ in range(count - 1))]
             wrapped = [GrammarMatcher(m, only_empty, self._jump_forward) for m in matchers]
             wrapped[0].check()
+            if limits is not None:
+                plan = ClosingPlan.make(first, self._end_tokens, grammar)
+                for each, limit in zip(wrapped, limits, strict=True):
+                    each.closing = Closing(plan, limit)
         except GrammarError as error:
             return error
         except Exception as error:  # noqa: BLE001 - ends this request, not the engine
@@ -244,7 +298,9 @@ class StructuredOutput:
                     allow_only(bits[i], token_id)
                 else:
                     checker = line.sequence.choice.stop_checker
-                    avoided.append((i, checker.ids_to_avoid(line.num_drafted)))
+                    bad = list_bad_tokens(line.sequence, line.num_drafted)
+                    allow_some(bits[i], line.sequence.rules.allowed_bits)
+                    avoided.append((i, checker.ids_to_avoid(line.num_drafted) | bad))
             except Exception as error:  # noqa: BLE001 - ends this row's request, not the step
                 faults[i] = error
         forbid(bits, avoided)

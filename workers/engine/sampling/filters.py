@@ -1,6 +1,7 @@
 """Draws a token from each row of weights, after the filters top-k, top-p and min-p."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,22 @@ class Filter:
     min_p: Tensor
 
 
+class Survivors(NamedTuple):
+    """What the filters leave of n rows, in order: the largest weight first, the lower id among
+    equals."""
+
+    ids: Tensor
+    """[n, width]."""
+    weights: Tensor
+    """[n, width], float64; 0 for what the filters remove and at the ends of rows."""
+
+    def draw(self, uniform: Tensor) -> Tensor:
+        """Draw an id from each row."""
+        cumulative = self.weights.cumsum(-1)
+        position = _search(cumulative, uniform[:, None] * cumulative[:, -1:])
+        return self.ids.gather(1, position).squeeze(1)
+
+
 def draw(weights: Tensor, uniform: Tensor) -> Tensor:
     """Draw ids [n] by inverting the cumulative sum of unnormalised ``weights`` [n, vocabulary].
 
@@ -41,7 +58,13 @@ def draw(weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def draw_filtered(weights: Tensor, limits: Filter, uniform: Tensor) -> Tensor:
-    """Draw as :func:`draw` does, after top-k, top-p and min-p. Each row's largest weight must be 1.
+    """Draw as :func:`draw` does, after top-k, top-p and min-p. Each row's largest weight must be
+    1."""
+    return find_survivors(weights, limits).draw(uniform)
+
+
+def find_survivors(weights: Tensor, limits: Filter) -> Survivors:
+    """Return what top-k, top-p and min-p leave. Each row's largest weight must be 1.
 
     Sorts few tokens: those below a bound that follows from the limits cannot survive the filters.
     """
@@ -53,7 +76,7 @@ def draw_filtered(weights: Tensor, limits: Filter, uniform: Tensor) -> Tensor:
     nucleus[limits.top_k > 0] = torch.inf  # top-k leaves few, and top-p counts only those
     close = candidates >= _nucleus_bound(rows, candidates, nucleus)[rows]
     ids, kept = _sort_rows(rows[close], ids[close], candidates[close], len(weights))
-    return _draw_sorted(ids, kept, limits, totals, uniform)
+    return _filter_sorted(ids, kept, limits, totals)
 
 
 def draw_ranked(weights: Tensor, limits: Filter, uniform: Tensor, top_k: int) -> Tensor:
@@ -64,7 +87,7 @@ def draw_ranked(weights: Tensor, limits: Filter, uniform: Tensor, top_k: int) ->
     else:
         kept, ids = weights.sort(dim=-1, descending=True, stable=True)
     kept = kept.double().masked_fill_(kept < _TINY, 0)
-    return _draw_sorted(ids, kept, limits, chunk_sums(weights).sum(-1), uniform)
+    return _filter_sorted(ids, kept, limits, chunk_sums(weights).sum(-1)).draw(uniform)
 
 
 def draw_from_all(vocab_size: int, rows: int, device: torch.device) -> None:
@@ -78,21 +101,16 @@ def draw_from_all(vocab_size: int, rows: int, device: torch.device) -> None:
     draw_filtered(weights, limits, torch.zeros(rows, dtype=torch.float64, device=device))
 
 
-def _draw_sorted(
-    ids: Tensor, kept: Tensor, limits: Filter, totals: Tensor, uniform: Tensor
-) -> Tensor:
-    """Draw among ``ids`` with float64 weights ``kept`` [n, width], in order, after the filters.
-    ``totals`` [n] are the sums of whole rows. Weights of 0 at a row's end change nothing."""
+def _filter_sorted(ids: Tensor, kept: Tensor, limits: Filter, totals: Tensor) -> Survivors:
+    """Apply the filters to ``ids`` with float64 weights ``kept`` [n, width], in order. ``totals``
+    [n] are the sums of whole rows. Weights of 0 at a row's end change nothing."""
     off = (limits.top_k <= 0)[:, None]
     place = torch.arange(kept.shape[1], device=kept.device)
     kept = kept.masked_fill((place >= limits.top_k[:, None]) & ~off, 0)
     cumulative = kept.cumsum(-1)
     nucleus = limits.top_p[:, None] * torch.where(off, totals[:, None], cumulative[:, -1:])
     kept = kept.masked_fill(cumulative - kept >= nucleus, 0)
-    kept = kept.masked_fill(kept < limits.min_p[:, None], 0)
-    cumulative = kept.cumsum(-1)
-    position = _search(cumulative, uniform[:, None] * cumulative[:, -1:])
-    return ids.gather(1, position).squeeze(1)
+    return Survivors(ids, kept.masked_fill(kept < limits.min_p[:, None], 0))
 
 
 def _lower_bound(weights: Tensor, limits: Filter, totals: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from workers.engine.core.sequence import Piece
 from workers.engine.sampling.chunks import CHUNK, chunk_sums, split_chunks
 from workers.engine.sampling.single_buffer import SingleBuffer
 
-_LOWEST = -9999.0
+LOWEST = -9999.0
 """Replaces the logarithm of zero, as in OpenAI's API."""
 
 _ROWS = 64
@@ -77,22 +77,26 @@ class Scorer:
             assert record is not None
             assert record.prompt is not None
             tokens = torch.tensor(seq.token_ids[position + 1 : position + 1 + size])
-            scores = self.score(logits[row : row + size], tokens, record.params)
+            scores = self.score(
+                logits[row : row + size], tokens, record.params, ranks=record.params.ranks
+            )
             record.prompt.note(position, scores)
             row += size
 
-    def score(self, logits: Tensor, token_ids: Tensor, params: LogprobParams) -> TokenLogprobs:
+    def score(
+        self, logits: Tensor, token_ids: Tensor, params: LogprobParams, ranks: bool = False
+    ) -> TokenLogprobs:
         """Return the log probabilities of ``token_ids`` [n] under ``logits`` [n, vocabulary]."""
         token_ids = token_ids.to(logits.device)
-        arriving = self._launch(logits, token_ids, params)
+        arriving = self._launch(logits, token_ids, params, ranks)
         wait_for(logits.device)
         return _join(arriving)
 
     def _launch(
-        self, logits: Tensor, token_ids: Tensor, params: LogprobParams
+        self, logits: Tensor, token_ids: Tensor, params: LogprobParams, ranks: bool = False
     ) -> list["_Arriving"]:
         pieces = zip(torch.split(logits, _ROWS), torch.split(token_ids, _ROWS), strict=True)
-        return [_score(self._single.copy(some), ids, params) for some, ids in pieces]
+        return [_score(self._single.copy(some), ids, params, ranks) for some, ids in pieces]
 
 
 class _Arriving(NamedTuple):
@@ -102,6 +106,8 @@ class _Arriving(NamedTuple):
     """[n, 1 + top + named]."""
     top_ids: Tensor
     """[n, top]."""
+    ranks: Tensor
+    """[n], or empty if they are not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,23 +128,25 @@ class PendingScores:
 
 def _join(pieces: list[_Arriving]) -> TokenLogprobs:
     parts = []
-    for logprobs, top_ids in pieces:
+    for logprobs, top_ids, ranks in pieces:
         columns = [1, 1 + top_ids.shape[1]]
         chosen, top, named = np.split(logprobs.numpy(), columns, axis=1)
-        parts.append(TokenLogprobs(chosen[:, 0], top_ids.numpy(), top, named))
+        scores = TokenLogprobs(chosen[:, 0], top_ids.numpy(), top, named, ranks=ranks.numpy())
+        parts.append(scores)
     return TokenLogprobs.concatenate(parts)
 
 
-def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams) -> _Arriving:
+def _score(logits: Tensor, token_ids: Tensor, params: LogprobParams, ranks: bool) -> _Arriving:
     """Score, and overwrite ``logits``."""
     top, top_ids = likeliest(logits, params.top_logprobs_num)
     (wanted,) = to_device([np.array(params.token_ids_logprob, dtype=np.int64)], logits.device)
     named = logits.index_select(1, wanted)
     scores = torch.cat([logits.gather(1, token_ids[:, None]), top, named], dim=1)
+    ranked = (logits >= scores[:, :1]).sum(dim=1) if ranks else token_ids[:0]
     highest = logits.amax(dim=-1, keepdim=True)
     total = chunk_sums(logits.sub_(highest).exp_()).sum(dim=-1, keepdim=True)
-    logprobs = scores.sub_(highest + total.log().float()).clamp_(min=_LOWEST)
-    return _Arriving(*(x.to("cpu", non_blocking=True) for x in (logprobs, top_ids)))
+    logprobs = scores.sub_(highest + total.log().float()).clamp_(min=LOWEST)
+    return _Arriving(*(x.to("cpu", non_blocking=True) for x in (logprobs, top_ids, ranked)))
 
 
 def likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from workers.engine.backends.base.transfers import floats_to_device, to_device
 from workers.engine.backends.cpu import logits as native_logits
+from workers.engine.core.choice import GrammarState
 from workers.engine.core.draft import NO_DRAFT
 from workers.engine.core.output import TokenLogprobs
 from workers.engine.core.rows import Row, lay_rows
@@ -19,13 +20,20 @@ from workers.engine.exceptions import EngineError
 from workers.engine.grammar.effect import Removal, removals
 from workers.engine.grammar.mask import GrammarMask
 from workers.engine.sampling import philox
+from workers.engine.sampling.bans import AllowedTokens, BadWords, MinTokens
 from workers.engine.sampling.custom_processors import CustomProcessors
+from workers.engine.sampling.distributions import Distributions, Drawn
 from workers.engine.sampling.dry import Dry
-from workers.engine.sampling.filters import Filter, draw, draw_filtered, draw_ranked
+from workers.engine.sampling.filters import (
+    Filter,
+    Survivors,
+    draw,
+    draw_ranked,
+    find_survivors,
+)
 from workers.engine.sampling.logits_processors import (
     LogitBias,
     LogitsProcessor,
-    MinTokens,
     Penalties,
 )
 from workers.engine.sampling.logprobs import PendingScores, Scorer
@@ -49,9 +57,13 @@ class SamplerOutput:
     faults: Mapping[int, EngineError]
     """Rows whose own request failed."""
     scores: Mapping[int, TokenLogprobs] = field(default_factory=dict)
-    """The log probabilities of the rows whose sequence records them."""
+    """The raw log probabilities of the rows whose sequence records them."""
+    drawn: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    """The same under what the token was drawn from, for the rows whose request asks for that."""
     removals: Mapping[int, Removal] = field(default_factory=dict)
     """The grammar's effect on the rows whose choice reports it."""
+    overruled: frozenset[int] = frozenset()
+    """Rows whose token a grammar chose, so that the choice can end in time."""
 
 
 class Launched(NamedTuple):
@@ -68,7 +80,7 @@ class Sampler:
     """Changes logits and chooses tokens, in this order:
 
     1. DRY, frequency and presence penalties, repetition penalty, logit bias, the custom processor,
-       ``min_tokens``, the grammar mask;
+       allowed tokens, bad words, ``min_tokens``, the grammar mask;
     2. for a greedy row, the likeliest token, the lower id among equals;
     3. for any other row, temperature, top-k, top-p over what top-k left, min-p (which keeps
        p >= min_p * p_max), and a draw.
@@ -84,12 +96,14 @@ class Sampler:
             Penalties(),
             LogitBias(),
             self._custom,
-            MinTokens(),
         ]
+        self._bans: list[LogitsProcessor] = [AllowedTokens(), BadWords(), MinTokens()]
+        self._distributions = Distributions()
         self.scorer = Scorer()
         self._rows: list[Sequence] = []
         self._drafting = False
         self._launchable = True
+        self._closing: list[tuple[int, GrammarState]] = []
         self._needs_tokens = False
         self._draw: _Draw | None = None
         self._single = SingleBuffer()
@@ -107,6 +121,9 @@ class Sampler:
             logits = self._single.copy(logits)
         for processor in self._processors:
             processor.apply(logits)
+        sums = self._distributions.sum_all(logits)
+        for ban in self._bans:
+            ban.apply(logits)
         removed: Mapping[int, Removal] = {}
         if mask is not None:
             reporting = (i for i, seq in enumerate(rows) if seq.choice.effect is not None)
@@ -120,15 +137,19 @@ class Sampler:
         faults = self._custom.faults
         if self._draw is not None:
             self._draw.fill(token_ids, logits, highest)
+        overruled = self._review(token_ids, faults) if mask is not None else frozenset()
         scores = self.scorer.score_rows(raw, token_ids)
+        drawn = self._score_drawn(logits, highest, token_ids, sums, overruled)
         invalid = [row for row in unusable if row not in faults]
-        return SamplerOutput(token_ids.tolist(), invalid, faults, scores, removed)
+        return SamplerOutput(token_ids.tolist(), invalid, faults, scores, drawn, removed, overruled)
 
     def can_launch(self, rows: list[Sequence], device: torch.device) -> bool:
         """Return whether :meth:`launch` can choose the tokens of ``rows``. It cannot for recorded
-        modules and reported effects of grammars, for a processor that refuses, or if many whole
-        rows must be sorted."""
+        modules and reported effects of grammars, for choices that come to their limit, for a
+        processor that refuses, or if many whole rows must be sorted."""
         self._follow(rows, device)
+        if any(grammar.is_closing for _, grammar in self._closing):
+            return False
         return self._launchable and (self._draw is None or self._draw.num_sorted <= _MOST_SORTED)
 
     def needs_tokens(self, rows: list[Sequence], device: torch.device) -> bool:
@@ -154,7 +175,7 @@ class Sampler:
         raw = self.scorer.keep(logits)
         if logits.dtype != torch.float32:
             logits = self._single.copy(logits)
-        for processor in self._processors:
+        for processor in (*self._processors, *self._bans):
             processor.launch(logits, pending)
         highest, token_ids = _choose(logits, mask)
         finite = highest.isfinite()
@@ -171,17 +192,53 @@ class Sampler:
             return
         self._rows, self._drafting = list(sequences), drafting
         rows = lay_rows(sequences)
-        for processor in self._processors:
+        processors = (*self._processors, *self._bans)
+        for processor in processors:
             processor.set_rows(rows)
         self._launchable = all(
             seq.choice.effect is None and seq.record is None for seq in sequences
-        ) and all(processor.can_launch() for processor in self._processors)
+        ) and all(processor.can_launch() for processor in processors)
         self._needs_tokens = any(seq.choice.grammar is not None for seq in sequences) or any(
-            processor.needs_tokens() for processor in self._processors
+            processor.needs_tokens() for processor in processors
         )
         self.scorer.set_rows(rows)
+        self._distributions.set_rows(rows, device)
+        self._launchable = self._launchable and not self._distributions.rows
+        self._closing = [
+            (row, grammar)
+            for row, (_, _, grammar) in enumerate(rows)
+            if grammar is not None and grammar.closes
+        ]
         drawn = [(i, row) for i, row in enumerate(rows) if not row.sequence.sampling.greedy]
         self._draw = _Draw(drawn, len(rows), device) if drawn else None
+
+    def _review(self, token_ids: Tensor, faults: Mapping[int, Exception]) -> frozenset[int]:
+        """Replace tokens after which a choice could not end in time. Return their rows."""
+        overruled = set()
+        for row, grammar in self._closing:
+            if row in faults or not grammar.is_closing:
+                continue
+            token_id = int(token_ids[row])
+            if (other := grammar.review(token_id)) != token_id:
+                token_ids[row] = other
+                overruled.add(row)
+        return frozenset(overruled)
+
+    def _score_drawn(
+        self,
+        logits: Tensor,
+        highest: Tensor,
+        token_ids: Tensor,
+        sums: Rows[float],
+        overruled: frozenset[int],
+    ) -> Mapping[int, TokenLogprobs]:
+        """Score the rows whose request asks what their tokens were drawn from."""
+        if not (wanted := self._distributions.rows):
+            return {}
+        drawn = self._draw.list_drawn(wanted) if self._draw is not None else {}
+        for row in overruled.intersection(drawn):
+            drawn[row] = drawn[row].keep_only(int(token_ids[row]))
+        return self._distributions.score(drawn, logits, highest, token_ids, sums)
 
 
 _NO_BITS = np.empty((0, 0), dtype=np.int32)
@@ -208,6 +265,9 @@ class _Draw:
 
     def __init__(self, drawn: Rows[tuple[int, Row]], num_rows: int, device: torch.device) -> None:
         self._sequences = [row.sequence for _, row in drawn]
+        self._places = {row: place for place, (row, _) in enumerate(drawn)}
+        self._weights: Tensor | None = None
+        self._survivors: Survivors | None = None
         self._num_drafted = np.array([row.num_drafted for _, row in drawn], dtype=np.uint32)
         self._device = device
         params = [seq.sampling for seq in self._sequences]
@@ -218,6 +278,9 @@ class _Draw:
         """The largest of the filtered rows' limits; 0 if one of them has none."""
         self.num_sorted = len(kept) if self._top_k == 0 or self._top_k > _MOST_RANKED else 0
         """Rows that a draw without waiting must sort."""
+        self._filtered_places = {
+            place: i for i, place in enumerate(np.flatnonzero(filtered).tolist())
+        }
         rows, chosen, free, ranks = to_device(
             [
                 np.array([row for row, _ in drawn]),
@@ -245,6 +308,7 @@ class _Draw:
         if rows is not None:
             logits, highest = logits[rows], highest[rows]
         weights = logits.sub_(highest[:, None]).div_(self._temperature).exp_()
+        self._weights = weights
         uniform = self._uniform()
         if not len(self._filtered):
             drawn = draw(weights, uniform)
@@ -261,9 +325,24 @@ class _Draw:
         else:
             token_ids[rows] = drawn
 
+    def list_drawn(self, rows: Rows[int]) -> dict[int, Drawn]:
+        """Return what those of ``rows`` that draw were last drawn from."""
+        assert self._weights is not None
+        listed = {}
+        for row in rows:
+            if (place := self._places.get(row)) is None:
+                continue
+            survivors = None
+            if (at := self._filtered_places.get(place)) is not None:
+                assert self._survivors is not None
+                survivors = Survivors(*(each[at : at + 1] for each in self._survivors))
+            listed[row] = Drawn(self._weights[place], survivors)
+        return listed
+
     def _draw_filtered(self, weights: Tensor, uniform: Tensor, waits: bool) -> Tensor:
         if waits:
-            return draw_filtered(weights, self._filter, uniform)
+            self._survivors = find_survivors(weights, self._filter)
+            return self._survivors.draw(uniform)
         most = self._top_k if self._top_k <= _MOST_RANKED else 0
         return draw_ranked(weights, self._filter, uniform, most)
 

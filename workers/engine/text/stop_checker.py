@@ -28,20 +28,20 @@ class StopChecker:
         self.trims = not sampling.no_stop_trim
         self._min_tokens = sampling.min_tokens
         self._max_output_tokens = max_output_tokens
-        self._num_tokens = 0
+        self.num_tokens = 0
 
     def count(self) -> None:
         """Count one more sampled token."""
-        self._num_tokens += 1
+        self.num_tokens += 1
 
     @property
     def may_end(self) -> bool:
-        return self._num_tokens >= self._min_tokens
+        return self.num_tokens >= self._min_tokens
 
     def ids_to_avoid(self, num_more: int = 0) -> frozenset[int]:
         """Ids that a grammar should not offer after ``num_more`` further tokens, since any end of
         sequence ends its text."""
-        if self._num_tokens + num_more < self._min_tokens:
+        if self.num_tokens + num_more < self._min_tokens:
             return self._early_ids
         return self._ignored_ids
 
@@ -71,7 +71,7 @@ class StopChecker:
             self._text = kept
 
     def check_length(self) -> Finish | None:
-        if self._num_tokens < self._max_output_tokens:
+        if self.num_tokens < self._max_output_tokens:
             return None
         return Finish(FinishReason.LENGTH)
 

@@ -91,6 +91,8 @@ BOOLEANS = [
     "echo",
     "return_text_in_logprobs",
     "return_meta_info",
+    "include_stop_str_in_output",
+    "return_sampling_support",
 ]
 INTEGERS = [
     "max_tokens",
@@ -104,6 +106,9 @@ INTEGERS = [
     "logprobs",
     "best_of",
     "dry_allowed_length",
+    "prompt_logprobs",
+    "sampling_support_ids",
+    "truncate_prompt_tokens",
 ]
 NUMBERS = [
     "temperature",

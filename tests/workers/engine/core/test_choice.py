@@ -30,7 +30,7 @@ class ScriptedGrammar:
     def __init__(self, length: int, broken_by: int | None = None) -> None:
         self.length, self.broken_by = length, broken_by
 
-    is_complete, forced = False, None
+    is_complete, forced, closes = False, None, False
 
     def consume(self, token_id: int) -> bool:
         if token_id == self.broken_by:

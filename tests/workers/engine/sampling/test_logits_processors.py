@@ -9,7 +9,6 @@ from workers.engine.core.sequence import Sequence
 from workers.engine.sampling.logits_processors import (
     LogitBias,
     LogitsProcessor,
-    MinTokens,
     Penalties,
 )
 
@@ -101,31 +100,7 @@ def test_bias_is_added_to_its_rows_only() -> None:
     assert changed.tolist() == [[0, 0, 0, 0], [0, 2.5, 0, -100], [1, 0, 0, 0]]
 
 
-def test_no_end_before_min_tokens() -> None:
-    rows = [row([5], min_tokens=2, stop_token_ids=(3,)), row([5, 5], min_tokens=2), row()]
-    changed = apply(MinTokens(), rows, torch.zeros(3, 4))
-    assert changed.isneginf().tolist() == [
-        [True, False, False, True],
-        [False] * 4,
-        [False] * 4,
-    ]
-
-
-def test_min_tokens_ends_while_the_rows_stay_the_same() -> None:
-    min_tokens, seq = MinTokens(), row([5], min_tokens=2)
-    min_tokens.set_rows(lay_rows([seq]))
-    seq.token_ids.append(5)
-    logits = torch.zeros(1, 4)
-    min_tokens.apply(logits)
-    assert not logits.any()
-
-
-def test_min_tokens_leaves_constrained_rows_to_the_grammar() -> None:
-    changed = apply(MinTokens(), [row(min_tokens=2, grammar=object())], torch.zeros(1, 4))
-    assert not changed.any()
-
-
-@pytest.mark.parametrize("processor", [Penalties(), LogitBias(), MinTokens()])
+@pytest.mark.parametrize("processor", [Penalties(), LogitBias()])
 def test_rows_that_ask_for_nothing_cost_nothing(processor: LogitsProcessor) -> None:
     processor.set_rows(lay_rows([row([1, 2]), row()]))
     processor.apply(torch.empty(0))  # touching it would raise

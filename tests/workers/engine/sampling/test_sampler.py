@@ -92,7 +92,7 @@ def test_what_is_launched_under_masks_is_what_is_sampled(
     rows, masked = [], []
     for i, (kind, length, has_mask) in enumerate(kinds):
         output = torch.randint(9, (1 + length,), generator=drawn).tolist()  # so that runs repeat
-        grammar = Mock() if has_mask else None
+        grammar = Mock(closes=False) if has_mask else None
         rows.append(row(output, **[*PARAMS, *NEEDING_TOKENS][kind], grammar=grammar))
         masked += [i] * has_mask
     bits = torch.randint(-(2**31), 2**31, (len(masked), -(-VOCABULARY // 32)), generator=drawn)

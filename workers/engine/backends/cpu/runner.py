@@ -21,7 +21,7 @@ from workers.engine.backends.recurrent.states import StateTable, bytes_per_row
 from workers.engine.config import EngineConfig
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
 from workers.engine.core.plan import NULL_BLOCK, BatchPlan, Placed
-from workers.engine.core.runner import GENERATES, Drafting
+from workers.engine.core.runner import TEXT_TASKS, Drafting
 from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import SchedulerOutput, StateSave
 
@@ -38,7 +38,7 @@ class CpuRunner:
 
     looks_ahead = False
     """A CPU runs a step at once: there is nothing to overlap."""
-    tasks = GENERATES
+    tasks = TEXT_TASKS
     shares_blocks = True
     """A sequence may begin with blocks that another one computed."""
     repeats_steps = False

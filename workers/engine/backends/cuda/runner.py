@@ -30,7 +30,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.core.attention_backend import Part
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
 from workers.engine.core.plan import BatchPlan, Placed
-from workers.engine.core.runner import GENERATES, Draw
+from workers.engine.core.runner import TEXT_TASKS, Draw
 from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import SchedulerOutput
 
@@ -50,7 +50,7 @@ class CudaRunner:
     batch.
     """
 
-    tasks = GENERATES
+    tasks = TEXT_TASKS
     shares_blocks = True
     cuts_prompts = True
     repeats_steps = True

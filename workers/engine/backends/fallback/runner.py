@@ -12,7 +12,7 @@ from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.fallback.model import FallbackModel, GeneratedSequence
 from workers.engine.config import EngineConfig
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
-from workers.engine.core.runner import GENERATES
+from workers.engine.core.runner import TEXT_TASKS
 from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import SchedulerOutput
 
@@ -36,7 +36,7 @@ class FallbackRunner:
     """
 
     looks_ahead = False
-    tasks = GENERATES
+    tasks = TEXT_TASKS
     shares_blocks = False
     repeats_steps = False
     """A step extends the caches of its sequences one by one."""

@@ -1,0 +1,254 @@
+"""The shortest way to the end of a grammar, as far as a bounded search finds it.
+
+llguidance has no question for it, but its matchers are copied and advanced in a microsecond. So the
+search tries texts, the cheapest first: those that close what is open, then those that begin the
+least, then any other. What it finds is checked with the matcher itself, so it is an end; that there
+is none, or none shorter, it cannot prove.
+"""
+
+import heapq
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Final
+
+from llguidance import LLMatcher, LLTokenizer
+
+from completions.contract.token_bytes import is_text
+
+Way = tuple[int, ...]
+"""The ids of tokens that lead to an accepted end; empty where the text may end already."""
+_FEW = 64
+"""Where a grammar allows at most so many tokens, all of them are tried."""
+_ORDER: Final = b"\"}]')>;,:0{[( \n1aA-./<=_e&|\\2"
+"""Single bytes from the likeliest to lead to an end on; all others follow."""
+_DEVIATION: Final = 32
+"""What it costs to pass over a child, in tokens."""
+_LOOP: Final = 8
+"""What a child costs that allows the same tokens as the place before: it may lead nowhere."""
+_LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
+_MAX_LITERALS = 32
+_NOT_ZERO = re.compile(rb"[^\x00]")
+
+
+class EndTokens:
+    """The tokens of a model that the search writes."""
+
+    def __init__(
+        self,
+        tokenizer: LLTokenizer,
+        texts: Sequence[bytes],
+        special_ids: Iterable[int],
+        end_ids: Iterable[int],
+    ) -> None:
+        self.texts = texts
+        self.end_ids = tuple(sorted(set(end_ids)))
+        self.special_ids = frozenset(special_ids)
+        self._tokenizer = tokenizer
+        rank = {byte: place for place, byte in enumerate(_ORDER)}
+        self._ranks = [rank.get(byte, len(rank) + byte) for byte in range(256)]
+        markers = sorted(self.special_ids.difference(self.end_ids))
+        single = [id for id, text in enumerate(texts) if len(text) == 1]
+        single = [id for id in single if id not in self.special_ids]
+        self.order = (*markers, *sorted(single, key=self.get_rank))
+        """What is tried where a grammar allows many tokens."""
+
+    def get_rank(self, token_id: int) -> tuple[int, int]:
+        """Return a key that sorts tokens by how likely they are to lead to an end."""
+        text = self.texts[token_id]
+        is_marker = token_id in self.special_ids or not text
+        return (-1, token_id) if is_marker else (self._ranks[text[0]], len(text))
+
+    def read_literals(self, grammar: str) -> tuple[Way, ...]:
+        """Return the tokens of the literals that a grammar in llguidance's text format has: the
+        tags that free text may have to end with."""
+        return _read_literals(self, grammar)
+
+    def spell(self, path: Iterable[int]) -> bytes:
+        """Return a text that two paths share only if they lead to the same place."""
+        special, texts = self.special_ids, self.texts
+        return b"".join(b"\xff%d;" % id if id in special else texts[id] for id in path)
+
+    def tokenize(self, text: bytes) -> Way:
+        """Return the tokens of a text as the model's tokenizer splits it; none if it is not
+        UTF-8."""
+        return tuple(self._tokenizer.tokenize_bytes(text)) if is_text(text) else ()
+
+    def shorten(self, path: Sequence[int]) -> Way:
+        """Return fewer tokens of the same text, if the tokenizer has some."""
+        whole: list[int] = []
+        run: list[int] = []
+        for token_id in (*path, None):
+            if token_id is not None and token_id not in self.special_ids:
+                run.append(token_id)
+                continue
+            text = b"".join(self.texts[each] for each in run)
+            split = self.tokenize(text)
+            whole += split if 0 < len(split) < len(run) else run
+            whole += [] if token_id is None else [token_id]
+            run = []
+        return tuple(whole)
+
+
+@lru_cache(256)
+def _read_literals(tokens: EndTokens, grammar: str) -> tuple[Way, ...]:
+    texts: dict[str, None] = {}
+    for lark in re.findall(r'"lark_grammar":\s*"((?:[^"\\]|\\.)*)"', grammar):
+        for literal in _LITERAL.findall(_unescape(lark)):
+            texts[_unescape(literal)] = None
+    found = (tokens.tokenize(text.encode()) for text in list(texts)[:_MAX_LITERALS])
+    return tuple(literal for literal in found if len(literal) > 1)
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
+
+
+def find_way(
+    matcher: LLMatcher,
+    tokens: EndTokens,
+    literals: Sequence[Way],
+    max_steps: int,
+    enough: int,
+) -> Way | None:
+    """Return the tokens of a way to an accepted end from where `matcher` stands, which stays as it
+    is: the first that has at most `enough` tokens, or else the shortest that `max_steps` copies of
+    the matcher lead to; None if they lead to none."""
+    if matcher.is_accepting():
+        return ()
+    best: Way | None = None
+    for path in _Search(tokens, literals, max_steps).iter_paths(matcher):
+        shorter = tokens.shorten(path)
+        way = shorter if len(shorter) < len(path) and is_way(matcher, shorter) else path
+        if best is None or len(way) < len(best):
+            best = way
+        if len(best) <= enough:
+            break
+    return best
+
+
+def is_way(matcher: LLMatcher, way: Way) -> bool:
+    """Return whether tokens lead from where `matcher` stands to an accepted end."""
+    copy = matcher.deep_copy()
+    return copy.try_consume_tokens(list(way)) == len(way) and is_accepting(copy)
+
+
+def is_accepting(matcher: LLMatcher) -> bool:
+    return not matcher.is_error() and bool(matcher.is_accepting())
+
+
+@dataclass(slots=True)
+class _Node:
+    """A place in the search."""
+
+    matcher: LLMatcher
+    path: Way
+    mask: bytes
+    children: Sequence[Way] = ()
+    """What may follow, in the order in which it is tried."""
+    next_child: int = -1
+    """-1 until the children are known."""
+    has_loop: bool = False
+    """Whether a child allows the same tokens as this place."""
+
+
+class _Search:
+    """Follows the first child of each place first, and a place again for each child that was
+    passed over: what deviates least comes next."""
+
+    def __init__(self, tokens: EndTokens, literals: Sequence[Way], max_steps: int) -> None:
+        self._tokens = tokens
+        self._literals = literals
+        self._steps_left = max_steps
+        self._order = count()
+        self._waiting: list[tuple[int, int, _Node]] = []
+        self._seen: set[bytes] = set()
+
+    def iter_paths(self, matcher: LLMatcher) -> Iterator[Way]:
+        """Yield the paths to accepted ends that are found."""
+        root = matcher.deep_copy()
+        path = _follow_forced(root, ())
+        if path is None:
+            return
+        if is_accepting(root):
+            yield path
+            return
+        self._push(0, _Node(root, path, root.compute_bitmask()))
+        while self._waiting and self._steps_left > 0:
+            cost, _, node = heapq.heappop(self._waiting)
+            if node.next_child < 0:
+                node.children, node.next_child = self._list_children(node.mask), 0
+            if node.next_child == len(node.children):
+                continue
+            child = node.children[node.next_child]
+            node.next_child += 1
+            yield from self._try(node, child, cost)
+            self._push(cost + _DEVIATION * (1 + 3 * node.has_loop), node)
+
+    def _list_children(self, mask: bytes) -> Sequence[Way]:
+        literals = [each for each in self._literals if _is_set(mask, each[0])]
+        ids = _list_few(mask)
+        if ids:
+            ids = sorted(set(ids).difference(self._tokens.end_ids), key=self._tokens.get_rank)
+        else:
+            ids = [id for id in self._tokens.order if _is_set(mask, id)]
+        return [*literals, *((id,) for id in ids)]
+
+    def _try(self, node: _Node, child: Way, cost: int) -> Iterator[Way]:
+        """Follow a child. Yield the path if it leads to an end."""
+        text = self._tokens.spell((*node.path, *child))
+        if text in self._seen:
+            return
+        self._seen.add(text)
+        self._steps_left -= 1
+        matcher = node.matcher.deep_copy()
+        if matcher.try_consume_tokens(list(child)) != len(child):
+            return
+        path = _follow_forced(matcher, (*node.path, *child))
+        if path is None:
+            return
+        if is_accepting(matcher):
+            yield path
+            return
+        mask = matcher.compute_bitmask()
+        if mask == node.mask:
+            if node.has_loop or len(child) > 1:
+                return
+            node.has_loop, cost = True, cost + _LOOP
+        self._push(cost + 1, _Node(matcher, path, mask))
+
+    def _push(self, cost: int, node: _Node) -> None:
+        heapq.heappush(self._waiting, (cost, -next(self._order), node))
+
+
+def _follow_forced(matcher: LLMatcher, path: Way) -> Way | None:
+    """Consume what the grammar forces. Return the longer path, None if it leads nowhere."""
+    while not is_accepting(matcher):
+        if matcher.is_error() or matcher.is_stopped():
+            return None
+        forced = matcher.compute_ff_tokens()
+        if not forced:
+            break
+        if matcher.try_consume_tokens(forced) != len(forced):
+            return None
+        path = (*path, *forced)
+    return path
+
+
+def _list_few(mask: bytes) -> list[int]:
+    """Return the tokens of a mask that has few; none otherwise."""
+    ids: list[int] = []
+    for match in _NOT_ZERO.finditer(mask):
+        place = match.start()
+        ids += (place * 8 + bit for bit in range(8) if mask[place] >> bit & 1)
+        if len(ids) > _FEW:
+            return []
+    return ids
+
+
+def _is_set(mask: bytes, token_id: int) -> bool:
+    return bool(mask[token_id >> 3] >> (token_id & 7) & 1)

@@ -1,0 +1,21 @@
+"""Bad words: tokens that may not follow an output. No torch."""
+
+from workers.engine.core.sequence import Sequence
+
+
+def list_bad_tokens(seq: Sequence, num_drafted: int = 0) -> frozenset[int]:
+    """Return the tokens that would complete a bad word of the output and ``num_drafted`` drafted
+    tokens. None that ``allowed_token_ids`` has, if they are all that it has."""
+    words = seq.sampling.bad_words
+    if not words:
+        return frozenset()
+    longest = max(map(len, words)) - 1
+    output = seq.token_ids[seq.prompt_len :][-longest:] if longest else []
+    output += seq.draft.token_ids[:num_drafted]
+    bad = {word[-1] for word in words if _ends_with(output, word[:-1])}
+    allowed = seq.sampling.allowed_token_ids
+    return frozenset() if allowed and bad.issuperset(allowed) else frozenset(bad)
+
+
+def _ends_with(tokens: list[int], end: tuple[int, ...]) -> bool:
+    return not end or tuple(tokens[-len(end) :]) == end
