@@ -64,7 +64,7 @@ class ControlTokens:
 def find_control_tokens(model: ModelFiles) -> ControlTokens:
     """Return the control tokens of a model. Raises ModelFilesError."""
     try:
-        template = model.chat_template or ""
+        template = f"{model.chat_template} {model.choose_template(has_tools=True)}"
     except ModelFilesError:
         template = ""
     tokenizer = model.tokenizer

@@ -26,6 +26,9 @@ SantaCoder, DeepSeek and Code Llama spell them."""
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _MODELOPT_FILE = "hf_quant_config.json"
 """Where older versions of ModelOpt state how weights are quantized."""
+DEFAULT_TEMPLATE, TOOL_TEMPLATE = "default", "tool_use"
+"""Names of chat templates, as transformers has them."""
+_TEMPLATES = Path(__file__).parent / "templates"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
@@ -125,15 +128,32 @@ class ModelFiles:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """Jinja source of the chat template; None if there is none."""
-        path = self.entry.folder / "chat_template.jinja"
-        if path.is_file():
-            return path.read_text("utf-8")
+        """Jinja source of the chat template; None if there is none. Quire has those of types of
+        models that come with an encoder in Python."""
+        template = self.chat_templates.get(DEFAULT_TEMPLATE)
+        if template is None and self.model_type is not None:
+            path = _TEMPLATES / f"{self.model_type}.jinja"
+            template = path.read_text("utf-8") if path.is_file() else None
+        return template
+
+    def choose_template(self, has_tools: bool) -> str | None:
+        """Return the chat template for a conversation: some models have one for tools."""
+        with_tools = self.chat_templates.get(TOOL_TEMPLATE) if has_tools else None
+        return with_tools or self.chat_template
+
+    @cached_property
+    def chat_templates(self) -> Mapping[str, str]:
+        """Jinja sources of the folder's chat templates, by name."""
+        folder = self.entry.folder
+        paths = {path.stem: path for path in (folder / "additional_chat_templates").glob("*.jinja")}
+        if (path := folder / "chat_template.jinja").is_file():
+            paths[DEFAULT_TEMPLATE] = path
+        if paths:
+            return {name: path.read_text("utf-8") for name, path in paths.items()}
         template = self.tokenizer_config.get("chat_template")
         if isinstance(template, list):  # several by name, as in older tokenizers
-            templates = {entry["name"]: entry["template"] for entry in template}
-            template = templates.get("default")
-        return template if isinstance(template, str) else None
+            return {entry["name"]: entry["template"] for entry in template}
+        return {DEFAULT_TEMPLATE: template} if isinstance(template, str) else {}
 
     @cached_property
     def special_tokens(self) -> Mapping[str, str]:

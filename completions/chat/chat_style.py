@@ -25,8 +25,6 @@ THINK_TAGS = (
     ThinkTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ThinkTags("\u25c1think\u25b7", "\u25c1/think\u25b7"),
 )
-_THINKING_TYPES = ("deepseek_v32", "deepseek_v4")
-"""Types of models without a chat template that think between <think> and </think>."""
 _SWITCHES = ("enable_thinking", "thinking")
 """Variables of chat templates that turn thinking on and off."""
 
@@ -78,7 +76,7 @@ def list_abilities(files: ModelFiles) -> dict[str, bool]:
 
 def _read_template(files: ModelFiles) -> str:
     try:
-        return files.chat_template or ""
+        return files.choose_template(has_tools=True) or ""
     except ModelFilesError:
         return ""
 
@@ -104,8 +102,6 @@ def _find_format(files: ModelFiles, source: str) -> tuple[ToolFormat | None, str
 def _find_think_tags(files: ModelFiles, source: str) -> ThinkTags | None:
     if files.entry.think_tags is not None:
         return ThinkTags(*files.entry.think_tags) if files.entry.think_tags else None
-    if not source and files.model_type in _THINKING_TYPES:
-        return THINK_TAGS[0]
     # Some templates write only the end of the usual tags.
     usual = THINK_TAGS[0]
     if usual.end in source:

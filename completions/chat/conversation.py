@@ -35,7 +35,7 @@ def render_prompt(
     If the template does not use `tools`, the tools become text in the model's format; and so do
     earlier calls if it does not use them. What it refuses is rendered in a simpler form.
     """
-    source = model.chat_template or ""
+    source = model.choose_template(bool(tools)) or ""
     if tool_format is not None and tool_format.call_id:
         messages = rename_calls(messages, tool_format.call_id)
     knows_tools = "tools" in template.find_variables(source)

@@ -167,7 +167,7 @@ def render(
 
     `options` are additional template variables, which cannot replace the built-in ones.
     """
-    source = model.chat_template
+    source = model.choose_template(bool(tools))
     if source is None:
         raise ChatTemplateError(f"the model {model.entry.id} has no chat template")
     variables = {

@@ -100,7 +100,8 @@ class ConversationFields(ModelRequestObject):
         """Return paths of variables that this model's template does not read, and of what is
         ignored in messages. Raises FieldError."""
         files = context.model.files
-        variables = _list_unread_variables(values.chat_template_kwargs or {}, files)
+        source = files.choose_template(bool(values.tools)) or ""
+        variables = _list_unread_variables(values.chat_template_kwargs or {}, source)
         messages = ConversationFields.messages.list_ignored_paths(context.given.get("messages"))
         return [*variables, *messages]
 
@@ -129,7 +130,7 @@ class ConversationFields(ModelRequestObject):
             raise FieldError(f"{error}.", "messages") from error
 
 
-def _list_unread_variables(variables: Mapping[str, Any], files: ModelFiles) -> list[str]:
+def _list_unread_variables(variables: Mapping[str, Any], source: str) -> list[str]:
     if len(variables) > MAX_VARIABLES:
         message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
         raise FieldError(message, "chat_template_kwargs")
@@ -143,7 +144,7 @@ def _list_unread_variables(variables: Mapping[str, Any], files: ModelFiles) -> l
     if not variables:
         return []
     try:
-        read = template.find_variables(files.chat_template or "")
+        read = template.find_variables(source)
     except ChatTemplateError as error:
         raise FieldError(f"{error}.", "messages") from error
     return [f"chat_template_kwargs.{name}" for name in variables if name not in read]

@@ -37,6 +37,8 @@ def apply_effort(values: _Values, files: ModelFiles) -> tuple[_Values, list[str]
     if effort == _NONE and can_switch and thinking.budget_tokens is None:
         return values.change(thinking=Thinking(DISABLED)), []
     if reads_effort:
+        if can_switch and effort != _NONE:
+            values = values.change(thinking=replace(thinking, type=ENABLED))
         return values, unused
     if style.think_tags is None or effort == _NONE:
         return values, [EFFORT]
@@ -61,6 +63,6 @@ def _apply_budget(values: _Values) -> _Values:
 
 def _reads_effort(files: ModelFiles) -> bool:
     try:
-        return EFFORT in template.find_variables(files.chat_template or "")
+        return EFFORT in template.find_variables(files.choose_template(has_tools=True) or "")
     except ChatTemplateError:
         return False

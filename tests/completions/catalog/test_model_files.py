@@ -107,6 +107,26 @@ def test_chat_templates(tmp_path: Path) -> None:
     assert load(tmp_path, tokenizer_config={"chat_template": named}).chat_template == "d"
     (tmp_path / "chat_template.jinja").write_text("file")
     assert load(tmp_path).chat_template == "file"
+    folder = tmp_path / "additional_chat_templates"
+    folder.mkdir()
+    (folder / "tool_use.jinja").write_text("tools")
+    named = load(tmp_path)
+    assert [named.choose_template(has_tools) for has_tools in (False, True)] == ["file", "tools"]
+
+
+def test_a_template_for_tools_among_several_by_name(tmp_path: Path) -> None:
+    by_name = [{"name": name, "template": name[0]} for name in ("default", "rag", "tool_use")]
+    files = load(tmp_path, config=SIZES, tokenizer_config={"chat_template": by_name})
+    assert [files.choose_template(has_tools) for has_tools in (False, True)] == ["d", "t"]
+    files = load(tmp_path, config=SIZES, tokenizer_config={"chat_template": by_name[:1]})
+    assert files.choose_template(has_tools=True) == "d"
+
+
+def test_models_that_come_with_an_encoder_have_a_template_of_ours(tmp_path: Path) -> None:
+    files = load(tmp_path, config={**SIZES, "model_type": "deepseek_v4"}, tokenizer_config={})
+    assert "DSML" in (files.chat_template or "")
+    own = load(tmp_path, config=SIZES, tokenizer_config={"chat_template": "a"})
+    assert own.chat_template == "a"
 
 
 def test_special_tokens(tmp_path: Path) -> None:

@@ -31,9 +31,25 @@ def test_a_format_is_found_by_its_signature(tmp_path: Path, form: str) -> None:
 
 
 def test_a_format_is_found_by_the_type_of_a_model_without_a_template(tmp_path: Path) -> None:
-    found = find(tmp_path, None, "deepseek_v32")
-    assert (found.tool_format, found.think_tags) == (TOOL_FORMATS["deepseek_v32"], THINK)
-    assert found.found_in == "the model_type deepseek_v32"
+    found = find(tmp_path, None, "kimi_k2")
+    assert (found.tool_format, found.think_tags) == (TOOL_FORMATS["kimi_k2"], None)
+    assert found.found_in == "the model_type kimi_k2"
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v32", "deepseek_v4"])
+def test_a_model_with_an_encoder_instead_of_a_template_has_one(
+    tmp_path: Path, model_type: str
+) -> None:
+    found = find(tmp_path, None, model_type)
+    assert (found.tool_format, found.think_tags) == (TOOL_FORMATS[model_type], THINK)
+    assert found.thinking_switch == "thinking"
+
+
+def test_the_template_for_tools_says_how_they_are_called(tmp_path: Path) -> None:
+    folder = tmp_path / "additional_chat_templates"
+    folder.mkdir()
+    (folder / "tool_use.jinja").write_text("<tool_call>")
+    assert find(tmp_path, "{{ messages }}").tool_format == TOOL_FORMATS["hermes"]
 
 
 def test_a_template_without_marks_calls_no_tools(tmp_path: Path) -> None:
