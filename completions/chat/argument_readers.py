@@ -90,7 +90,7 @@ class TaggedReader:
             return "", text, True
         name, _, flag = header.partition(self._name_end)
         self._name = name.strip()
-        declared = {"true": True, "false": False}.get(flag.rpartition('"')[2])
+        declared = self._style.is_text(flag.rpartition('"')[2])
         self._is_text = self._types.is_string(self._name) if declared is None else declared
         opened = '"' if self._is_text else ""
         piece = f"{self._separator}{dump(self._name)}:{opened}"

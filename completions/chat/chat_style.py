@@ -58,7 +58,7 @@ def find_chat_style(files: ModelFiles) -> ChatStyle:
     template."""
     source = _read_template(files)
     tool_format, found_in = _find_format(files, source)
-    think_tags = _find_think_tags(files, source)
+    think_tags = _find_think_tags(files, source, tool_format)
     switch = files.entry.thinking_switch
     if switch is None and think_tags is not None:
         switch = _find_switch(source)
@@ -99,9 +99,13 @@ def _find_format(files: ModelFiles, source: str) -> tuple[ToolFormat | None, str
     return best, f"the model_type {files.model_type}"
 
 
-def _find_think_tags(files: ModelFiles, source: str) -> ThinkTags | None:
+def _find_think_tags(
+    files: ModelFiles, source: str, tool_format: ToolFormat | None
+) -> ThinkTags | None:
     if files.entry.think_tags is not None:
         return ThinkTags(*files.entry.think_tags) if files.entry.think_tags else None
+    if tool_format is not None and tool_format.think is not None:
+        return ThinkTags(*tool_format.think)
     # Some templates write only the end of the usual tags.
     usual = THINK_TAGS[0]
     if usual.end in source:

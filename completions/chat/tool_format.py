@@ -51,6 +51,10 @@ class ToolFormat:
     content: tuple[str, str] = ("", "")
     """Where an answer's own text does not stand alone: the text that may begin each of its parts,
     and the text before its own text."""
+    think: tuple[str, str] | None = None
+    """The tags around reasoning, where the chat template does not show them."""
+    first_id: int = 0
+    """The number of the first call."""
     unseen: tuple[str, ...] = ()
     """Further texts that are no part of an answer's own text."""
     trigger: str = ""
@@ -149,7 +153,8 @@ class ToolFormat:
 
     def _write_call(self, call: ToolCall, index: int) -> PromptText:
         arguments = self._write_arguments(call)
-        fields = {NAME: call.name, ID: trust(f"{index:0{self.id_digits}}"), ARGUMENTS: arguments}
+        number = f"{self.first_id + index:0{self.id_digits}}"
+        fields = {NAME: call.name, ID: trust(number), ARGUMENTS: arguments}
         *begin, end = (fields.get(segment, trust(segment)) for segment in self.segments)
         return concatenate([*begin, end if arguments else end.removeprefix("\n")])
 
@@ -163,9 +168,7 @@ class ToolFormat:
 
     def _write_parameter(self, name: str, value: object) -> PromptText:
         assert isinstance(self.arguments, Style)
-        is_text = isinstance(value, str)
-        text = str(value) if is_text else dump(value)
-        parts = self.arguments.write(name, text, is_text=is_text)
+        parts = self.arguments.write(name, value)
         return concatenate(trust(part) if at % 2 == 0 else part for at, part in enumerate(parts))
 
     def write_preamble(self, tools: Sequence[Tool]) -> PromptText:
@@ -180,13 +183,13 @@ class ToolFormat:
             if segment == NAME:
                 yield "{function name}"
             elif segment == ID:
-                yield "0"
+                yield str(self.first_id)
             elif segment != ARGUMENTS:
                 yield segment
             elif isinstance(style := self.arguments, Literals):
                 yield f"{{argument name}}{style.assign}{{argument value}}{style.separator}..."
             elif style is not None:
-                yield from style.write("{argument name}", "{argument value}", is_text=True)
+                yield from style.write("{argument name}", "{argument value}")
                 yield "\n..."
             else:
                 yield "{arguments as a JSON object}"

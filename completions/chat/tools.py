@@ -102,16 +102,18 @@ class Tool:
 
     def _make_input_node(self, grammar: InputGrammar, style: Style | Literals | None) -> JSONNode:
         """Return the grammar node of an object that holds an input: in quotes, since the end of a
-        bare text would be unclear, or in those of the format, which are special tokens."""
-        begin, end = JSON_QUOTE, JSON_QUOTE
+        bare text would be unclear, or between special tokens of the format."""
+        is_quoted, quote = True, JSON_QUOTE
         if isinstance(style, Style):
-            before, name, opening, _, closing = style.write(INPUT, "", is_text=False)
-            begin, end = f"\n{before}{name}{opening}{begin}", f"{end}{closing}\n"
+            is_quoted = not style.names_types
+            before, name, opening, _, closing = style.write(INPUT, None if is_quoted else "")
+            quote = JSON_QUOTE if is_quoted else ""
+            begin, end = f"\n{before}{name}{opening}{quote}", f"{quote}{closing}\n"
         elif style is not None:
+            is_quoted = style.quote == JSON_QUOTE
             begin, end = f"{INPUT}{style.assign}{style.quote}", style.quote
         else:
-            begin, end = f'{{"{INPUT}": {begin}', f"{end}}}"
-        is_quoted = not isinstance(style, Literals) or style.quote == JSON_QUOTE
+            begin, end = f'{{"{INPUT}": {quote}', f"{quote}}}"
         text = make_node(
             "custom_input",
             definition=grammar.definition,

@@ -9,7 +9,7 @@ from typing import Any
 from completions.grammars import regex
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.json_schema.keywords import ANNOTATIONS, ENFORCED
-from completions.grammars.json_schema.nodes import list_types, list_values
+from completions.grammars.json_schema.nodes import list_types, list_value_types, list_values
 from completions.grammars.json_schema.pointers import escape, get
 from completions.grammars.json_schema.schema import OPTIONS, Schema, dump
 from completions.grammars.messages import format_value, truncate
@@ -50,7 +50,7 @@ def make_json_symbol(compiled: Mapping[str, Any], kind: Any = None) -> Opaque:
 class Style:
     """The tags around a name and its value.
 
-    In `opening`, `{mark}` says whether the value is a string; white space may stand at `{spaces}`.
+    In `opening`, `{mark}` says what the value is; white space may stand at `{spaces}`.
     A line break at the end of `opening` or the start of `closing` is no part of the value.
     """
 
@@ -62,11 +62,32 @@ class Style:
     """A terminal for undeclared parameter names."""
     constants: tuple[str, str, str] | None = None
     """How true, false and null may be written beside JSON."""
+    names_types: bool = False
+    """Whether the mark is the JSON type of the value, instead of `true` for strings."""
 
-    def write(self, name: str, value: str, *, is_text: bool) -> list[str]:
+    @property
+    def has_mark(self) -> bool:
+        return "{mark}" in self.opening
+
+    def make_mark(self, kind: str) -> str:
+        """Return the mark of a value of a JSON type."""
+        if self.names_types:
+            return "number" if kind == "integer" else kind
+        return dump(kind == "string")
+
+    def mark_value(self, value: object) -> str:
+        return self.make_mark(min(list_value_types(value)))
+
+    def is_text(self, mark: str) -> bool | None:
+        """Return whether a mark says that the value is a string; None if no mark says it."""
+        return mark == self.make_mark("string") if self.has_mark else None
+
+    def write(self, name: str, value: object) -> list[str]:
         """Return a parameter as a model writes it: tags and values in turn."""
-        opening = self.opening.replace("{spaces}", "\n").replace("{mark}", dump(is_text))
-        return [self.before, name, opening, value, self.closing]
+        mark = self.mark_value(value)
+        opening = self.opening.replace("{spaces}", "\n").replace("{mark}", mark)
+        text = value if isinstance(value, str) else dump(value)
+        return [self.before, name, opening, text, self.closing]
 
 
 _DSML = "\uff5cDSML\uff5c"
@@ -173,26 +194,24 @@ class Parameters:
     def _lower_parameter(self, name: Part, location: Location) -> Part:
         """Return a name with all ways to write its value, after spaces."""
         before = self._spelling.spell(self._style.before)
-        ways: dict[str, list[Part]] = {"true": [], "false": []}
-        for is_text, value in self._iter_values(location):
-            ways["true" if is_text else "false"].append(value)
+        ways: dict[str, list[Part]] = {}
+        for mark, value in self._iter_values(location):
+            ways.setdefault(mark, []).append(value)
         options = [
-            make_chain([before, name, *self._lower_opening(flag), make_alternatives(values)])
-            for flag, values in ways.items()
-            if values
+            make_chain([before, name, *self._lower_opening(mark), make_alternatives(values)])
+            for mark, values in ways.items()
         ]
         return make_chain([_SPACES, make_alternatives(options)])
 
-    def _lower_opening(self, flag: str) -> list[Part]:
-        name_end, *value_begin = self._style.opening.replace("{mark}", flag).split("{spaces}")
+    def _lower_opening(self, mark: str) -> list[Part]:
+        name_end, *value_begin = self._style.opening.replace("{mark}", mark).split("{spaces}")
         rest = (part for tag in value_begin for part in (_SPACES, self._spelling.spell(tag)))
         return [self._spelling.spell(name_end), *rest]
 
-    def _iter_values(self, location: Location) -> Iterator[tuple[bool, Part]]:
-        """Yield, for each way to write a value, whether it is bare text, and its part with the
-        closing tag."""
-        leaves = list(self._iter_leaves(location))
-        constants = None if any(map(_can_be_text, leaves)) else self._style.constants
+    def _iter_values(self, location: Location) -> Iterator[tuple[str, Part]]:
+        """Yield, for each way to write a value, its mark, and its part with the closing tag."""
+        style, leaves = self._style, list(self._iter_leaves(location))
+        constants = None if any(map(_can_be_text, leaves)) else style.constants
         for leaf in leaves:
             schema, kinds = leaf.schema, list_types(leaf.schema)
             values = list_values(schema) or []
@@ -200,17 +219,27 @@ class Parameters:
                 self._expect(leaf, {"const", "enum", "type"})
                 for value in values:
                     text = value if isinstance(value, str) else dump(value)
-                    yield isinstance(value, str), self._lower_closing(make_literal(text))
+                    yield style.mark_value(value), self._lower_closing(make_literal(text))
             elif "string" in kinds or not schema.keys() - ANNOTATIONS:
-                yield True, self._lower_closing(self._lower_text(leaf))
-                says_kind = "{mark}" in self._style.opening
-                others = kinds or (list(_BEGINNINGS) if says_kind else [])
+                yield style.make_mark("string"), self._lower_closing(self._lower_text(leaf))
+                others = kinds or (list(_BEGINNINGS) if style.has_mark else [])
                 if rest := [kind for kind in others if kind != "string"]:
-                    yield False, self._lower_json(leaf, rest)
+                    yield from self._iter_json(leaf, rest)
             else:
-                yield False, self._lower_json(leaf, kinds)
+                yield from self._iter_json(leaf, kinds)
                 for spelling in _list_constants(kinds, values, constants):
-                    yield False, self._lower_closing(make_literal(spelling))
+                    yield style.make_mark("null"), self._lower_closing(make_literal(spelling))
+
+    def _iter_json(self, leaf: Location, kinds: list[str]) -> Iterator[tuple[str, Part]]:
+        """Yield values that are no bare strings, by their marks."""
+        if not kinds and not self._style.names_types:
+            yield self._style.make_mark("null"), self._lower_json(leaf, [])
+        marks: dict[str, list[str]] = {}
+        all_kinds = (kind for kind in _BEGINNINGS if self._style.names_types and kind != "string")
+        for kind in kinds or all_kinds:
+            marks.setdefault(self._style.make_mark(kind), []).append(kind)
+        for mark, same in marks.items():
+            yield mark, self._lower_json(leaf, same)
 
     def _iter_leaves(self, location: Location, depth: int = 0) -> Iterator[Location]:
         """Yield the alternatives of a schema, once its references and unions are followed."""

@@ -282,6 +282,29 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         [WEATHER, ("now", {})],
         "",
     ),
+    (
+        "kimi_k3",
+        '<|open|>tools<|sep|><|open|>call tool="weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|> 7<|close|>argument<|sep|>'
+        '<|open|>argument key="n" type="array"<|sep|>[1]<|close|>argument<|sep|>'
+        '<|close|>call<|sep|><|open|>call tool="now" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        [("weather", {"city": " 7", "n": [1]}), ("now", {})],
+        "",
+    ),
+    (
+        "solar_open2",
+        "Hm.<|tool_call:start|>weather\n<|tool_arg:start|>city<|tool_arg:value|>Rome\n"
+        "<|tool_arg:end|>\n<|tool_arg:start|>n<|tool_arg:value|>[1]<|tool_arg:end|>\n"
+        "<|tool_call:end|>\n<|tool_call:start|>now\n<|tool_call:end|>",
+        [("weather", {"city": "Rome\n", "n": [1]}), ("now", {})],
+        "Hm.",
+    ),
+    (
+        "poolside_v1",
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>",
+        [WEATHER],
+        "",
+    ),
     ("gigachat3", '<|function_call|>{"name": "now", "arguments": {}}', [("now", {})], ""),
     (
         "step3",
@@ -399,7 +422,10 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("form", ["hermes", "qwen3_coder", "deepseek_v32", "pythonic", "gemma4"])
+GENERATED = ["hermes", "qwen3_coder", "deepseek_v32", "pythonic", "gemma4", "kimi_k3"]
+
+
+@pytest.mark.parametrize("form", GENERATED)
 def test_what_the_grammar_generates_is_read_as_an_instance(tmp_path: Path, form: str) -> None:
     tool = Tool("f", None, PLAIN, strict=True)
     bench = Bench(tmp_path, [*TOOL_FORMATS[form].delimiters])
