@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _MARKS = re.compile(r"<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[/?[A-Z_]+\]")
 
@@ -16,6 +17,8 @@ def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:
 
     Without a marker, the third item is the longest suffix of the text that may begin a marker.
     """
+    if _list_beginnings(tuple(markers)).isdisjoint(text):
+        return text, None, ""
     found, place = None, len(text)
     for marker in markers:
         if 0 <= (at := text.find(marker)) < place:
@@ -26,6 +29,11 @@ def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:
         if marker[0] in text:
             place = min(place, _find_begun(text, marker))
     return text[:place], None, text[place:]
+
+
+@lru_cache
+def _list_beginnings(markers: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(marker[0] for marker in markers)
 
 
 def _find_begun(text: str, marker: str) -> int:

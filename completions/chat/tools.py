@@ -21,6 +21,7 @@ FUNCTION, CUSTOM = "function", "custom"
 LARK, REGEX = "lark", "regex"
 INPUT = "input"
 """The only argument of a custom tool, as models see it."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 NO_ARGUMENTS: Mapping[str, Any] = {
     "type": "object",
@@ -157,4 +158,4 @@ class ToolChoice:
 
 def dump(value: Any) -> str:
     """Compact JSON, as it goes into prompts and arguments."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)

@@ -71,14 +71,18 @@ def check_inside(
     compiler: Compiler,
     whitespace: str | int = COMPACT,
     pointer: str = "",
+    *,
+    compiles: bool = True,
 ) -> Schema:
-    """Return a schema that llguidance takes. Raises GrammarError.
+    """Return a schema that llguidance takes. Raises GrammarError. Without `compiles`, only the
+    compilation of the whole grammar shows whether it does.
 
     The pointers of errors and warnings begin with the pointer to the schema.
     """
     with prefix_errors(pointer):
         schema = prepare(value, whitespace, compiler.limits)
-        check(schema, compiler)
+        if compiles:
+            check(schema, compiler)
         return schema.move_inside(pointer)
 
 

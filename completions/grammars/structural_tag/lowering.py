@@ -2,9 +2,9 @@
 diagnostics."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from completions.grammars import tokens
 from completions.grammars.compiler import Compiler, Translation
@@ -28,6 +28,7 @@ class Token:
     token: int | str
 
 
+P = TypeVar("P", bound=Part)
 Ends = tuple[str | Token, ...]
 """The ends of the innermost enclosing tag: free text inside it contains none of these strings, and
 free tokens none of these tokens."""
@@ -96,9 +97,13 @@ class Lowering:
         whitespace: str,
         delimiters: Sequence[str] | None = None,
         constrained: Callable[[], Translation] | None = None,
+        *,
+        is_careful: bool = True,
     ) -> None:
         """Only a chat's answer has `delimiters`, and `constrained`, which translates the
-        client's constraint."""
+        client's constraint. A careful lowering compiles each schema by itself, to find the fault
+        of the whole."""
+        self.is_careful = is_careful
         self.compiler = compiler
         self.whitespace = whitespace
         self.constrained = constrained
@@ -109,6 +114,15 @@ class Lowering:
         there."""
         self.grammars: list[dict[str, Any]] = []
         """Grammars that the parts use by name, as entries of llguidance's list."""
+        self._lowered: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, lower: "Callable[[Lowering], P]") -> P:
+        """Return what `lower` makes. Nodes with the same key share it: a tool occurs twice in the
+        tree, and each of its schemas takes a compilation."""
+        if key not in self._lowered:
+            self._lowered[key] = lower(self)
+        part: P = self._lowered[key]
+        return part
 
     def lower_token(self, pointer: str, token: int | str) -> Part:
         """Return one token by id or text. Raises GrammarError."""

@@ -5,6 +5,7 @@ A function for each type checks the fields of a node and returns the function th
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,9 @@ def make_json_node(
 
     def lowered(schema: Mapping[str, Any], lowering: Lowering) -> Part:
         whitespace = lowering.whitespace if spaces is None else spaces
-        checked = json_schema.check_inside(schema, lowering.compiler, whitespace, pointer)
+        checked = json_schema.check_inside(
+            schema, lowering.compiler, whitespace, pointer, compiles=lowering.is_careful
+        )
         lowering.warnings += checked.warnings
         if style is None:
             return make_json_symbol(checked.compiled, checked.compiled.get("type"))
@@ -69,7 +72,7 @@ def make_json_node(
             return Parameters(checked, pointer, style, lowering).lower()
         return Arguments(checked, pointer, style, lowering).lower()
 
-    def lower(lowering: Lowering, ends: Ends) -> Part:
+    def lower_fresh(lowering: Lowering) -> Part:
         try:
             return lowered(original, lowering)
         except GrammarError as error:
@@ -79,7 +82,8 @@ def make_json_node(
             error.field = path
             raise
 
-    return lower
+    key = json.dumps(original), pointer, style, spaces, path, or_object
+    return lambda lowering, ends: lowering.once(key, lower_fresh)
 
 
 def _read_json_schema(node: JSONObject) -> Node:
@@ -140,15 +144,17 @@ def _read_grammar(node: JSONObject) -> Node:
 def _read_regex(node: JSONObject) -> Node:
     pattern = node.take_text("pattern")
 
-    def lower(lowering: Lowering, ends: Ends) -> Part:
+    def translate(lowering: Lowering) -> Terminal:
         try:
             body, nullable = regex.translate_fragment(pattern, lowering.compiler)
         except GrammarError as error:
             error.pointer = f"{node.pointer}/pattern"
             raise
-        return Terminal(body, nullable, is_open=True, pointer=node.pointer)
+        return Terminal(body, nullable, is_open=True)
 
-    return lower
+    return lambda lowering, ends: replace(
+        lowering.once(("regex", pattern), translate), pointer=node.pointer
+    )
 
 
 def _read_any_text(node: JSONObject, *, mixed: bool = False) -> Node:

@@ -1,6 +1,8 @@
 """Clients' structural tags, and the tree of a chat's answer, as llguidance grammars."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translation
@@ -25,7 +27,7 @@ def translate(
 ) -> Translation:
     """Return the grammar of a structural tag, as an object or as text. Raises GrammarError."""
     root = screen(value, compiler.limits)
-    return _lower_root(root, Lowering(compiler, whitespace))
+    return _lower_root(root, partial(Lowering, compiler, whitespace))
 
 
 def screen(value: Mapping[str, Any] | str, limits: Limits) -> Node:
@@ -58,10 +60,11 @@ def translate_answer(
         node.take_node("format"),
     )
     node.end()
-    lowering = Lowering(
-        compiler, whitespace, delimiters, lambda: translate(Constraint(*constraint), compiler)
-    )
-    return _lower_root(root, lowering)
+
+    def translate_inner() -> Translation:
+        return translate(Constraint(*constraint), compiler)
+
+    return _lower_root(root, partial(Lowering, compiler, whitespace, delimiters, translate_inner))
 
 
 def _read_legacy(node: JSONObject) -> Node:
@@ -90,7 +93,14 @@ def _take_legacy_schema(node: JSONObject) -> Any:
     return value
 
 
-def _lower_root(root: Node, lowering: Lowering) -> Translation:
+def _lower_root(root: Node, make_lowering: Callable[..., Lowering]) -> Translation:
+    """Return the grammar of a tree. Only one that fails as a whole is lowered with care."""
+    with suppress(GrammarError):
+        return _lower(root, make_lowering(is_careful=False))
+    return _lower(root, make_lowering(is_careful=True))
+
+
+def _lower(root: Node, lowering: Lowering) -> Translation:
     part = root(lowering, ())
     writer = Writer(lowering.compiler)
     grammar = writer.write(part, lowering.grammars)

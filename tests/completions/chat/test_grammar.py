@@ -351,3 +351,43 @@ def test_glm_strings_with_lengths_and_shared_definitions(bench: Bench) -> None:
     assert not bench.fits(written(ToolCall("f", {"short": "abcd"})), asked)
     assert not bench.fits(written(ToolCall("f", {"short": ""})), asked)
     assert not bench.fits(written(ToolCall("f", {"point": [1, 2, 3]})), asked)
+
+
+@pytest.mark.parametrize(
+    "form", ["hermes", "cohere_command", "deepseek_v32", "kimi_k3", "pythonic"]
+)
+def test_a_grammar_that_is_sound_compiles_no_schema_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """20 tools take no more compilations than one, but for a faulty one among them."""
+    bench, number = Bench(tmp_path, []), 0
+    find_error = Compiler.find_error
+
+    def count(self: Compiler, grammar: str) -> str:
+        nonlocal number
+        number += 1
+        return find_error(self, grammar)
+
+    monkeypatch.setattr(Compiler, "find_error", count)
+    tools = [replace(STRICT, name=f"weather_{i}", path=f"tools[{i}]") for i in range(20)]
+    for asked in (tools[:1], tools):
+        wanted = make_answer_constraint(None, calls(form, *asked), None)
+        assert wanted is not None
+        translate(wanted, bench.compiler)
+    few, number = number, 0
+    translate(wanted, bench.compiler)
+    assert number < few < 20
+    unsatisfiable = {
+        **PARAMETERS,
+        "properties": {"city": {"$ref": "#/$defs/a"}},
+        "$defs": {"a": {}},
+    }
+    unsatisfiable["$defs"] = {
+        "a": {"type": "object", "properties": {"b": False}, "required": ["b"]}
+    }
+    bad = replace(tools[7], parameters=unsatisfiable)
+    wanted = make_answer_constraint(None, calls(form, *tools[:7], bad), None)
+    assert wanted is not None
+    with pytest.raises(GrammarError) as caught:
+        translate(wanted, bench.compiler)
+    assert caught.value.field == "tools[7].function.parameters"

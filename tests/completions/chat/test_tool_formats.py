@@ -287,7 +287,8 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         '<|open|>tools<|sep|><|open|>call tool="weather" index="1"<|sep|>'
         '<|open|>argument key="city" type="string"<|sep|> 7<|close|>argument<|sep|>'
         '<|open|>argument key="n" type="array"<|sep|>[1]<|close|>argument<|sep|>'
-        '<|close|>call<|sep|><|open|>call tool="now" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        '<|close|>call<|sep|><|open|>call tool="now" index="2"<|sep|><|close|>call<|sep|>'
+        "<|close|>tools<|sep|>",
         [("weather", {"city": " 7", "n": [1]}), ("now", {})],
         "",
     ),
