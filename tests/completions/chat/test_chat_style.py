@@ -48,8 +48,9 @@ def test_a_model_with_an_encoder_instead_of_a_template_has_one(
 def test_the_template_for_tools_says_how_they_are_called(tmp_path: Path) -> None:
     folder = tmp_path / "additional_chat_templates"
     folder.mkdir()
-    (folder / "tool_use.jinja").write_text("<tool_call>")
-    assert find(tmp_path, "{{ messages }}").tool_format == TOOL_FORMATS["hermes"]
+    record = TOOL_FORMATS["longcat"]
+    (folder / "tool_use.jinja").write_text(" ".join(record.signature))
+    assert find(tmp_path, "{{ messages }}").tool_format == record
 
 
 def test_a_template_without_marks_calls_no_tools(tmp_path: Path) -> None:

@@ -518,8 +518,11 @@ def test_models_toml_names_the_formats_that_there_are():
 
 
 def list_think_tags(form: str) -> list[str]:
-    """Return the tags that begin reasoning in the templates at hand with this format of calls."""
-    tags = {
+    """Return the tags that begin reasoning in the templates at hand with this format of calls, or
+    that its record has."""
+    record = TOOL_FORMATS[form].think
+    tags = {record[0]} if record else set[str]()
+    tags |= {
         tag
         for package, formats in FORMATS.items()
         for tag, names in THINKING[package].items()
