@@ -259,7 +259,7 @@ class Model:
         if job is None:
             return Verdict.NOT_YOURS
         if tokens and number > job.next_number:
-            self.give_back(job)
+            self.give_back(job, ticks=False)
             return Verdict.NOT_YOURS
         if number == job.next_number:
             job.tokens += tokens

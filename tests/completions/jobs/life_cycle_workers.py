@@ -179,6 +179,7 @@ class Workers(RuleBasedStateMachine):
         endings: Sequence[Ending],
         written: Sequence[bool],
     ) -> None:
+        self.model.lines.tick()  # one script publishes all steps
         for held, step, verdict in zip(chosen, steps, verdicts, strict=True):
             tokens = [token for choice in step.choices for token in choice.token_ids]
             assert verdict == self.model.publish(held, step.sequence_number, tokens)
