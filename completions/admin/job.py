@@ -1,7 +1,7 @@
 """The page of one job, open or ended."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,18 +24,13 @@ from completions.admin.display import (
     format_share,
     make_label,
 )
+from completions.admin.job_texts import decode_prompt, list_answers
 from completions.admin.live import state
 from completions.batches import lines
-from completions.catalog import model_files
-from completions.catalog.entries import CatalogError
-from completions.catalog.model_files import ModelFilesError
 from completions.exceptions import from_job_error
 from completions.jobs import durable, operate
 from completions.jobs.record import JobRecord
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
-
-_PROMPT_TOKENS = 4000
-"""The number of prompt tokens shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,8 @@ def show_job(request: HttpRequest, job_id: str) -> HttpResponseBase:
         "timeline": timeline.list_phases(),
         "moments": timeline.list_moments(),
         "parameters": _list_parameters(facts),
-        "prompts": _list_prompts(facts),
+        "cancelled_by": _describe_canceller(facts),
+        **_load_texts(facts, request),
         "stores": facts.organization.store_prompts,
         "organization": facts.organization,
         "batch": batch,
@@ -269,6 +265,35 @@ def _list_parameters(facts: _JobFacts) -> list[tuple[str, str, bool]]:
     ]
 
 
+_CANCELLERS: Mapping[str, str] = {
+    "client": "Its client cancelled it by a call of the API.",
+    "hang-up": "Its client closed the connection before the end.",
+    "operator": "A user of the admin cancelled it.",
+    "batch": "Its batch was cancelled, or had expired.",
+    "web": "The web process that its client was waiting at ended.",
+}
+
+
+def _describe_canceller(facts: _JobFacts) -> str:
+    either = facts.record or facts.job
+    return _CANCELLERS.get(either.cancelled_by, "") if either else ""
+
+
+def _load_texts(facts: _JobFacts, request: HttpRequest) -> dict[str, Any]:
+    """Return prompts and answers, if the organization stores them, and whether the user may try
+    the request again."""
+    if not facts.organization.store_prompts:
+        return {}
+    stored = StoredPrompt.objects.filter(job_id=facts.id).first()
+    document = _get_request(facts) or (stored.document() if stored else {})
+    model = _get_either(facts.record, facts.job).model
+    return {
+        "prompts": [decode_prompt(model, ids) for ids in document.get("prompts", ())],
+        "answers": list_answers(stored) if stored else [],
+        "may_try": stored is not None and request.user.has_perm("completions.add_job"),
+    }
+
+
 def _get_request(facts: _JobFacts) -> Mapping[str, Any] | None:
     """Return the request as sent to the worker; None once the job has ended."""
     raw = facts.job.request if facts.job else b""
@@ -279,24 +304,3 @@ def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, dict) else None)
-
-
-def _list_prompts(facts: _JobFacts) -> list[str]:
-    """Return the prompts, if the organization stores them."""
-    if not facts.organization.store_prompts:
-        return []
-    request = _get_request(facts)
-    if request is None and (stored := StoredPrompt.objects.filter(job_id=facts.id).first()):
-        request = stored.document()
-    model = _get_either(facts.record, facts.job).model
-    return [_decode(model, ids) for ids in (request or {}).get("prompts", ())]
-
-
-def _decode(model: str, ids: Sequence[int]) -> str:
-    cut = f" … {len(ids) - _PROMPT_TOKENS} more tokens" if len(ids) > _PROMPT_TOKENS else ""
-    prompt = list(ids[:_PROMPT_TOKENS])
-    try:
-        tokenizer = model_files.load(model_files.load_catalog().choose(model)).tokenizer
-    except (CatalogError, ModelFilesError):  # the model is no longer served
-        return f"{prompt}{cut}"
-    return f"{tokenizer.decode(prompt, skip_special_tokens=False)}{cut}"

@@ -224,7 +224,7 @@ def cancel_closing(store: SyncStore) -> int:
     """Cancel the running lines of closing batches. Returns their number."""
     cancelled = 0
     for part in parts(_with_batches(states.find_lines_to_cancel()), _BATCH_SIZE):
-        store.call_all([("cancel", [line.batch.job_id(line.number)]) for line in part])
+        store.call_all([("cancel", [line.batch.job_id(line.number), "batch"]) for line in part])
         cancelled += len(part)
     return cancelled
 

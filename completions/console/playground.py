@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import msgspec
 from django.http import HttpRequest, HttpResponseBase
 
 from completions.admin.base import render_page, require_view
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
 from completions.console.acting import ACTS, HEADER
-from completions.models import ApiKey, Scope
+from completions.contract.job_request import JobRequest
+from completions.models import ApiKey, Scope, StoredPrompt, UsageRecord
 from completions.requests.fields.base import SchemaField
 from completions.requests.fields.constraint import CONSTRAINT_KINDS, ConstraintFields
 
@@ -29,9 +31,31 @@ def show_playground(request: HttpRequest) -> HttpResponseBase:
             if kind.label
         ],
         "may_run": request.user.has_perm(ACTS),
+        "given": _load_request(request.GET.get("job", "")),
         "header": HEADER,
     }
     return render_page(request, "quire/playground.html", "Playground", context)
+
+
+def _load_request(job_id: str) -> dict[str, Any] | None:
+    """Return the first prompt and the main parameters of a stored request."""
+    stored = StoredPrompt.objects.filter(job_id=job_id, organization__store_prompts=True).first()
+    record = UsageRecord.objects.filter(job_id=job_id).first()
+    if stored is None or record is None:
+        return None
+    try:
+        request = msgspec.convert(stored.document(), JobRequest, str_keys=True)
+    except msgspec.ValidationError:  # of another version
+        return None
+    return {
+        "model": f"{record.model}:{record.adapter}" if record.adapter else record.model,
+        "key": record.api_key_id,
+        "prompt": request.prompts[0],
+        "max_tokens": request.sampling.max_tokens,
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "seed": request.sampling.seed,
+    }
 
 
 def _list_models() -> Any:

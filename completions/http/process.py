@@ -101,7 +101,7 @@ class WebProcess:
         the job, because this process's lease lives on."""
         while True:
             try:
-                await self.submission.cancel(job_id)
+                await self.submission.cancel(job_id, "hang-up")
             except (RedisError, OSError):
                 await asyncio.sleep(1.0)
             else:

@@ -1,7 +1,7 @@
 """Ended jobs on their way from Redis to SQL."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -23,7 +23,7 @@ class EndedJob(JobRecord):
     """One entry of the usage stream.
 
     `request` is empty unless the usage record keeps it. `context` is empty unless SQL keeps the
-    result and the job was not deleted meanwhile.
+    result or the request, and the job was not deleted meanwhile.
     """
 
     entry_id: bytes
@@ -31,7 +31,7 @@ class EndedJob(JobRecord):
     cost: int = field(default=0, metadata=hash_field(int))
     """In billionths."""
     stream: Sequence[bytes] = ()
-    """The job's events as they stand in Redis, where SQL keeps the result."""
+    """The job's events as they stand in Redis, where SQL keeps the result or the request."""
 
 
 def has_ended_jobs(store: SyncStore) -> bool:
@@ -42,13 +42,13 @@ def has_ended_jobs(store: SyncStore) -> bool:
 def read_ended(
     store: SyncStore, count: int, since: str = FIRST
 ) -> tuple[list[EndedJob], str | None]:
-    """Read the oldest entries, with the context and events of each whose result SQL keeps. Returns
+    """Read the oldest entries, with the context and events of those that SQL keeps. Returns
     them, and where the next entries begin, or None if there are no more."""
     client, keys = store.client, store.keys
     entries = cast("Entries", client.xrange(keys.usage, since, count=count))
     pipeline = client.pipeline(transaction=False)
     for entry_id, fields in entries:
-        if fields.get(_IS_DURABLE) == b"1":
+        if _keeps_result(fields):
             job_id = fields.get(b"id", entry_id).decode()
             pipeline.hget(keys.job(job_id), redis_name("context"))
             pipeline.xrange(keys.ev(job_id))
@@ -56,11 +56,15 @@ def read_ended(
     jobs = []
     for entry_id, fields in entries:
         stream: list[bytes] = []
-        if fields.get(_IS_DURABLE) == b"1":
+        if _keeps_result(fields):
             fields[redis_name("context").encode()] = next(replies) or b""
             stream = [event[b"d"] for _, event in next(replies)]
         jobs += _read(entry_id, fields, stream)
     return jobs, f"({entries[-1][0].decode()}" if len(entries) == count else None
+
+
+def _keeps_result(fields: Mapping[bytes, bytes]) -> bool:
+    return fields.get(_IS_DURABLE) == b"1" or bool(fields.get(b"request"))
 
 
 def read_unsettled(store: SyncStore) -> tuple[str, list[EndedJob]]:

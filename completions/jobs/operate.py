@@ -79,7 +79,7 @@ def find_jobs(store: SyncStore, text: str) -> list[JobRecord]:
 
 def cancel(store: SyncStore, job_id: str) -> str | None:
     """Cancel a job. Returns the state that it was in; None if Redis does not know it."""
-    return _act(store, "cancel", job_id)
+    return _act(store, "cancel", job_id, "operator")
 
 
 def requeue(store: SyncStore, job_id: str) -> str | None:
@@ -89,8 +89,8 @@ def requeue(store: SyncStore, job_id: str) -> str | None:
     return _act(store, "requeue", job_id)
 
 
-def _act(store: SyncStore, script: str, job_id: str) -> str | None:
-    state: bytes | None = store.call(script, job_id)
+def _act(store: SyncStore, script: str, job_id: str, *arguments: str) -> str | None:
+    state: bytes | None = store.call(script, job_id, *arguments)
     return state.decode() if state else None
 
 

@@ -24,6 +24,10 @@ Kind = Literal["sync", "stream", "background", "batch"]
 State = Literal["queued", "running"] | EndState
 ENDED: Final[frozenset[str]] = frozenset(get_args(EndState))
 
+Canceller = Literal["client", "hang-up", "operator", "batch", "web"]
+"""Who cancels a job: a call of the API, a client that closes its connection, a user of the admin,
+its batch, or the end of the web process that its client waits at."""
+
 # Celery serves lower numbers first: clients that watch tokens arrive wait least.
 PRIORITIES: Final[Mapping[Kind, int]] = {"stream": 0, "sync": 3, "background": 6, "batch": 9}
 
@@ -294,6 +298,8 @@ class JobRecord:
     """Tokens published so far."""
     sequence_number: int = field(default=1, metadata=hash_field(int))
     """Number of the next event."""
+    cancelled_by: str = field(default="", metadata=hash_field(bytes.decode))
+    """One of `Canceller`, if it was cancelled."""
     cancelling: bool = field(default=False, metadata=hash_field(_is_one))
     """Whether its worker must stop it."""
 

@@ -24,7 +24,7 @@ from completions.jobs.limits import (
     UnseededError,
 )
 from completions.jobs.micro_batcher import MicroBatcher
-from completions.jobs.record import RECORD_FIELDS, JobRecord, NewJob, redis_name
+from completions.jobs.record import RECORD_FIELDS, Canceller, JobRecord, NewJob, redis_name
 from completions.jobs.store import AsyncStore, SyncStore
 
 WEB_LEASE = 15
@@ -104,11 +104,11 @@ class Submission:
         reply = await self._batcher.do(("count_request", args))
         return _read_remaining(limits, reply[0].decode(), reply)
 
-    async def cancel(self, job_id: str) -> None:
+    async def cancel(self, job_id: str, canceller: Canceller = "client") -> None:
         """Cancel a job: at once while it is queued, within one engine step while it runs, without
         effect once it has ended. Takes effect after every earlier `submit`, even one whose caller
         no longer waits."""
-        await self._batcher.do(("cancel", [job_id]))
+        await self._batcher.do(("cancel", [job_id, canceller]))
 
     async def _call_all(self, calls: Sequence[tuple[str, list[object]]]) -> list[object]:
         async with Bounded(COMMAND_TIMEOUT):

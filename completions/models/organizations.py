@@ -66,7 +66,8 @@ class Organization(Budgets):
 
     name = models.CharField(max_length=100, unique=True)
     store_prompts = models.BooleanField(
-        default=False, help_text="Store the prompts of ended requests and show them in the admin."
+        default=False,
+        help_text="Store the prompts and answers of new requests, and show them in the admin.",
     )
     suspended_at = models.DateTimeField(
         null=True, blank=True, help_text="While this is set, its keys are refused."

@@ -38,6 +38,9 @@ class UsageRecord(models.Model):
     kind = models.CharField(max_length=10, help_text="sync, stream, background or batch")
     status = models.CharField(max_length=12, choices=JobStatus.choices)
     error_code = models.CharField(max_length=64, blank=True)
+    cancelled_by = models.CharField(
+        max_length=12, blank=True, help_text="client, hang-up, operator, batch or web"
+    )
     prompt_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)
@@ -88,11 +91,14 @@ LATENCY_MS = F("queued_ms") + F("run_ms")
 
 
 class StoredPrompt(models.Model):
-    """The request of an ended job, if its organization wants prompts stored."""
+    """The request and the events of an ended job, if its organization wants prompts stored."""
 
     job_id = models.CharField(primary_key=True, max_length=64)
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="prompts")
     request = models.BinaryField(help_text="The request for the worker, compressed.")
+    events = models.BinaryField(
+        null=True, help_text="The response context, then the job's events, compressed."
+    )
     created_at = models.DateTimeField(db_index=True)
 
     def __str__(self) -> str:

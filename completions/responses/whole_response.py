@@ -1,6 +1,6 @@
 """The whole response of an ended job, as a client that waited for it would get it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -8,7 +8,7 @@ from completions.exceptions import from_job_error
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.responses.chat import ChatResponseContext
-from completions.responses.completion import ResponseContext
+from completions.responses.completion import CollectedResponse, ResponseContext
 
 _CONTEXT_TYPES: Mapping[str, type[ResponseContext]] = {
     each.id_prefix: each for each in (ResponseContext, ChatResponseContext)
@@ -20,11 +20,15 @@ def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
     if job.error is not None:
         error = from_job_error(job.error.code, job.error.message)
         return error.status_code, error.envelope()
-    prefix, dash, _ = job.id.partition("-")
-    context = _CONTEXT_TYPES[prefix + dash].read(job.context)
-    collected = context.make_collected()
-    for data in job.stream:
+    return HTTPStatus.OK, collect(job.id, job.context, job.stream).make_response(job.usage)
+
+
+def collect(job_id: str, context: bytes, stream: Iterable[bytes]) -> CollectedResponse:
+    """Collect what the events of a job say, which may have ended before its choices did."""
+    prefix, dash, _ = job_id.partition("-")
+    collected = _CONTEXT_TYPES[prefix + dash].read(context).make_collected()
+    for data in stream:
         event = decode(data)
         if not isinstance(event, EndEvent):
             collected.add(event)
-    return HTTPStatus.OK, collected.make_response(job.usage)
+    return collected

@@ -72,6 +72,7 @@ def _record(job: EndedJob) -> UsageRecord:
         kind=job.kind,
         status=JobStatus(job.state),
         error_code=job.error.code if job.error else "",
+        cancelled_by=job.cancelled_by if job.state == "cancelled" else "",
         cost_nanos=job.cost,
         queued_ms=waited,
         first_token_ms=first,
@@ -90,6 +91,7 @@ def _prompt(job: EndedJob) -> StoredPrompt:
         job_id=job.id,
         organization_id=job.organization_id,
         request=compress_lines([job.request]),
+        events=compress_lines([job.context, *job.stream]) if job.context else None,
         created_at=datetime.fromtimestamp(job.created, UTC),
     )
 

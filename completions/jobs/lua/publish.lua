@@ -28,7 +28,10 @@ for i = 2, #ARGV, 6 do
       redis.call('HSET', key, REDIS.sequence_number, sequence_number + count, 'generated', generated + tokens)
       if generated == 0 and tonumber(tokens) > 0 then redis.call('HSETNX', key, 'first', tostring(now())) end
     end
-    if job[4] or (job[5] ~= '' and gone(job[5])) then reply = 1 end
+    if job[4] or (job[5] ~= '' and gone(job[5])) then
+      cancelled_by(id, 'web')
+      reply = 1
+    end
   end
   if reply < 2 and event ~= '' and sequence_number > tonumber(job[6]) then
     give_back(id) -- Redis was restored without the last events; another attempt makes them again

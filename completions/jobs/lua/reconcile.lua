@@ -23,6 +23,7 @@ local function look(id)
   end
   local gone = job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0
   if (gone or job[8]) and (state == 'queued' or lost) then
+    cancelled_by(id, 'web')
     return finalize_here(id, 'cancelled')
   end
   local pause = tonumber(state == 'queued' and ARGV[2] or ARGV[3])

@@ -291,4 +291,18 @@ for (const button of form.querySelectorAll("[data-shown]")) {
 for (const kind of ["focusin", "pointerover", "click"]) {
   find("#tokens").addEventListener(kind, ({ target }) => { if (target.dataset.details) find("#token").textContent = target.dataset.details; });
 }
+// The request of a job that the page was opened with.
+function fill(given) {
+  for (const name of ["model", "key", "max_tokens", "temperature", "top_p", "seed"]) {
+    const before = fields[name].value;
+    if (given[name] !== null) fields[name].value = given[name];
+    if (!fields[name].value) fields[name].value = before; // a model or key that may no longer run
+  }
+  fields.ids.value = given.prompt.join(", ");
+  checkChat();
+  setMode("tokens");
+}
+
 checkChat();
+const given = JSON.parse(document.getElementById("given").textContent);
+if (given) fill(given);

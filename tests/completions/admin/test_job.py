@@ -1,20 +1,27 @@
 """Jobs in the admin: live ones from Redis, ended ones from SQL, and what one may do with them."""
 
+from typing import Any
+
 import pytest
 import redis
 from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
+from completions.chat.reasoning import ThinkTags
 from completions.contract.job_request import JobRequest, encode_job_request
 from completions.contract.json_lines import compress_lines
 from completions.contract.sampling import SamplingParams
+from completions.contract.usage import Usage
+from completions.jobs import operate
 from completions.jobs.events import ChoiceGain
-from completions.jobs.execute import Execution, StepEvent
+from completions.jobs.execute import Ending, Execution, StepEvent
 from completions.jobs.record import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
+from completions.maintenance import settlement
 from completions.models import Organization, StoredPrompt
+from completions.responses.chat import ChatResponseContext, OfferedTool
 from tests.completions.admin.test_tables import record
 from tests.completions.conftest import Tenant
 
@@ -23,7 +30,7 @@ pytestmark = pytest.mark.integration
 REQUEST = JobRequest(((32, 33, 34),), SamplingParams(max_tokens=7), "start: /SECRET/")
 
 
-def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> None:
+def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live", **fields: Any) -> None:
     job = NewJob(
         job_id,
         "background",
@@ -31,10 +38,11 @@ def submit(client: redis.Redis, tenant: Tenant, job_id: str = "cmpl-live") -> No
         tenant.organization.pk,
         tenant.key.pk,
         REQUEST,
-        b"",
+        fields.pop("context", b""),
         60,
         60,
         request_id="trace-1",
+        **fields,
     )
     submit_durable(JobStore(client, settings.REDIS_PREFIX), [job])
 
@@ -94,6 +102,54 @@ def test_prompts_are_shown_where_they_are_stored(
     assert "ABC" in admin.get("/admin/jobs/cmpl-1/").content.decode()
     Organization.objects.update(store_prompts=False)
     assert "ABC" not in admin.get("/admin/jobs/cmpl-1/").content.decode()
+
+
+def test_the_answer_is_beside_the_prompt_where_they_are_stored(
+    admin: Client, owner: Tenant, live: redis.Redis
+) -> None:
+    Organization.objects.update(store_prompts=True)
+    context = ChatResponseContext(
+        id="chatcmpl-live",
+        model="tiny",
+        created=1,
+        n=2,
+        prompt_lengths=[3],
+        tool_format="hermes",
+        tools=[OfferedTool("find", {"type": "object"})],
+        think_tags=ThinkTags("<think>", "</think>"),
+        is_reasoning_open=True,
+    )
+    submit(live, owner, "chatcmpl-live", context=context.to_json(), stored=True)
+    store = JobStore(live, settings.REDIS_PREFIX)
+    worker = Execution(store, "worker-1")
+    worker.beat("tiny", {})
+    (claim,) = worker.claim(["chatcmpl-live"])
+    effect = {"forced_tokens": 4, "steps": 0, "overruled": 0, "removed": 0.0}
+    call = '<tool_call>\n{"name": "find", "arguments": {"what": "&"}}\n</tool_call>'
+    gains = [
+        ChoiceGain(0, [65], f"so many</think>{call}", "stop", None, {"constraint": effect}),
+        ChoiceGain(1, [66], "half a thou"),
+    ]
+    worker.publish([StepEvent("chatcmpl-live", claim.attempt, 1, gains)], [])
+    operate.cancel(store, "chatcmpl-live")
+    worker.publish([], [Ending("chatcmpl-live", claim.attempt, 3, "cancelled", None, Usage(3, 2))])
+    assert settlement.settle(store) == 1
+    page = admin.get("/admin/jobs/chatcmpl-live/").content.decode()
+    for shown in (
+        "Choice 0: tool_calls", "so many", "<code>find</code>",
+        "&quot;what&quot;: &quot;&amp;&quot;",
+        "Choice 1: abort", "half a thou", "forced_tokens", "ABC",
+        "A user of the admin cancelled it.",
+    ):  # fmt: skip
+        assert shown in page, shown
+    playground = admin.get("/admin/playground/?job=chatcmpl-live").content.decode()
+    assert '"prompt": [32, 33, 34], "max_tokens": 7' in playground
+    Organization.objects.update(store_prompts=False)
+    page = admin.get("/admin/jobs/chatcmpl-live/").content.decode()
+    assert "so many" not in page
+    assert "Open in playground" not in page
+    playground = admin.get("/admin/playground/?job=chatcmpl-live").content.decode()
+    assert "[32, 33, 34]" not in playground
 
 
 def test_why_a_request_failed(admin: Client, owner: Tenant, live: redis.Redis) -> None:

@@ -9,6 +9,8 @@ from msgspec import structs
 
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
+from completions.jobs import operate
+from completions.jobs.ended import read_ended
 from completions.jobs.events import EndEvent, JobError
 from completions.jobs.execute import Claim, Execution, NotClaimed, Verdict
 from completions.jobs.limits import (
@@ -218,6 +220,28 @@ async def test_queued_and_running_jobs_are_cancelled(submission, worker, redis_c
     await submission.cancel("running")  # no effect on what has ended
     assert (await submission.fetch("running")).state == "cancelled"
     assert redis_client.xlen(f"{PREFIX}usage") == 2
+
+
+async def test_the_first_to_cancel_a_job_is_known(submission, worker, redis_client):
+    store = JobStore(redis_client, PREFIX)
+    await submission.submit(new_job("a"))
+    (claim,) = worker.claim(["a"])
+    await submission.cancel("a", "hang-up")
+    operate.cancel(store, "a")
+    worker.publish([], [ending(claim, 1, "cancelled")])
+    await submission.submit(new_job("b"))
+    operate.cancel(store, "b")
+    await submission.submit(new_job("c", kind="sync"))
+    (claim,) = worker.claim(["c"])
+    await submission.drop_lease()
+    assert worker.publish([step(claim, [])], [])[0] == [Verdict.CANCEL]
+    worker.publish([], [ending(claim, 1, "cancelled")])
+    ended, _ = read_ended(store, 10)
+    assert {job.id: job.cancelled_by for job in ended} == {
+        "a": "hang-up",
+        "b": "operator",
+        "c": "web",
+    }
 
 
 async def test_deadlines_end_jobs_that_wait(submission, worker, redis_client):

@@ -106,6 +106,7 @@ async def test_what_is_submitted_is_read_again(submission, worker, redis_client)
     running = await submission.fetch("cmpl-1")
     assert (running.state, running.owner, running.attempt) == ("running", worker.worker_id, 1)
     assert (running.generated, running.sequence_number, running.cancelling) == (1, 2, True)
+    assert running.cancelled_by == "client"
     assert (running.request, running.has_ended, running.context) == (b"", False, job.context)
 
     error = JobError("worker_error")

@@ -43,7 +43,7 @@ def lose(client, job_id):
 
 def cancel(client, job_id):
     """End a job that is queued."""
-    JobStore(client, "p:").call("cancel", job_id)
+    JobStore(client, "p:").call("cancel", job_id, "client")
 
 
 def test_a_lost_job_is_published_again(client, dispatched):

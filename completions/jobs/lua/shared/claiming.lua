@@ -43,6 +43,7 @@ local function claim(id, worker, max_worker_failures)
     return {'done'}
   end
   if job[4] ~= '' and redis.call('EXISTS', prefix .. 'web:' .. job[4]) == 0 then
+    cancelled_by(id, 'web')
     finalize_here(id, 'cancelled')
     return {'done'}
   end

@@ -12,6 +12,11 @@ local function give_back(id)
   fair_requeue(id)
 end
 
+-- Note who cancels a job. The first one counts.
+local function cancelled_by(id, who)
+  redis.call('HSETNX', job_key(id), 'cancelled_by', who)
+end
+
 -- Tokens that a job used, and their cost in billionths at the prices in its record.
 local function account(usage, prices)
   if usage == '' then return 0, 0 end
@@ -43,7 +48,7 @@ local function finalize(id, state, event, usage, error)
   local at = now()
   local job = redis.call('HMGET', key, 'ttl', 'kind', 'model', REDIS.organization_id, REDIS.api_key_id, 'created', 'started',
     'reserved', REDIS.is_durable, 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request',
-    'request_id', 'web', 'bytes')
+    'request_id', 'web', 'bytes', 'cancelled_by')
   local tokens, cost = account(usage, job[10])
   redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error)
@@ -63,7 +68,7 @@ local function finalize(id, state, event, usage, error)
     REDIS.organization_id, job[4], REDIS.api_key_id, job[5], 'created', job[6], 'started', job[7] or '', 'finished',
     tostring(at), 'usage', usage, 'error', error, REDIS.is_durable, job[9] or '', 'cost', whole(cost), 'adapter',
     job[12] or '', 'first', job[13] or '', 'attempt', job[14], REDIS.last_owner, job[15] or '', 'parameters', job[16] or '',
-    'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '')
+    'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '', 'cancelled_by', job[22] or '')
   if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id, short_result(id)) end
 end
 
