@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any
 
 from completions.grammars import Constraint
-from completions.grammars.json_schema.pointers import escape, resolve
+from completions.grammars.schema.nodes import Document, SchemaNode
+from completions.grammars.schema.pointers import escape
 from completions.grammars.structural_tag import ANSWER
 from completions.models.storable import replace_nul
 from completions.responses.truncated_json import find_path_at_end
@@ -62,7 +63,7 @@ def find_counted_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tree of those fields of a schema that are booleans or enums of scalars."""
     tree: dict[str, Any] = {}
     fields: dict[tuple[str, ...], dict[str, None]] = {}
-    for path, values in _fields(schema):
+    for path, values in _iter_fields(Document(schema).root):
         if path in fields or len(fields) < MAX_FIELDS:
             fields.setdefault(path, {}).update(dict.fromkeys(values))
     for path, several in fields.items():
@@ -73,50 +74,38 @@ def find_counted_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _fields(root: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Iterable[str]]]:
+def _iter_fields(root: SchemaNode) -> Iterator[tuple[tuple[str, ...], Iterable[str]]]:
     """Yield the paths of the fields, the shallow ones first, and the JSON values of each."""
-    waiting: deque[tuple[Any, tuple[str, ...]]] = deque([(root, ())])
+    waiting: deque[tuple[SchemaNode, tuple[str, ...]]] = deque([(root, ())])
     for _ in range(_MAX_VISITED):  # a schema may refer to itself
         if not waiting:
             return
-        schema, path = waiting.popleft()
-        if not isinstance(schema, dict):
-            continue
-        enum, types = schema.get("enum"), schema.get("type")
-        if isinstance(enum, list) and not any(map(_is_nested, enum)):
+        node, path = waiting.popleft()
+        enum, types = node.get("enum", ()), set(node.types)
+        if enum and not any(map(_is_nested, enum)):
             yield path, map(_encode, enum)
-        elif types in ("boolean", ["boolean"]):
-            yield path, _BOOLEANS
-        elif types in (["boolean", "null"], ["null", "boolean"]):
-            yield path, (*_BOOLEANS, "null")
-        waiting.extend(islice(_parts(root, schema, path), _MAX_VISITED - len(waiting)))
+        elif "boolean" in types and types <= {"boolean", "null"}:
+            yield path, (*_BOOLEANS, *(["null"] if "null" in types else []))
+        waiting.extend(islice(_iter_parts(node, path), _MAX_VISITED - len(waiting)))
 
 
-def _parts(
-    root: Mapping[str, Any], schema: Mapping[str, Any], path: tuple[str, ...]
-) -> Iterator[tuple[object, tuple[str, ...]]]:
+def _iter_parts(
+    node: SchemaNode, path: tuple[str, ...]
+) -> Iterator[tuple[SchemaNode, tuple[str, ...]]]:
     """Yield the parts of a schema, each with the path of what it describes."""
-    yield resolve_reference(root, schema.get("$ref")), path
+    if (target := node.target) is not None:
+        yield target, path
     for keyword in ("anyOf", "oneOf", "allOf"):
-        if isinstance(several := schema.get(keyword), list):
-            yield from ((each, path) for each in several)
-    if isinstance(properties := schema.get("properties"), dict):
-        for name, each in properties.items():
-            if "\0" not in name:  # PostgreSQL cannot store it
-                yield each, (*path, name)
-    yield schema.get("items"), (*path, _EACH)
+        yield from ((each, path) for each in node.iter_schemas(keyword))
+    for name, each in node.iter_named("properties"):
+        if "\0" not in name:  # PostgreSQL cannot store it
+            yield each, (*path, name)
+    if "items" in node.keywords:
+        yield node.rest, (*path, _EACH)
 
 
 def _is_nested(value: object) -> bool:
     return isinstance(value, list | dict)
-
-
-def resolve_reference(root: Any, reference: Any) -> Any:
-    """Return the target of a local reference; None if it is not local or does not exist."""
-    if not isinstance(reference, str) or not reference.startswith("#/"):
-        return None
-    match = resolve(root, reference)
-    return match[1] if match else None
 
 
 def read_counted_values(

@@ -103,6 +103,15 @@ def get_children(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def iter_values(value: Any) -> Iterator[Any]:
+    """Yield a JSON value and all values inside it."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        yield item
+        waiting += get_children(item)
+
+
 _MAX_COUNTED = 10**12
 """Cap for repetition counts and their products. Without one, a few kilobytes of pattern make
 integers too large to multiply quickly or to print."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from completions.grammars.json_schema.pointers import escape
+from completions.grammars.schema.pointers import escape
 from completions.responses.choice_record import ChoiceRecord
 from completions.responses.truncated_json import find_path_at_end
 

@@ -1,11 +1,10 @@
 """Types of columns, as far as a JSON Schema determines them. Every value may also be null."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from completions.batches.counted_fields import resolve_reference
+from completions.grammars.schema.nodes import Document, SchemaNode
 
 MAX_PARTS = 5000
 """The most parts of a schema that are visited; the rest has the type JSON."""
@@ -49,7 +48,7 @@ _NUMBERS = (Scalar.INTEGER, Scalar.NUMBER)
 
 def infer_type(schema: object) -> Type:
     """Infer the type of the values that a JSON Schema accepts."""
-    return _Reader(schema).infer_type(schema, frozenset())
+    return _Reader().infer_type(Document(schema).root, frozenset())
 
 
 def unite_types(one: Type, other: Type) -> Type:
@@ -88,65 +87,57 @@ def _merge_types(
 class _Reader:
     """Reads the types of one schema, whose parts may refer to each other."""
 
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self) -> None:
         self._left = MAX_PARTS
 
-    def infer_type(self, schema: object, within: frozenset[str]) -> Type:
-        """Infer a type. `within` has the references that lead here, and one name for each level of
-        nesting."""
+    def infer_type(self, node: SchemaNode, within: frozenset[str]) -> Type:
+        """Infer a type. `within` has the pointers of the targets that lead here, and one name for
+        each level of nesting."""
         self._left -= 1
-        if not isinstance(schema, dict) or self._left < 0 or len(within) > MAX_DEPTH:
+        if self._left < 0 or len(within) > MAX_DEPTH:
             return Scalar.JSON
         type: Type = Scalar.JSON
-        for part in self._parts(schema, within):
+        for part in self._infer_parts(node, within):
             type = intersect_types(type, part)
         return type
 
-    def _parts(self, schema: Mapping[str, object], within: frozenset[str]) -> Iterator[Type]:
+    def _infer_parts(self, node: SchemaNode, within: frozenset[str]) -> Iterator[Type]:
         """Yield the type that each keyword allows."""
-        reference = schema.get("$ref")
-        if isinstance(reference, str) and reference not in within:  # otherwise it is recursive
-            yield self.infer_type(resolve_reference(self._root, reference), within | {reference})
-        if isinstance(values := schema.get("enum"), list):
-            yield _unite_all(map(_infer_value_type, values))
-        if "const" in schema:
-            yield _infer_value_type(schema["const"])
-        names = schema.get("type")
-        names = names if isinstance(names, list) else [names or _infer_type_name(schema)]
-        yield _unite_all(self._infer_named_type(name, schema, within) for name in names)
+        target = node.target
+        if target is not None and target.pointer not in within:  # otherwise it is recursive
+            yield self.infer_type(target, within | {target.pointer})
+        if node.values is not None:
+            yield _unite_all(map(_infer_value_type, node.values))
+        names = node.types or [_infer_type_name(node)]
+        yield _unite_all(self._infer_named_type(name, node, within) for name in names)
         for keyword in ("anyOf", "oneOf"):
-            if isinstance(several := schema.get(keyword), list) and several:
-                yield _unite_all(self.infer_type(each, within) for each in several)
-        for each in _list(schema.get("allOf")):
+            if next(node.iter_schemas(keyword), None):
+                options = node.iter_schemas(keyword)
+                yield _unite_all(self.infer_type(each, within) for each in options)
+        for each in node.iter_schemas("allOf"):
             yield self.infer_type(each, within)
 
-    def _infer_named_type(
-        self, name: object, schema: Mapping[str, object], within: frozenset[str]
-    ) -> Type:
+    def _infer_named_type(self, name: str, node: SchemaNode, within: frozenset[str]) -> Type:
         below = within | {f"level {len(within)}"}
-        if name == "object" and (properties := schema.get("properties")):
-            if not isinstance(properties, dict):
-                return Scalar.JSON
+        if name == "object" and (properties := node.properties):
             return Struct({key: self.infer_type(each, below) for key, each in properties.items()})
-        if name == "array" and "items" in schema and not schema.get("prefixItems"):
-            return ListOf(self.infer_type(schema["items"], below))
-        return _NAMES.get(name, Scalar.JSON) if isinstance(name, str) else Scalar.JSON
+        if name == "array" and "items" in node.keywords and not node.prefix:
+            return ListOf(self.infer_type(node.rest, below))
+        return _NAMES.get(name, Scalar.JSON)
 
 
-def _infer_type_name(schema: Mapping[str, object]) -> str:
+def _infer_type_name(node: SchemaNode) -> str:
     """Return the type to which the keywords of a schema without `type` apply."""
-    return "object" if "properties" in schema else "array" if "items" in schema else ""
-
-
-def _list(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else ()
+    keywords = node.keywords
+    return "object" if "properties" in keywords else "array" if "items" in keywords else ""
 
 
 def _unite_all(types: Iterator[Type]) -> Type:
     union: Type = Scalar.NULL
     for type in types:
         union = unite_types(union, type)
+        if union is Scalar.JSON:
+            break
     return union
 
 

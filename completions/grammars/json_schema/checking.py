@@ -7,11 +7,12 @@ from urllib.parse import unquote
 
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translation
 from completions.grammars.exceptions import Diagnostic, GrammarError
-from completions.grammars.json_schema.keywords import BOUNDS, ENFORCED
-from completions.grammars.json_schema.pointers import escape, get
 from completions.grammars.json_schema.schema import Schema, dump, prefix_errors, prepare
 from completions.grammars.limits import COMPACT
 from completions.grammars.messages import explain_error, format_value, truncate
+from completions.grammars.schema.keywords import BOUNDS, ENFORCED
+from completions.grammars.schema.nodes import SchemaNode
+from completions.grammars.schema.pointers import get
 
 _UNSUPPORTED = re.compile(r"Unimplemented keys: \[(.*)\]")
 _MESSAGES: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -95,16 +96,17 @@ def check(schema: Schema, compiler: Compiler) -> None:
 def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
     """Return llguidance's message about a checked schema, with the pointer of what caused it."""
     culprit, message = _find_culprit(message, schema, compiler)
-    part = schema.survey.schemas.get(culprit, {})
-    pointer = schema.rewritten.to_original(culprit)
+    pointer = schema.rewritten.to_original(culprit.pointer)
     original = get(schema.original, pointer)
     path, message = _find_fault(
-        message, part, original if isinstance(original, dict) else part, compiler
+        message, culprit, original if isinstance(original, dict) else culprit.keywords, compiler
     )
     if not path:
         return GrammarError(message, pointer=pointer)
     pointer = (
-        schema.rewritten.replace_names(f"{culprit}/{path}") if "/" in path else f"{pointer}/{path}"
+        schema.rewritten.replace_names(f"{culprit.pointer}/{path}")
+        if "/" in path
+        else f"{pointer}/{path}"
     )
     diagnostic = Diagnostic(path.partition("/")[0], pointer, message)
     diagnostics = [diagnostic, *schema.warnings]
@@ -112,12 +114,13 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
 
 
 def _find_fault(
-    message: str, part: Mapping[str, Any], original: Mapping[str, Any], compiler: Compiler
+    message: str, node: SchemaNode, original: Mapping[str, Any], compiler: Compiler
 ) -> tuple[str, str]:
     """Return the place of a fault in a schema, if it is in a keyword, and what is wrong.
 
-    `original` is what the client wrote where llguidance reads `part`.
+    `original` is what the client wrote where llguidance reads `node`.
     """
+    part = node.keywords
     if match := _UNSUPPORTED.search(message):
         keyword = match[1].replace('"', "").split(", ")[0]
         return keyword, f"the keyword {keyword} is not supported; leave it out"
@@ -142,7 +145,7 @@ def _find_fault(
         )
         return keyword, f"{bound}, out of reach: give one between -10^17 and 10^17, or leave it out"
     if explain_error(message).startswith("invalid pattern"):
-        return _find_bad_pattern(part, compiler) or ("", explain_error(message))
+        return _find_bad_pattern(node, compiler) or ("", explain_error(message))
     return "", explain_error(message)
 
 
@@ -171,12 +174,9 @@ def _explain_contradiction(reason: str, original: Mapping[str, Any]) -> tuple[st
     return "", f"{enumeration} cannot all hold; change one of them"
 
 
-def _find_bad_pattern(part: Mapping[str, Any], compiler: Compiler) -> tuple[str, str] | None:
+def _find_bad_pattern(node: SchemaNode, compiler: Compiler) -> tuple[str, str] | None:
     """Return the place of the pattern that llguidance cannot read, and what is wrong with it."""
-    patterns = {"pattern": part["pattern"]} if "pattern" in part else {}
-    for name in part.get("patternProperties", ()):
-        patterns[f"patternProperties/{escape(name)}"] = name
-    for path, pattern in patterns.items():
+    for path, pattern in node.iter_patterns():
         alone = {"grammars": [{"json_schema": {"type": "string", "pattern": pattern}}]}
         if message := compiler.find_error(dump(alone)):
             return path, explain_error(message, pattern)
@@ -187,15 +187,15 @@ def _match_message(message: str) -> tuple[tuple[str, ...], str] | None:
     return next((fault for text, fault in _MESSAGES.items() if text in message), None)
 
 
-def _find_culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[str, str]:
-    """Return the innermost schema that fails by itself, as a pointer, and how it fails."""
+def _find_culprit(message: str, schema: Schema, compiler: Compiler) -> tuple[SchemaNode, str]:
+    """Return the innermost schema that fails by itself, and how it fails."""
     # Later in the walk means deeper, or further along a chain of references.
-    pointers = list(reversed(schema.survey.schemas))
+    nodes = list(reversed(schema.survey.nodes.values()))
     if match := _PROCESSED.search(message):
         target = f"{unquote(match[1])}/"
-        pointers.sort(key=lambda place: not f"{place}/".startswith(target))
-    for pointer in pointers[:_TRIAL_KEYWORDS]:
-        alone = dump({"grammars": [{"json_schema": schema.make_part(pointer)}]})
+        nodes.sort(key=lambda node: not f"{node.pointer}/".startswith(target))
+    for node in nodes[:_TRIAL_KEYWORDS]:
+        alone = dump({"grammars": [{"json_schema": schema.make_part(node)}]})
         if error := compiler.find_error(alone):
-            return pointer, error
-    return "", message
+            return node, error
+    return schema.survey.document.root, message

@@ -10,10 +10,11 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
-from completions.grammars.json_schema.pointers import escape
+from completions.grammars.json_schema.rewriting.schema_algebra import restrict_texts
 from completions.grammars.patterns import rust
 from completions.grammars.patterns.reader import read
 from completions.grammars.patterns.rust import ANY_ESCAPE, Escapes
+from completions.grammars.schema.pointers import escape
 from completions.regular.dfa import determinize
 from completions.regular.elimination import make_regex
 from completions.regular.network import Network
@@ -34,7 +35,6 @@ _TOO_LARGE = (
     "its look-ahead, look-behind or \\b, or an anchor within it, needs too many states; give "
     "smaller counts, or write out what may stand there"
 )
-_NOT_STRINGS = ["null", "boolean", "number", "array", "object"]
 
 
 class NotLoweredError(Exception):
@@ -95,7 +95,7 @@ def apply(schema: dict[str, Any], escapes: Escapes) -> dict[str, str]:
     if isinstance(schema.get("pattern"), str):
         with _name_errors("pattern"):
             schema["pattern"], *others = lower(schema["pattern"], escapes)
-        texts = [_restrict_texts(schema, each) for each in others]
+        texts = [restrict_texts(schema, each) for each in others]
         if texts:
             schema["allOf"] = [*schema.get("allOf", ()), *texts]
     if not (names := schema.get("patternProperties")):
@@ -117,12 +117,6 @@ def _name_errors(path: str) -> Iterator[None]:
         yield
     except PatternError as error:
         raise NotLoweredError(path, str(error)) from error
-
-
-def _restrict_texts(schema: dict[str, Any], pattern: str) -> dict[str, Any]:
-    """Return a schema that restricts only strings."""
-    text = {"type": "string", "pattern": pattern}
-    return text if schema.get("type") == "string" else {"anyOf": [text, {"type": _NOT_STRINGS}]}
 
 
 @lru_cache(maxsize=512)

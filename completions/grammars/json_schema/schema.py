@@ -12,9 +12,7 @@ from urllib.parse import quote
 from completions.contract import strict_json
 from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.json_schema import keyword_order, pattern_lowering, rewriting
-from completions.grammars.json_schema.keywords import Survey, survey_schema
-from completions.grammars.json_schema.nodes import list_types, list_values
-from completions.grammars.json_schema.pointers import escape, resolve
+from completions.grammars.json_schema.survey import Survey, survey_schema
 from completions.grammars.limits import (
     COMPACT,
     DEFAULT_LIMITS,
@@ -25,10 +23,13 @@ from completions.grammars.limits import (
     check_shape,
     find_longest_chain,
     get_children,
+    iter_values,
 )
 from completions.grammars.messages import format_value, truncate
 from completions.grammars.patterns.reader import PatternSyntaxError, read
 from completions.grammars.patterns.rust import Escapes
+from completions.grammars.schema.nodes import Document, SchemaNode
+from completions.grammars.schema.pointers import escape
 
 OPTIONS = "x-guidance"
 """The key under which a schema holds llguidance's compile options."""
@@ -69,21 +70,16 @@ class Schema:
     def write_grammar(self) -> str:
         return dump({"grammars": [{"json_schema": self.compiled}]})
 
-    def make_part(self, pointer: str, types: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the schema at a pointer inside this one, by itself; `types`, if any, replaces its
-        own types."""
-        alone = _remove_options(self.survey.schemas.get(pointer, {}))
-        narrowed = {**alone, "type": list(types)} if types else alone
-        if '"$ref":' in dump(alone):
-            reference: dict[str, Any] = {"$ref": _INSIDE + quote(pointer)}
+    def make_part(self, node: SchemaNode, types: Sequence[str] = ()) -> dict[str, Any]:
+        """Return one schema inside this one, by itself; `types`, if any, replaces its own types."""
+        narrowed = {**node.keywords, "type": list(types)} if types else dict(node.keywords)
+        if '"$ref":' in dump(node.keywords):
+            reference: dict[str, Any] = {"$ref": _INSIDE + quote(node.pointer)}
             narrowed = {"allOf": [reference, {"type": list(types)}]} if types else reference
-            schemas = {id(each) for each in self.survey.schemas.values()}
-            narrowed["$defs"] = {_ROOT: _move_references(self.survey.schemas[""], schemas)}
+            schemas = {id(each.schema) for each in self.survey.nodes.values()}
+            root = self.survey.document.root
+            narrowed["$defs"] = {_ROOT: _move_references(root.schema, schemas)}
         return {**narrowed, OPTIONS: self.compiled[OPTIONS]}
-
-
-def _remove_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in schema.items() if key != OPTIONS}
 
 
 def load(text: str) -> Any:
@@ -107,7 +103,7 @@ def prepare(
     _check_syntax(seen)
     if not _write_spaces(whitespace):
         _check_forced_items(seen)
-    rewritten = rewriting.rewrite(schema, seen.schemas, seen.targets)
+    rewritten = rewriting.rewrite(seen.document, seen.nodes)
     _raise_refusals([_make_diagnostic(error) for error in rewritten.refusals], seen)
     if rewritten.is_changed:
         check_bytes(dump(schema), limits)
@@ -117,7 +113,7 @@ def prepare(
         seen.warnings = warnings
     escapes = _choose_escapes(schema, seen)
     seen = _lower_patterns(schema, seen, rewritten, escapes, limits)
-    keyword_order.arrange(seen.schemas.values())
+    keyword_order.arrange(node.keywords for node in seen.nodes.values())
     compiled = {**schema, OPTIONS: _make_options(whitespace, escapes)}
     return Schema(compiled, seen.warnings, seen, rewritten, original)
 
@@ -159,45 +155,39 @@ def _raise_refusals(refusals: list[Diagnostic], seen: Survey) -> None:
         raise GrammarError(first.message, pointer=first.pointer, diagnostics=diagnostics)
 
 
+def _raise_refusal(seen: Survey, node: SchemaNode, path: str, message: str) -> None:
+    """Raise GrammarError for what stands at a path in a schema."""
+    keyword = path.partition("/")[0]
+    _raise_refusals([Diagnostic(keyword, f"{node.pointer}/{path}", message)], seen)
+
+
 def _make_diagnostic(error: rewriting.CannotWriteError) -> Diagnostic:
     message = f"{error.keyword} cannot be enforced here: {error.advice}"
     return Diagnostic(error.keyword, error.pointer, message)
 
 
 def _check_patterns(seen: Survey, limits: Limits) -> None:
-    for pointer, schema in seen.schemas.items():
-        minimum, bound = schema.get("minLength", 0), limits.max_repetition
-        if "pattern" in schema and minimum > bound:
+    bound = limits.max_repetition
+    for node in seen.nodes.values():
+        if "pattern" in node.keywords and (minimum := node.get("minLength", 0)) > bound:
             message = f"minLength is {minimum}; beside a pattern it may be at most {bound}"
-            raise GrammarError(message, pointer=f"{pointer}/minLength")
-        patterns = [(f"{pointer}/pattern", schema.get("pattern"))]
-        names = schema.get("patternProperties", ())
-        patterns += [(f"{pointer}/patternProperties", name) for name in names]
-        for path, pattern in patterns:
-            if not isinstance(pattern, str):
-                continue
+            raise GrammarError(message, pointer=f"{node.pointer}/minLength")
+        for path, pattern in node.iter_patterns():
             try:
                 check_shape(pattern, limits, is_regex=True)
             except GrammarError as error:
-                raise GrammarError(error.message, pointer=path) from error
+                raise GrammarError(error.message, pointer=f"{node.pointer}/{path}") from error
 
 
 def _check_syntax(seen: Survey) -> None:
     """Raise GrammarError for a pattern that is not one of ECMA-262."""
-    for pointer, schema in seen.schemas.items():
-        patterns = {f"{pointer}/pattern": schema.get("pattern")}
-        for name in schema.get("patternProperties", ()):
-            patterns[f"{pointer}/patternProperties/{escape(name)}"] = name
-        for path, pattern in patterns.items():
-            if not isinstance(pattern, str):
-                continue
+    for node in seen.nodes.values():
+        for path, pattern in node.iter_patterns():
             try:
                 read(pattern)
             except PatternSyntaxError as error:
                 message = f'invalid pattern "{truncate(pattern)}": {error}'
-                keyword = "pattern" if path == f"{pointer}/pattern" else "patternProperties"
-                diagnostic = Diagnostic(keyword, path, message)
-                _raise_refusals([diagnostic], seen)
+                _raise_refusal(seen, node, path, message)
 
 
 def _lower_patterns(
@@ -209,10 +199,10 @@ def _lower_patterns(
 ) -> Survey:
     """Lower all patterns in place. Returns the survey of the result. Raises GrammarError."""
     changed: list[tuple[dict[str, Any], dict[str, str]]] = []
-    for pointer, each in seen.schemas.items():
+    for pointer, node in seen.nodes.items():
         try:
-            if names := pattern_lowering.apply(each, escapes):
-                changed.append((each, names))
+            if names := pattern_lowering.apply(node.keywords, escapes):
+                changed.append((node.keywords, names))
         except pattern_lowering.NotLoweredError as error:
             path = f"{rewritten.to_original(pointer)}/{error.place}"
             message = f"this pattern cannot be enforced: {error}"
@@ -220,10 +210,10 @@ def _lower_patterns(
     check_bytes(dump(schema), replace(limits, max_bytes=_GROWTH * limits.max_bytes))
     if not changed:
         return seen
-    rewriting.reach(schema, seen.targets)
+    rewriting.reach(seen.document)
     renamed = survey_schema(schema, limits)
     renamed.warnings = seen.warnings
-    pointers = {id(each): pointer for pointer, each in renamed.schemas.items()}
+    pointers = {id(node.schema): pointer for pointer, node in renamed.nodes.items()}
     for each, names in changed:
         path = f"{pointers[id(each)]}/patternProperties"
         rewritten.names |= {f"{path}/{escape(new)}": escape(old) for new, old in names.items()}
@@ -232,32 +222,28 @@ def _lower_patterns(
 
 def _check_forced_items(seen: Survey) -> None:
     """Raise GrammarError for an array with too many items of one value."""
-    for pointer, schema in seen.schemas.items():
-        minimum = schema.get("minItems", 0)
-        forced = minimum - len(schema.get("prefixItems", ()))
-        may_be_array = "array" in schema.get("type", "array")
-        if forced > _MAX_FORCED_ITEMS and may_be_array and _has_one_value(schema, seen):
+    for node in seen.nodes.values():
+        minimum = node.get("minItems", 0)
+        forced = minimum - len(node.prefix)
+        may_be_array = "array" in (node.types or ["array"])
+        if forced > _MAX_FORCED_ITEMS and may_be_array and _has_one_value(node.rest):
             message = (
                 f"minItems is {minimum}; where items has one value only, {_MAX_FORCED_ITEMS} may "
                 "be forced. Lower it, or send the array in the prompt"
             )
-            diagnostic = Diagnostic("minItems", f"{pointer}/minItems", message)
-            _raise_refusals([diagnostic], seen)
+            _raise_refusal(seen, node, "minItems", message)
 
 
-def _has_one_value(array: Mapping[str, Any], seen: Survey) -> bool:
-    """Return whether all items of an array are evidently equal."""
-    item, visited = array.get("items"), set()
-    while isinstance(item, dict):
-        if list_types(item) == ["null"]:
+def _has_one_value(item: SchemaNode | None) -> bool:
+    """Return whether all values of a schema are evidently equal."""
+    visited = set()
+    while item is not None and item.pointer not in visited:
+        if item.types == ["null"]:
             return True
-        if (values := list_values(item)) is not None:
-            return len(values) == 1
-        reference = item.get("$ref")
-        if reference in visited or reference not in seen.targets:
-            return False
-        visited.add(reference)
-        item = seen.targets[reference][1]
+        if item.values is not None:
+            return len(item.values) == 1
+        visited.add(item.pointer)
+        item = item.target
     return False
 
 
@@ -280,58 +266,53 @@ def _choose_escapes(schema: Mapping[str, Any], seen: Survey) -> Escapes:
     \\u0061 with the declared names, so numeric escapes are left out, unless a text must hold
     control characters. Raises GrammarError."""
     controls = frozenset(int(digits, 16) for digits in _CONTROL_IN_JSON.findall(dump(schema)))
-    schemas = seen.schemas.values()
-    if not any(map(_has_open_names, schemas)):
+    nodes = seen.nodes.values()
+    if not any(map(_has_open_names, nodes)):
         return Escapes(True, controls)
-    in_texts = any(map(_has_control_texts, schemas))
-    incomplete = [path for path, each in seen.schemas.items() if _has_excluded_names(each)]
+    in_texts = any(map(_has_control_texts, nodes))
+    incomplete = [node for node in nodes if _has_excluded_names(node)]
     if not incomplete:
-        return Escapes(in_texts or any(map(_has_control_patterns, schemas)), controls)
+        return Escapes(in_texts or any(map(_has_control_patterns, nodes)), controls)
     if in_texts:
         message = (
             "names with any control character cannot be told from other names beside values that "
             "hold control characters; add additionalProperties false, or exclude these characters "
             "from the patterns, as in [^\\x00-\\x1f]"
         )
-        path = f"{incomplete[0]}/patternProperties"
-        _raise_refusals([Diagnostic("patternProperties", path, message)], seen)
+        _raise_refusal(seen, incomplete[0], "patternProperties", message)
     return Escapes(False, controls)
 
 
-def _has_open_names(schema: dict[str, Any]) -> bool:
-    declares = any(schema.get(each) for each in ("properties", "patternProperties", "required"))
-    return declares and schema.get("additionalProperties") is not False
+def _has_open_names(node: SchemaNode) -> bool:
+    declares = any(map(node.get, ("properties", "patternProperties", "required")))
+    return declares and node.get("additionalProperties") is not False
 
 
-def _has_excluded_names(schema: dict[str, Any]) -> bool:
+def _has_excluded_names(node: SchemaNode) -> bool:
     """Return whether a pattern's lowered form lacks names that only numeric escapes can write. As
     names without a pattern, they would get `additionalProperties`."""
-    return any(map(pattern_lowering.is_incomplete, schema.get("patternProperties", ())))
+    return any(map(pattern_lowering.is_incomplete, node.get("patternProperties", ())))
 
 
-def _has_control_texts(schema: dict[str, Any]) -> bool:
+def _has_control_texts(node: SchemaNode) -> bool:
     """Return whether a value or a name has control characters; in a description they do not
     count."""
-    names = [*schema.get("properties", ()), *schema.get("required", ())]
-    return any(map(_CONTROL.search, _list_texts([names, schema.get("enum"), schema.get("const")])))
+    names = [*node.get("properties", ()), *node.required]
+    texts = _iter_texts([names, node.get("enum"), node.get("const")])
+    return any(map(_CONTROL.search, texts))
 
 
-def _has_control_patterns(schema: dict[str, Any]) -> bool:
-    patterns = [*schema.get("patternProperties", ()), schema.get("pattern", "")]
-    return any(_CONTROL.search(each) or _CONTROL_ESCAPE.search(each) for each in patterns)
+def _has_control_patterns(node: SchemaNode) -> bool:
+    return any(
+        _CONTROL.search(pattern) or _CONTROL_ESCAPE.search(pattern)
+        for _, pattern in node.iter_patterns()
+    )
 
 
-def _list_texts(value: Any) -> list[str]:
-    """Return every string and every name in a JSON value."""
-    texts, waiting = [], [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            texts.append(item)
-        elif isinstance(item, dict):
-            texts += item
-        waiting += get_children(item)
-    return texts
+def _iter_texts(value: Any) -> Iterator[str]:
+    """Yield every string and every name in a JSON value."""
+    for each in iter_values(value):
+        yield from each if isinstance(each, dict) else [each] if isinstance(each, str) else []
 
 
 def dump(value: Any) -> str:
@@ -344,6 +325,7 @@ def dump(value: Any) -> str:
 def _check_chains(root: dict[str, Any], limits: Limits) -> None:
     """Raise GrammarError for long chains of references, along which llguidance recurses."""
     used: dict[int, list[int]] = {}
+    document = Document(root)
     waiting: list[Any] = [root]
     while waiting:
         value = waiting.pop()
@@ -351,8 +333,8 @@ def _check_chains(root: dict[str, Any], limits: Limits) -> None:
             continue
         inside = [child for child in get_children(value) if isinstance(child, dict | list)]
         reference = value.get("$ref") if isinstance(value, dict) else None
-        target = resolve(root, reference) if isinstance(reference, str) else None
-        inside += [target[1]] if target else []
+        target = document.resolve(reference) if isinstance(reference, str) else None
+        inside += [target.keywords] if target else []
         used[id(value)] = [id(child) for child in inside]
         waiting += inside
     if find_longest_chain(used) > limits.max_chain:

@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from completions.grammars.json_schema.nodes import list_types, list_values
-from completions.grammars.json_schema.pointers import resolve
 from completions.grammars.lengths.graph import ANY, QUOTED, UNKNOWN, Graph
+from completions.grammars.schema.nodes import Document, SchemaNode
 from completions.regular import code_points
 from completions.regular.code_points import Ranges
 
@@ -39,33 +38,28 @@ class SchemaGraph:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         options = schema.get("x-guidance") or {}
         self.graph = Graph()
-        self._root = schema
         self._has_spaces = options.get("whitespace_flexible") is not False
         self._open: list[str] = []
-        """References that are being followed."""
+        """The pointers of references that are being followed."""
         self.start = self.graph.add_state()
-        self.end = self._add_value(self.start, schema)
+        self.end = self._add_value(self.start, Document(schema).root)
 
-    def _add_value(self, at: int, schema: Any) -> int:
-        if not isinstance(schema, dict):
-            return self._add_anything(at)
-        if (values := list_values(schema)) is not None:
+    def _add_value(self, at: int, node: SchemaNode) -> int:
+        if (values := node.values) is not None:
             return self.graph.add_either(self._add_constant(at, value) for value in values)
-        if isinstance(reference := schema.get("$ref"), str):
-            return self._add_reference(at, reference)
-        if types := list_types(schema):
-            return self.graph.add_either(self._add_type(at, each, schema) for each in types)
-        for keyword in ("anyOf", "oneOf"):
-            if schema.get(keyword):
-                return self.graph.add_either(self._add_value(at, each) for each in schema[keyword])
+        if (target := node.target) is not None:
+            return self._add_target(at, target)
+        if types := node.types:
+            return self.graph.add_either(self._add_type(at, each, node) for each in types)
+        if options := node.list_schemas("anyOf") or node.list_schemas("oneOf"):
+            return self.graph.add_either(self._add_value(at, each) for each in options)
         return self._add_anything(at)
 
-    def _add_reference(self, at: int, reference: str) -> int:
-        target = resolve(self._root, reference)
-        if target is None or reference in self._open:
+    def _add_target(self, at: int, target: SchemaNode) -> int:
+        if target.pointer in self._open:
             return self._add_anything(at)
-        self._open.append(reference)
-        end = self._add_value(at, target[1])
+        self._open.append(target.pointer)
+        end = self._add_value(at, target)
         self._open.pop()
         return end
 
@@ -83,10 +77,10 @@ class SchemaGraph:
 
     def _add_text(self, at: int, text: str) -> int:
         if not _LITERAL.fullmatch(text):
-            return self._add_string(at, {})
+            return self._add_string(at)
         return self.graph.add_literal(at, f'"{text}"'.encode())
 
-    def _add_type(self, at: int, kind: Any, schema: Mapping[str, Any]) -> int:
+    def _add_type(self, at: int, kind: str, node: SchemaNode) -> int:
         match kind:
             case "boolean":
                 return self.graph.add_either(
@@ -98,17 +92,16 @@ class SchemaGraph:
                 signed = self.graph.add_either([at, self.graph.add_literal(at, b"-")])
                 return self.graph.add_some(self.graph.add_step(signed, _DIGITS), _NUMBER)
             case "string":
-                return self._add_string(at, schema)
+                return self._add_string(at, node.get("minLength", 0))
             case "array":
-                return self._add_array(at, schema)
+                return self._add_array(at, node)
             case "object":
-                return self._add_object(at, schema)
+                return self._add_object(at, node)
         return self._add_anything(at)
 
-    def _add_string(self, at: int, schema: Mapping[str, Any]) -> int:
+    def _add_string(self, at: int, min_length: int = 0) -> int:
         at = self.graph.add_step(at, _QUOTE)
-        minimum = schema.get("minLength", 0)
-        for _ in range(min(int(minimum), _MAX_REPEATED)):
+        for _ in range(min(min_length, _MAX_REPEATED)):
             at = self._add_character(at)
         loop = self.graph.add_state()
         self.graph.add_jump(at, loop)
@@ -135,29 +128,24 @@ class SchemaGraph:
             self.graph.add_literal(self.graph.add_some(at, _SPACES), text), _SPACES
         )
 
-    def _add_array(self, at: int, schema: Mapping[str, Any]) -> int:
-        if "prefixItems" in schema or isinstance(schema.get("items"), list):
+    def _add_array(self, at: int, node: SchemaNode) -> int:
+        if node.prefix:
             return self._add_anything(at)
-        items = schema.get("items", True)
+        items, least = node.rest, node.get("minItems", 0)
         at = self._add_spaced(at, b"[")
-        ends = [at]
-        for number in range(max(1, min(int(schema.get("minItems", 0)), _MAX_REPEATED))):
+        ends = [] if least else [at]
+        for number in range(max(1, min(least, _MAX_REPEATED))):
             at = self._add_value(self._add_spaced(at, b",") if number else at, items)
-        if schema.get("minItems"):
-            ends = []
         again = self.graph.add_state()
         self.graph.add_jump(at, again)
-        if schema.get("maxItems") != schema.get("minItems", 0) or schema.get("maxItems") is None:
+        if node.get("maxItems") != least:
             self.graph.add_jump(self._add_value(self._add_spaced(again, b","), items), again)
         return self._add_spaced(self.graph.add_either([*ends, again]), b"]")
 
-    def _add_object(self, at: int, schema: Mapping[str, Any]) -> int:
+    def _add_object(self, at: int, node: SchemaNode) -> int:
         """Add an object: declared properties in their order, then additional ones."""
-        if "patternProperties" in schema:
-            return self._add_anything(at)
-        properties = schema.get("properties") or {}
-        required = set(schema.get("required") or ())
-        if not required <= set(properties):
+        properties, required = node.properties, set(node.required)
+        if "patternProperties" in node.keywords or not required <= properties.keys():
             return self._add_anything(at)
         empty, filled = self._add_spaced(at, b"{"), self.graph.add_state()
         """Where no property was written yet (unreachable as None), and where one was."""
@@ -171,18 +159,20 @@ class SchemaGraph:
             else:
                 after.append(filled)
             filled = self.graph.add_either(after)
-        if schema.get("additionalProperties") is not False:
+        if node.get("additionalProperties") is not False:
             more = self.graph.add_state()
-            self.graph.add_jump(
-                self._add_property(self._add_spaced(filled, b","), None, True), more
-            )
+            self.graph.add_jump(self._add_property(self._add_spaced(filled, b",")), more)
             if first is not None:
-                self.graph.add_jump(self._add_property(first, None, True), more)
-            self.graph.add_jump(self._add_property(self._add_spaced(more, b","), None, True), more)
+                self.graph.add_jump(self._add_property(first), more)
+            self.graph.add_jump(self._add_property(self._add_spaced(more, b",")), more)
             filled = self.graph.add_either([filled, more])
         ends = [filled] if first is None else [filled, first]
         return self._add_spaced(self.graph.add_either(ends), b"}")
 
-    def _add_property(self, at: int, name: str | None, schema: Any) -> int:
-        state = self._add_string(at, {}) if name is None else self._add_text(at, name)
-        return self._add_value(self._add_spaced(state, b":"), schema)
+    def _add_property(
+        self, at: int, name: str | None = None, node: SchemaNode | None = None
+    ) -> int:
+        """Add a property with any name, or any value, where none is given."""
+        at = self._add_string(at) if name is None else self._add_text(at, name)
+        at = self._add_spaced(at, b":")
+        return self._add_anything(at) if node is None else self._add_value(at, node)

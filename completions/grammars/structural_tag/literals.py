@@ -3,19 +3,15 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from completions.grammars import tokens
-from completions.grammars.json_schema.keywords import ANNOTATIONS
-from completions.grammars.json_schema.nodes import list_types, list_values
 from completions.grammars.json_schema.schema import Schema, dump
+from completions.grammars.schema.keywords import ANNOTATIONS
+from completions.grammars.schema.nodes import SchemaNode
 from completions.grammars.structural_tag.lowering import Lowering
-from completions.grammars.structural_tag.parameters import (
-    Location,
-    Parameters,
-    Style,
-)
+from completions.grammars.structural_tag.parameters import Parameters, Style
 from completions.grammars.structural_tag.parts import (
     ANY,
     EMPTY,
@@ -97,7 +93,7 @@ class Arguments(Parameters):
         self._terminals: dict[str, str] = {}
 
     def lower(self) -> Part:
-        root = self._follow(Location(self._schema.compiled, ""))
+        root = self._follow(self._schema.survey.document.root)
         members, is_nullable = self._write_members(root)
         if not members:
             return EMPTY
@@ -109,13 +105,14 @@ class Arguments(Parameters):
         part = Opaque(f"@{name}", ANY)
         return Loop(part, 0, 1) if is_nullable else part
 
-    def _write_members(self, location: Location) -> tuple[str, bool]:
+    def _write_members(self, node: SchemaNode) -> tuple[str, bool]:
         """Return the rule of at least one member, empty for none, and whether there may be none."""
-        properties, required, more = self._read_object(location)
+        properties, required, more = self._read_object(node)
         separator = quote(self._literals.separator)
         members = [
             (f"{self._spell_name(name)} {self._write_value(each)}", name in required)
             for name, each in properties.items()
+            if any(self._iter_leaves(each))
         ]
         tail, extra = '""', ""
         if more is not None:
@@ -135,25 +132,23 @@ class Arguments(Parameters):
     def _make_undeclared(self, properties: Iterable[str]) -> str:
         return f"({super()._make_undeclared(properties)}) {quote(self._literals.assign)}"
 
-    def _write_value(self, location: Location) -> str:
+    def _write_value(self, node: SchemaNode) -> str:
         """Return the name of the rule for a value."""
-        location = self._follow(location)
-        is_any = not location.schema.keys() - ANNOTATIONS
-        key = "any" if is_any else location.pointer
+        node = self._follow(node)
+        key = node.pointer if node.keywords.keys() - ANNOTATIONS else "any"
         if key not in self._known:
             name = self._known[key] = self._add_rule("")
-            options = [each for leaf in self._iter_leaves(location) for each in self._write(leaf)]
+            options = [each for leaf in self._iter_leaves(node) for each in self._write(leaf)]
             self._rules[name] = " | ".join(options)
         return self._known[key]
 
-    def _write(self, leaf: Location) -> Iterator[str]:
+    def _write(self, leaf: SchemaNode) -> Iterator[str]:
         """Yield the ways to write a value without unions."""
-        schema = leaf.schema
-        if values := list_values(schema):
+        if leaf.values:
             self._expect(leaf, {"const", "enum", "type"})
-            yield from (self._spell(self._literals.write(value)) for value in values)
+            yield from (self._spell(self._literals.write(value)) for value in leaf.values)
             return
-        kinds, is_json = list_types(schema) or list(_KINDS), self._literals.quote == JSON_QUOTE
+        kinds, is_json = leaf.types or list(_KINDS), self._literals.quote == JSON_QUOTE
         constants = self._literals.constants
         if "boolean" in kinds:
             yield " | ".join(map(quote, constants[:2]))
@@ -161,40 +156,34 @@ class Arguments(Parameters):
             yield quote(constants[2])
         as_json = {"number", "integer", *(("string", "array", "object") if is_json else ())}
         if rest := [kind for kind in kinds if kind in as_json]:
-            part = self._schema.make_part(leaf.pointer, rest)
+            part = self._schema.make_part(leaf, rest)
             yield self._add_rule(f"%json {json.dumps(part, ensure_ascii=False)}")
-        is_bounded = bool(schema.keys() - ANNOTATIONS - {"type"})
+        is_bounded = bool(leaf.keywords.keys() - ANNOTATIONS - {"type"})
         if self._literals.string and "string" in kinds and not is_bounded:
             yield self._name_terminal(self._literals.string)
         if is_json:
             return
+        typed = leaf if "type" in leaf.keywords else replace(leaf, keywords={})
         if "string" in kinds:
-            yield self._write_string(leaf)
+            yield self._write_string(typed)
         if "array" in kinds:
             yield self._write_array(leaf)
         if "object" in kinds:
-            yield self._write_nested(leaf)
+            members, is_nullable = self._write_members(typed)
+            inner = f"({members})" if members else '""'
+            yield f'"{{" {inner}{"?" if members and is_nullable else ""} "}}"'
 
-    def _write_nested(self, leaf: Location) -> str:
-        if not _has_keyword(leaf, "type"):
-            leaf = Location({}, leaf.pointer)
-        members, is_nullable = self._write_members(leaf)
-        inner = f"({members})" if members else '""'
-        return f'"{{" {inner}{"?" if members and is_nullable else ""} "}}"'
-
-    def _write_array(self, leaf: Location) -> str:
+    def _write_array(self, leaf: SchemaNode) -> str:
         self._expect(leaf, {"type", "items", "minItems", "maxItems"})
-        item = self._write_value(leaf.enter("", "items", leaf.schema.get("items", True)))
-        least, most = leaf.schema.get("minItems", 0), leaf.schema.get("maxItems")
-        if most == 0:
+        least, most = leaf.get("minItems", 0), leaf.get("maxItems")
+        if most == 0 or not any(self._iter_leaves(leaf.rest)):
             return '"[]"'
+        item = self._write_value(leaf.rest)
         bounds = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
         items = f"{item} ({quote(self._literals.separator)} {item}){bounds}"
         return f'"[" ({items}){"" if least else "?"} "]"'
 
-    def _write_string(self, leaf: Location) -> str:
-        if not _has_keyword(leaf, "type"):
-            leaf = Location({}, leaf.pointer)
+    def _write_string(self, leaf: SchemaNode) -> str:
         text = self._lower_text(leaf)
         assert isinstance(text, Terminal)
         mark = self._spelling.spell(self._literals.quote)
@@ -222,7 +211,3 @@ class Arguments(Parameters):
 
     def _name_terminal(self, expression: str) -> str:
         return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
-
-
-def _has_keyword(location: Location, *keywords: str) -> bool:
-    return not location.schema.keys().isdisjoint(keywords)

@@ -13,6 +13,7 @@ from completions.grammars import json_schema, lark, lark_quoting, regex
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
 from completions.grammars.limits import check_shape
 from completions.grammars.messages import format_value
+from completions.grammars.schema.nodes import Document
 from completions.grammars.structural_tag import json_nodes, tags
 from completions.grammars.structural_tag.json_object import JSONObject, Readers
 from completions.grammars.structural_tag.literals import Arguments, Literals
@@ -36,13 +37,6 @@ from completions.grammars.structural_tag.parts import (
 )
 
 
-def to_object(schema: Any) -> Mapping[str, Any]:
-    """Return a schema as an object: `true` and null allow any JSON, `false` none."""
-    if isinstance(schema, dict):
-        return schema
-    return {"enum": []} if schema is False else {}
-
-
 def make_json_node(
     schema: Any,
     pointer: str,
@@ -58,7 +52,7 @@ def make_json_node(
     Errors name `path`, a path in the request, instead of the field. With `or_object`, a schema
     that cannot be expressed becomes any object, and its path is noted in `lowering.relaxed`.
     """
-    original = to_object(schema)
+    original = Document(schema).root.keywords
 
     def lowered(schema: Mapping[str, Any], lowering: Lowering) -> Part:
         whitespace = lowering.whitespace if spaces is None else spaces

@@ -8,11 +8,11 @@ from typing import Any
 
 from completions.grammars import regex
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.json_schema.keywords import ANNOTATIONS, ENFORCED
-from completions.grammars.json_schema.nodes import list_types, list_value_types, list_values
-from completions.grammars.json_schema.pointers import escape, get
-from completions.grammars.json_schema.schema import OPTIONS, Schema, dump
+from completions.grammars.json_schema.schema import Schema, dump
 from completions.grammars.messages import format_value, truncate
+from completions.grammars.schema.keywords import ANNOTATIONS, ENFORCED
+from completions.grammars.schema.nodes import SchemaNode, list_value_types
+from completions.grammars.schema.pointers import get
 from completions.grammars.structural_tag.lowering import Lowering
 from completions.grammars.structural_tag.parts import (
     Loop,
@@ -113,21 +113,6 @@ STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A schema inside the root, and the path to it without references."""
-
-    schema: Mapping[str, Any]
-    pointer: str
-
-    def enter(self, keyword: str, name: str, schema: Any) -> "Location":
-        """Return the location of a subschema; `true` allows anything."""
-        if schema is False:
-            schema = {"enum": []}
-        pointer = f"{self.pointer}/{keyword}/{escape(name)}"
-        return Location({} if schema is True else schema, pointer)
-
-
 class Parameters:
     """The parameters of one object schema, which was checked and lies at a pointer."""
 
@@ -139,63 +124,58 @@ class Parameters:
         self._max_chain = lowering.compiler.limits.max_chain
 
     def lower(self) -> Part:
-        properties, required, more = self._read_object(
-            self._follow(Location(self._schema.compiled, ""))
-        )
+        root = self._follow(self._schema.survey.document.root)
+        properties, required, more = self._read_object(root)
         # An optional parameter stays a separate lexeme. Fused with its neighbours, it would be
         # written once more for each optional parameter before it.
         parts: list[Part] = []
-        for name, location in properties.items():
-            self._require_readable(name, location)
-            one = self._lower_parameter(make_literal(name), location)
+        for name, node in properties.items():
+            self._require_readable(name, node)
+            if not any(self._iter_leaves(node)):
+                continue
+            one = self._lower_parameter(make_literal(name), node)
             parts.append(one if name in required else Loop(one, 0, 1))
         if more is not None:
             other = Terminal(self._make_undeclared(properties), is_open=True)
             parts.append(Loop(self._lower_parameter(other, more), 0, None))
         return make_chain([*parts, _SPACES])
 
-    def _require_readable(self, name: str, location: Location) -> None:
+    def _require_readable(self, name: str, node: SchemaNode) -> None:
         """Raise GrammarError for a name that could not be read back from its tag."""
         after = self._style.opening.partition("{")[0].strip()
         if name != name.strip() or (after and after in name):
             message = f"the style {self._style.name} cannot write this name; rename it"
-            raise self._make_error(location, message)
+            raise self._make_error(node, message)
 
     def _read_object(
-        self, location: Location
-    ) -> tuple[dict[str, Location], set[str], Location | None]:
+        self, node: SchemaNode
+    ) -> tuple[dict[str, SchemaNode], list[str], SchemaNode | None]:
         """Return an object's properties, the names of those required, and the schema of others;
         None if there are no others."""
-        schema = location.schema
-        self._expect(location, {"type", "properties", "required", "additionalProperties"})
-        if schema.get("type", "object") != "object":
-            kind = format_value(schema.get("type"))
+        self._expect(node, {"type", "properties", "required", "additionalProperties"})
+        if node.types not in ([], ["object"]):
+            kind = format_value(node.keywords["type"])
             message = f"the style {self._style.name} needs type object, not {kind}"
-            raise self._make_error(location, message)
-        properties = schema.get("properties", {})
-        required = set(schema.get("required", ()))
-        if lost := required - properties.keys():
+            raise self._make_error(node, message)
+        properties, required = node.properties, node.required
+        if lost := set(required) - properties.keys():
             message = f"{truncate(min(lost))} is required; declare it in properties"
-            raise self._make_error(location, message)
-        found = {
-            name: location.enter("properties", name, each) for name, each in properties.items()
-        }
-        more = schema.get("additionalProperties", not properties)
-        if more is False:
-            return found, required, None
-        others = {} if more is True else more
-        return found, required, Location(others, f"{location.pointer}/additionalProperties")
+            raise self._make_error(node, message)
+        if properties and "additionalProperties" not in node.keywords:
+            return properties, required, None
+        others = node.get_schema("additionalProperties")
+        return properties, required, others if any(self._iter_leaves(others)) else None
 
     def _make_undeclared(self, properties: Iterable[str]) -> str:
         """Return a terminal for the names of other properties."""
         names = " | ".join(map(quote, properties))
         return f"({self._style.undeclared} & ~({names}))" if names else self._style.undeclared
 
-    def _lower_parameter(self, name: Part, location: Location) -> Part:
+    def _lower_parameter(self, name: Part, node: SchemaNode) -> Part:
         """Return a name with all ways to write its value, after spaces."""
         before = self._spelling.spell(self._style.before)
         ways: dict[str, list[Part]] = {}
-        for mark, value in self._iter_values(location):
+        for mark, value in self._iter_values(node):
             ways.setdefault(mark, []).append(value)
         options = [
             make_chain([before, name, *self._lower_opening(mark), make_alternatives(values)])
@@ -208,19 +188,18 @@ class Parameters:
         rest = (part for tag in value_begin for part in (_SPACES, self._spelling.spell(tag)))
         return [self._spelling.spell(name_end), *rest]
 
-    def _iter_values(self, location: Location) -> Iterator[tuple[str, Part]]:
+    def _iter_values(self, node: SchemaNode) -> Iterator[tuple[str, Part]]:
         """Yield, for each way to write a value, its mark, and its part with the closing tag."""
-        style, leaves = self._style, list(self._iter_leaves(location))
+        style, leaves = self._style, list(self._iter_leaves(node))
         constants = None if any(map(_can_be_text, leaves)) else style.constants
         for leaf in leaves:
-            schema, kinds = leaf.schema, list_types(leaf.schema)
-            values = list_values(schema) or []
+            kinds, values = leaf.types, leaf.values or []
             if any(isinstance(value, str) for value in values):
                 self._expect(leaf, {"const", "enum", "type"})
                 for value in values:
                     text = value if isinstance(value, str) else dump(value)
                     yield style.mark_value(value), self._lower_closing(make_literal(text))
-            elif "string" in kinds or not schema.keys() - ANNOTATIONS:
+            elif "string" in kinds or not leaf.keywords.keys() - ANNOTATIONS:
                 yield style.make_mark("string"), self._lower_closing(self._lower_text(leaf))
                 others = kinds or (list(_BEGINNINGS) if style.has_mark else [])
                 if rest := [kind for kind in others if kind != "string"]:
@@ -230,7 +209,7 @@ class Parameters:
                 for spelling in _list_constants(kinds, values, constants):
                     yield style.make_mark("null"), self._lower_closing(make_literal(spelling))
 
-    def _iter_json(self, leaf: Location, kinds: list[str]) -> Iterator[tuple[str, Part]]:
+    def _iter_json(self, leaf: SchemaNode, kinds: list[str]) -> Iterator[tuple[str, Part]]:
         """Yield values that are no bare strings, by their marks."""
         if not kinds and not self._style.names_types:
             yield self._style.make_mark("null"), self._lower_json(leaf, [])
@@ -241,26 +220,26 @@ class Parameters:
         for mark, same in marks.items():
             yield mark, self._lower_json(leaf, same)
 
-    def _iter_leaves(self, location: Location, depth: int = 0) -> Iterator[Location]:
-        """Yield the alternatives of a schema, once its references and unions are followed."""
-        location = self._follow(location)
-        union = next((key for key in ("anyOf", "oneOf") if key in location.schema), None)
-        if union is None or list_values(location.schema) or depth >= _MAX_UNIONS:
-            yield location
+    def _iter_leaves(self, node: SchemaNode, depth: int = 0) -> Iterator[SchemaNode]:
+        """Yield the alternatives of a schema, once its references and unions are followed; none
+        where no value is allowed."""
+        node = self._follow(node)
+        union = next((key for key in ("anyOf", "oneOf") if key in node.keywords), None)
+        if union is None or node.values or depth >= _MAX_UNIONS:
+            yield from () if node.is_empty else (node,)
             return
-        self._expect(location, {union, "type"})
-        for index, option in enumerate(location.schema[union]):
-            yield from self._iter_leaves(location.enter(union, str(index), option), depth + 1)
+        self._expect(node, {union, "type"})
+        for option in node.list_schemas(union):
+            yield from self._iter_leaves(option, depth + 1)
 
-    def _lower_text(self, location: Location) -> Part:
+    def _lower_text(self, node: SchemaNode) -> Part:
         """Return a string's bare characters, which cannot contain the closing tag."""
-        schema = location.schema
-        patterns = _list_patterns(schema)
-        self._expect(location, {"type", "pattern", "minLength", "maxLength", *patterns})
+        patterns = _list_patterns(node)
+        self._expect(node, {"type", "pattern", "minLength", "maxLength", *patterns})
         closing = self._style.closing
-        text = self._spelling.make_open_text(self._pointer + location.pointer, closing.strip())
+        text = self._spelling.make_open_text(self._pointer + node.pointer, closing.strip())
         bounds = [text.rest]
-        minimum, maximum = schema.get("minLength", 0), schema.get("maxLength")
+        minimum, maximum = node.get("minLength", 0), node.get("maxLength")
         if minimum or maximum is not None:
             bounds.append(f"/(?s:.{{{minimum},{'' if maximum is None else maximum}}})/")
         bounds += (regex.anchor(each) for texts in patterns.values() for each in texts)
@@ -268,32 +247,28 @@ class Parameters:
         stops = (closing,) if text.stops else ()
         return replace(text, rest=f"({' & '.join(bounds)})", nullable=nullable, stops=stops)
 
-    def _lower_json(self, location: Location, kinds: list[str]) -> Part:
-        schema = self._schema.make_part(location.pointer, kinds)
+    def _lower_json(self, node: SchemaNode, kinds: list[str]) -> Part:
+        schema = self._schema.make_part(node, kinds)
         value = make_json_symbol(schema, kinds[0] if len(kinds) == 1 else None)
         return self._lower_closing(_SPACES, value, _SPACES)
 
     def _lower_closing(self, *parts: Part) -> Part:
         return make_chain([*parts, self._spelling.spell(self._style.closing)])
 
-    def _follow(self, location: Location) -> Location:
-        """Return the place that references lead to. Raises GrammarError for a cycle."""
+    def _follow(self, node: SchemaNode) -> SchemaNode:
+        """Return the schema that references lead to. Raises GrammarError for a cycle."""
         for _ in range(self._max_chain):
-            reference = location.schema.get("$ref")
-            if not isinstance(reference, str):
-                return location
-            self._expect(location, {"$ref"})
-            target = self._schema.survey.targets.get(reference)
-            if target is None or not isinstance(target[1], dict):
-                break
-            location = Location(target[1], target[0])
-        raise self._make_error(location, "this $ref leads back to itself; let it lead to a schema")
+            if (target := node.target) is None:
+                return node
+            self._expect(node, {"$ref"})
+            node = target
+        raise self._make_error(node, "this $ref leads back to itself; let it lead to a schema")
 
-    def _expect(self, location: Location, keywords: set[str]) -> None:
+    def _expect(self, node: SchemaNode, keywords: set[str]) -> None:
         """Raise GrammarError for a keyword that this style cannot enforce."""
-        for keyword in location.schema:
-            if keyword not in keywords and keyword not in ANNOTATIONS and keyword != OPTIONS:
-                pointer, name = self._find_unsupported(location, keyword, keywords)
+        for keyword in node.keywords:
+            if keyword not in keywords and keyword not in ANNOTATIONS:
+                pointer, name = self._find_unsupported(node, keyword, keywords)
                 message = (
                     f"{truncate(name)} is not supported here in the style {self._style.name}; "
                     "leave it out, or use the style json"
@@ -301,26 +276,25 @@ class Parameters:
                 raise GrammarError(message, pointer=f"{self._pointer}{pointer}/{name}")
 
     def _find_unsupported(
-        self, location: Location, keyword: str, supported: set[str]
+        self, node: SchemaNode, keyword: str, supported: set[str]
     ) -> tuple[str, str]:
         """Return the pointer and the keyword that the client wrote for a keyword of the schema."""
-        pointer = self._schema.rewritten.to_original(location.pointer)
+        pointer = self._schema.rewritten.to_original(node.pointer)
         original = get(self._schema.original, pointer)
         if not isinstance(original, dict) or keyword in original:
             return pointer, keyword
         others = (name for name in original if name in ENFORCED and name not in supported)
         return pointer, next(others, keyword)
 
-    def _make_error(self, location: Location, message: str) -> GrammarError:
-        return GrammarError(message, pointer=self._pointer + location.pointer)
+    def _make_error(self, node: SchemaNode, message: str) -> GrammarError:
+        return GrammarError(message, pointer=self._pointer + node.pointer)
 
 
-def _can_be_text(leaf: Location) -> bool:
+def _can_be_text(leaf: SchemaNode) -> bool:
     """Return whether a value may be a string, from which no other value is told apart."""
-    values = list_values(leaf.schema)
-    if values is not None:
-        return any(isinstance(value, str) for value in values)
-    return "string" in list_types(leaf.schema) or not leaf.schema.keys() - ANNOTATIONS
+    if leaf.values is not None:
+        return any(isinstance(value, str) for value in leaf.values)
+    return "string" in leaf.types or not leaf.keywords.keys() - ANNOTATIONS
 
 
 def _list_constants(
@@ -335,11 +309,11 @@ def _list_constants(
     return [spellings[value] for value in listed if value is None or isinstance(value, bool)]
 
 
-def _list_patterns(schema: Mapping[str, Any]) -> dict[str, list[str]]:
+def _list_patterns(node: SchemaNode) -> dict[str, list[str]]:
     """Return the patterns of a string, by the keyword that holds them: `pattern`, and `allOf` with
     those of its look-aheads."""
-    patterns = {"pattern": [schema["pattern"]]} if "pattern" in schema else {}
-    both = schema.get("allOf", ())
-    if both and all(each.keys() == {"type", "pattern"} for each in both):
-        patterns["allOf"] = [each["pattern"] for each in both]
+    patterns = {"pattern": [node.get("pattern")]} if "pattern" in node.keywords else {}
+    both = node.list_schemas("allOf")
+    if both and all(each.keywords.keys() == {"type", "pattern"} for each in both):
+        patterns["allOf"] = [each.get("pattern") for each in both]
     return patterns

@@ -461,6 +461,8 @@ NESTED = {
         "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "minItems": 1, "maxItems": 2},
         "place": {"$ref": "#/$defs/place"},
         "flag": {"type": ["boolean", "null"]},
+        "sizes": {"type": "array", "items": {"type": "integer", "minimum": 5}},
+        "never": False,
     },
     "additionalProperties": False,
     "$defs": {
@@ -488,6 +490,9 @@ NESTED = {
         ({"place": {"in": {"x": 2}}}, False),
         ({"place": {"x": "1"}}, False),
         ({"flag": 1}, False),
+        ({"sizes": [5, 60]}, True),
+        ({"sizes": [5, 4]}, False),
+        ({"never": 1}, False),
         ({"more": 1}, False),
     ],
 )

@@ -1,7 +1,7 @@
 """What llguidance does not enforce, rewritten to what it does: negations, disjoint unions,
 conditions, dependencies, counts.
 
-In this order: the survey in `keywords` checks all keywords, with `dialects` and `unknown`;
+In this order: `survey` checks all keywords, with `unknown`;
 `rewriter` walks the schema and keeps what llguidance enforces (`disjointness` allows a `oneOf`);
 `keyword_readings` makes a union of `shapes` of the rest, with `plain_keyword_readings`;
 `schema_writer` turns the union into keywords that llguidance enforces, with `counting` and

@@ -6,6 +6,8 @@ A format that is not in the table says nothing, and is reported by the walk over
 from collections.abc import Mapping
 from typing import Any
 
+from completions.grammars.json_schema.rewriting.schema_algebra import restrict_texts
+
 NATIVE = frozenset(("duration", "ipv4", "uuid", "uri", "unknown"))
 """What llguidance enforces itself, with the same meaning as here."""
 
@@ -193,10 +195,6 @@ PATTERNS: Mapping[str, str] = {
 }
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def get_pattern(name: Any) -> str:
     """Return a pattern of the texts of a format; empty if the format is unknown."""
     pattern = PATTERNS.get(name, "") if isinstance(name, str) else ""
@@ -212,15 +210,10 @@ def write_format(node: dict[str, Any]) -> dict[str, Any] | None:
     change = {key: value for key, value in node.items() if key != "format"}
     # Not for idn-hostname: a length beside its large classes takes llguidance beyond its limit of
     # states within some 40 % of random texts, which end there.
-    if name == "hostname" and _is_count(length := change.get("maxLength", MAX_HOSTNAME)):
-        change["maxLength"] = min(length, MAX_HOSTNAME)
+    if name == "hostname":
+        change["maxLength"] = min(change.get("maxLength", MAX_HOSTNAME), MAX_HOSTNAME)
     if "pattern" in change:
-        text = {"type": "string", "pattern": pattern}
-        texts = text if node.get("type") == "string" else {"anyOf": [text, {"type": _OTHERS}]}
-        change["allOf"] = [*change.get("allOf", ()), texts]
+        change["allOf"] = [*change.get("allOf", ()), restrict_texts(node, pattern)]
     else:
         change["pattern"] = pattern
     return change
-
-
-_OTHERS = ["null", "boolean", "number", "array", "object"]

@@ -35,6 +35,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     meet,
     simplify,
 )
+from completions.grammars.schema.nodes import Document, SchemaNode
 from completions.regular.nfa import PatternError, TooLargeError
 
 MAX_READINGS = 2_000
@@ -53,41 +54,38 @@ class CircularError(Exception):
 class Reader:
     """Reader of the schemas of one request."""
 
-    def __init__(
-        self, resolve: Callable[[str], tuple[str, Any] | None], pointers: Mapping[int, str]
-    ) -> None:
-        """`resolve` gives the pointer and the schema that a reference leads to; `pointers` gives
-        the pointer of each of the client's schemas by its id."""
-        self.resolve = resolve
+    def __init__(self, document: Document, pointers: Mapping[int, str]) -> None:
+        """`pointers` gives the pointer of each of the client's schemas by its id."""
+        self.document = document
         self._places = pointers
         self._open: list[tuple[str, bool]] = []
         """The references that are being followed."""
         self._known: dict[tuple[int, bool], tuple[Node, Union]] = {}
         self._readings = self._work = self._looks = 0
 
-    def read(self, node: Node, pointer: str, *, positive: bool = True) -> Union:
+    def read(self, schema: Node, pointer: str = "", *, positive: bool = True) -> Union:
         """Raise TooManyShapesError and CircularError."""
-        if isinstance(node, bool):
-            return make_everything() if node is positive else []
-        cached = self._known.get((id(node), positive))
+        if isinstance(schema, bool):
+            return make_everything() if schema is positive else []
+        cached = self._known.get((id(schema), positive))
         if cached is not None:
             return cached[1]
-        pointer = self._places.get(id(node), pointer)
+        node = self.document.parse(schema, self._places.get(id(schema), pointer))
         self._readings += 1
         if self._readings > MAX_READINGS:
             raise TooManyShapesError
         if positive:
-            union = self._read(node, pointer)
+            union = self._read(node)
         else:
-            readings = list(self._iter_readings(node, pointer, make_everything()))
+            readings = list(self._iter_readings(node, make_everything()))
             union = simplify([shape for reading in readings for shape in reading.negative()])
-        # The node is kept, so that no other can have its id.
-        self._known[id(node), positive] = node, union
+        # The schema is kept, so that no other can have its id.
+        self._known[id(schema), positive] = schema, union
         return union
 
-    def _read(self, node: Mapping[str, Any], pointer: str) -> Union:
+    def _read(self, node: SchemaNode) -> Union:
         union = make_everything()
-        for reading in self._iter_readings(node, pointer, union):
+        for reading in self._iter_readings(node, union):
             union[:] = meet(list(union), reading.positive(), self.is_possible)
         return list(union)
 
@@ -141,82 +139,30 @@ class Reader:
             return list_values(node) != []
         self._looks += 1
         try:
-            return bool(self.read(node, ""))
+            return bool(self.read(node))
         except CircularError:
             return True
         finally:
             self._looks -= 1
 
-    def _iter_readings(
-        self, node: Mapping[str, Any], pointer: str, base: Union
-    ) -> Iterator[Reading]:
+    def _iter_readings(self, node: SchemaNode, base: Union) -> Iterator[Reading]:
         """Yield the groups of a schema. `base` is what the groups before this one leave."""
-        yield from iter_plain_readings(node, pointer)
-        if node.keys() & {"properties", "patternProperties", "additionalProperties"}:
-            yield self._read_properties(node, pointer)
-        if node.keys() & {"items", "prefixItems", "additionalItems"}:
-            yield self._read_items(node, pointer)
-        if node.get("uniqueItems") is True:
-            yield _read_unique(f"{pointer}/uniqueItems")
-        if "contains" in node:
-            yield _read_contains(node, f"{pointer}/contains")
-        if "propertyNames" in node:
-            yield _read_names(node["propertyNames"], f"{pointer}/propertyNames")
+        keywords = node.keywords.keys()
+        yield from iter_plain_readings(node)
+        if keywords & {"properties", "patternProperties", "additionalProperties"}:
+            yield _read_properties(node)
+        if keywords & {"items", "prefixItems", "additionalItems"}:
+            yield _read_items(node)
+        if node.get("uniqueItems"):
+            yield _read_unique(f"{node.pointer}/uniqueItems")
+        if "contains" in keywords:
+            yield _read_contains(node)
+        if "propertyNames" in keywords:
+            yield _read_names(node.get_schema("propertyNames"))
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
             for name, needed in node.get(keyword, {}).items():
-                yield self._read_dependency(name, needed, f"{pointer}/{keyword}")
-        yield from self._iter_combinations(node, pointer, base)
-
-    def _read_properties(self, node: Mapping[str, Any], pointer: str) -> Reading:
-        patterns: Mapping[str, Node] = node.get("patternProperties", {})
-        rest: Node = node.get("additionalProperties", True)
-        properties: dict[str, Node] = {}
-        for name, inner in node.get("properties", {}).items():
-            for pattern, each in patterns.items():
-                if is_match(pattern, name):
-                    inner = combine(inner, each)
-            properties[name] = inner
-
-        def negative() -> Union:
-            union: Union = []
-            for name, inner in node.get("properties", {}).items():
-                if (wrong := negate(inner)) is not False:
-                    union.append(Object(properties={name: wrong}, required=(name,)))
-            for pattern, inner in patterns.items():
-                if (wrong := negate(inner)) is not False:
-                    path = f"{pointer}/patternProperties"
-                    union.append(Object(some=(Some(wrong, path, pattern=pattern),)))
-            if (wrong := negate(rest)) is not False:
-                path = f"{pointer}/additionalProperties"
-                some = Some(wrong, path, tuple(properties), tuple(patterns))
-                union.append(Object(some=(some,)))
-            return union
-
-        return Reading(lambda: make_only(Object(properties, dict(patterns), rest)), negative)
-
-    def _read_items(self, node: Mapping[str, Any], pointer: str) -> Reading:
-        items = node.get("items", True)
-        if isinstance(items, list):
-            prefix, rest = tuple(items), node.get("additionalItems", True)
-        else:
-            prefix, rest = tuple(node.get("prefixItems", ())), items
-
-        def negative() -> Union:
-            union: Union = []
-            for index, inner in enumerate(prefix):
-                if (wrong := negate(inner)) is not False:
-                    before = (True,) * index
-                    union.append(Array(prefix=(*before, wrong), low=index + 1))
-            if (wrong := negate(rest)) is False:
-                return union
-            if rest is False:
-                return [*union, Array(low=len(prefix) + 1)]
-            if prefix:
-                raise TooManyShapesError
-            contains = Contains(wrong, 1, None, f"{pointer}/items")
-            return [*union, Array(low=1, contains=(contains,))]
-
-        return Reading(lambda: make_only(Array(prefix=prefix, rest=rest)), negative)
+                yield self._read_dependency(name, needed, f"{node.pointer}/{keyword}")
+        yield from self._iter_combinations(node, base)
 
     def _read_dependency(self, name: str, needed: Any, pointer: str) -> Reading:
         absent, present = Object(properties={name: False}), Object(required=(name,))
@@ -231,51 +177,48 @@ class Reader:
             lambda: self.meet([present], self.read(node, pointer, positive=False)),
         )
 
-    def _iter_combinations(
-        self, node: Mapping[str, Any], pointer: str, base: Union
-    ) -> Iterator[Reading]:
-        if "$ref" in node:
-            yield self._read_reference(node["$ref"])
-        for index, inner in enumerate(node.get("allOf", ())):
-            yield self._read_inner(inner, f"{pointer}/allOf/{index}")
-        if "not" in node:
-            opposite = self._read_inner(node["not"], f"{pointer}/not")
+    def _iter_combinations(self, node: SchemaNode, base: Union) -> Iterator[Reading]:
+        keywords = node.keywords.keys()
+        if "$ref" in keywords:
+            yield self._read_reference(node.target)
+        for inner in node.list_schemas("allOf"):
+            yield self._read_inner(inner)
+        if "not" in keywords:
+            opposite = self._read_inner(node.get_schema("not"))
             yield Reading(opposite.negative, opposite.positive)
-        if "if" in node and ("then" in node or "else" in node):
-            yield self._read_conditional(node, pointer)
-        if "anyOf" in node:
-            yield self._read_any_of(self._read_options(node["anyOf"], f"{pointer}/anyOf"))
-        if "oneOf" in node:
-            yield self._read_one_of(self._read_options(node["oneOf"], f"{pointer}/oneOf"), base)
+        if "if" in keywords and keywords & {"then", "else"}:
+            yield self._read_conditional(*map(node.get_schema, ("if", "then", "else")))
+        if "anyOf" in keywords:
+            yield self._read_any_of(self._read_options(node, "anyOf"))
+        if "oneOf" in keywords:
+            yield self._read_one_of(self._read_options(node, "oneOf"), base)
 
-    def _read_options(self, nodes: list[Node], pointer: str) -> list[Reading]:
-        return [self._read_inner(node, f"{pointer}/{index}") for index, node in enumerate(nodes)]
+    def _read_options(self, node: SchemaNode, keyword: str) -> list[Reading]:
+        return [self._read_inner(option) for option in node.list_schemas(keyword)]
 
-    def _read_inner(self, node: Node, pointer: str) -> Reading:
+    def _read_inner(self, node: SchemaNode) -> Reading:
         return Reading(
-            lambda: self.read(node, pointer), lambda: self.read(node, pointer, positive=False)
+            lambda: self.read(node.schema, node.pointer),
+            lambda: self.read(node.schema, node.pointer, positive=False),
         )
 
-    def _read_reference(self, reference: str) -> Reading:
-        target = self.resolve(reference)
+    def _read_reference(self, target: SchemaNode | None) -> Reading:
         assert target is not None, "references were checked before"
-        pointer, node = target
+        inner = self._read_inner(target)
 
-        def read(positive: bool) -> Union:
-            if (pointer, positive) in self._open:
+        def follow(positive: bool) -> Union:
+            if (target.pointer, positive) in self._open:
                 raise CircularError
-            self._open.append((pointer, positive))
+            self._open.append((target.pointer, positive))
             try:
-                return self.read(node, pointer, positive=positive)
+                return inner.positive() if positive else inner.negative()
             finally:
                 self._open.pop()
 
-        return Reading(lambda: read(True), lambda: read(False))
+        return Reading(lambda: follow(True), lambda: follow(False))
 
-    def _read_conditional(self, node: Mapping[str, Any], pointer: str) -> Reading:
-        condition = self._read_inner(node["if"], f"{pointer}/if")
-        then = self._read_inner(node.get("then", True), f"{pointer}/then")
-        otherwise = self._read_inner(node.get("else", True), f"{pointer}/else")
+    def _read_conditional(self, *nodes: SchemaNode) -> Reading:
+        condition, then, otherwise = map(self._read_inner, nodes)
         return Reading(
             lambda: [
                 *self.meet(condition.positive(), then.positive()),
@@ -332,8 +275,57 @@ def _estimate_work(shape: Shape) -> int:
         return 1
 
 
-def _read_contains(node: Mapping[str, Any], pointer: str) -> Reading:
-    inner: Node = node["contains"]
+def _read_properties(node: SchemaNode) -> Reading:
+    declared: Mapping[str, Node] = node.get("properties", {})
+    patterns: Mapping[str, Node] = node.get("patternProperties", {})
+    rest = node.get_schema("additionalProperties")
+    properties: dict[str, Node] = {}
+    for name, inner in declared.items():
+        for pattern, each in patterns.items():
+            if is_match(pattern, name):
+                inner = combine(inner, each)
+        properties[name] = inner
+
+    def negative() -> Union:
+        union: Union = []
+        for name, inner in declared.items():
+            if (wrong := negate(inner)) is not False:
+                union.append(Object(properties={name: wrong}, required=(name,)))
+        for pattern, inner in patterns.items():
+            if (wrong := negate(inner)) is not False:
+                path = f"{node.pointer}/patternProperties"
+                union.append(Object(some=(Some(wrong, path, pattern=pattern),)))
+        if (wrong := negate(rest.schema)) is not False:
+            some = Some(wrong, rest.pointer, tuple(properties), tuple(patterns))
+            union.append(Object(some=(some,)))
+        return union
+
+    return Reading(lambda: make_only(Object(properties, dict(patterns), rest.schema)), negative)
+
+
+def _read_items(node: SchemaNode) -> Reading:
+    prefix, rest = tuple(each.schema for each in node.prefix), node.rest.schema
+
+    def negative() -> Union:
+        union: Union = []
+        for index, inner in enumerate(prefix):
+            if (wrong := negate(inner)) is not False:
+                before = (True,) * index
+                union.append(Array(prefix=(*before, wrong), low=index + 1))
+        if (wrong := negate(rest)) is False:
+            return union
+        if rest is False:
+            return [*union, Array(low=len(prefix) + 1)]
+        if prefix:
+            raise TooManyShapesError
+        contains = Contains(wrong, 1, None, f"{node.pointer}/items")
+        return [*union, Array(low=1, contains=(contains,))]
+
+    return Reading(lambda: make_only(Array(prefix=prefix, rest=rest)), negative)
+
+
+def _read_contains(node: SchemaNode) -> Reading:
+    inner, pointer = node.keywords["contains"], f"{node.pointer}/contains"
     low, high = int(node.get("minContains", 1)), node.get("maxContains")
     contains = Contains(inner, low, high, pointer)
 
@@ -358,10 +350,10 @@ def _make_fewer(node: Node, count: int, pointer: str) -> Array:
     return Array(contains=(Contains(node, 0, count - 1, pointer),))
 
 
-def _read_names(node: Node, pointer: str) -> Reading:
+def _read_names(node: SchemaNode) -> Reading:
     return Reading(
-        lambda: make_only(Object(names=(node,), names_at=pointer)),
-        lambda: [Object(some=(Some(True, pointer, misnamed=True),))],
+        lambda: make_only(Object(names=(node.schema,), names_at=node.pointer)),
+        lambda: [Object(some=(Some(True, node.pointer, misnamed=True),))],
     )
 
 

@@ -1,6 +1,7 @@
 """The positive and negative readings of the keywords that contain no schema."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from completions.grammars.json_schema.rewriting.formats import get_pattern
@@ -19,6 +20,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     make_only,
     meet,
 )
+from completions.grammars.schema.nodes import SchemaNode
 
 
 class Reading(NamedTuple):
@@ -28,23 +30,26 @@ class Reading(NamedTuple):
     negative: Callable[[], Union]
 
 
-def iter_plain_readings(node: Mapping[str, Any], pointer: str) -> Iterator[Reading]:
-    """Yield readings of the keywords that contain no schema, for the schema at a pointer."""
-    if "type" in node:
-        yield _read_types(node["type"])
-    for keyword, inner in node.items():
+def iter_plain_readings(node: SchemaNode) -> Iterator[Reading]:
+    """Yield readings of the keywords that contain no schema."""
+    if "type" in node.keywords:
+        yield _read_types(node.types)
+    for keyword, inner in node.keywords.items():
         if keyword in ("const", "enum"):
             yield _read_values([inner] if keyword == "const" else inner)
         elif keyword == "required" and inner:
             yield _read_required(inner)
-        elif keyword in _COUNTS:
-            yield _COUNTS[keyword](int(inner))
+        elif keyword in _COUNTED:
+            yield _read_count(_COUNTED[keyword], inner, is_low=keyword.startswith("min"))
         elif keyword == "pattern" or (keyword == "format" and get_pattern(inner)):
             yield _read_pattern(inner if keyword == "pattern" else get_pattern(inner))
         elif keyword == "multipleOf":
             yield _read_multiple(inner)
     yield from _iter_bounds(node)
-    yield from _iter_property_counts(node, pointer)
+    for keyword in ("minProperties", "maxProperties"):
+        if keyword in node.keywords:
+            whole, count = Object(counted=f"{node.pointer}/{keyword}"), node.keywords[keyword]
+            yield _read_count(whole, count, is_low=keyword == "minProperties")
 
 
 _TYPES: Mapping[str, Shape] = {
@@ -57,10 +62,16 @@ _TYPES: Mapping[str, Shape] = {
     "object": Object(),
 }
 _FRACTION = Number(integer=False)
+_COUNTED: Mapping[str, String | Array] = {
+    "minLength": String(),
+    "maxLength": String(),
+    "minItems": Array(),
+    "maxItems": Array(),
+}
+"""What each of these keywords bounds."""
 
 
-def _read_types(names: Any) -> Reading:
-    types = [names] if isinstance(names, str) else names
+def _read_types(types: list[str]) -> Reading:
     if "number" in types:
         types = [name for name in types if name != "integer"]
     shapes = [_TYPES[name] for name in types]
@@ -139,42 +150,16 @@ def _read_required(names: list[str]) -> Reading:
     )
 
 
-def _make_count(
-    at_least: Callable[[int], Shape], at_most: Callable[[int], Shape], *, low: bool
-) -> Any:
+def _read_count(whole: String | Array | Object, count: int, *, is_low: bool) -> Reading:
     """Return the reading of a keyword that bounds a count from below or from above."""
-    if low:
-        return lambda count: Reading(
-            lambda: make_only(at_least(count)), lambda: [at_most(count - 1)] if count else []
+    if is_low:
+        return Reading(
+            lambda: make_only(replace(whole, low=count)),
+            lambda: [replace(whole, high=count - 1)] if count else [],
         )
-    return lambda count: Reading(lambda: make_only(at_most(count)), lambda: [at_least(count + 1)])
-
-
-_Bounds = tuple[Callable[[int], Shape], Callable[[int], Shape]]
-_LENGTHS: _Bounds = (lambda count: String(low=count)), (lambda count: String(high=count))
-_ITEMS: _Bounds = (lambda count: Array(low=count)), (lambda count: Array(high=count))
-_COUNTS: Mapping[str, Callable[[int], Reading]] = {
-    "minLength": _make_count(*_LENGTHS, low=True),
-    "maxLength": _make_count(*_LENGTHS, low=False),
-    "minItems": _make_count(*_ITEMS, low=True),
-    "maxItems": _make_count(*_ITEMS, low=False),
-}
-
-
-def _iter_property_counts(node: Mapping[str, Any], pointer: str) -> Iterator[Reading]:
-    for keyword in ("minProperties", "maxProperties"):
-        if keyword not in node:
-            continue
-        path = f"{pointer}/{keyword}"
-
-        def at_least(count: int, place: str = path) -> Shape:
-            return Object(low=count, counted=place)
-
-        def at_most(count: int, place: str = path) -> Shape:
-            return Object(high=count, counted=place)
-
-        reading = _make_count(at_least, at_most, low=keyword == "minProperties")
-        yield reading(int(node[keyword]))
+    return Reading(
+        lambda: make_only(replace(whole, high=count)), lambda: [replace(whole, low=count + 1)]
+    )
 
 
 def _read_pattern(pattern: str) -> Reading:
@@ -189,7 +174,7 @@ def _read_multiple(of: float) -> Reading:
     return Reading(lambda: make_only(Number(multiples=(of,))), lambda: [Number(others=(of,))])
 
 
-def _iter_bounds(node: Mapping[str, Any]) -> Iterator[Reading]:
+def _iter_bounds(node: SchemaNode) -> Iterator[Reading]:
     low, high = node.get("minimum"), node.get("maximum")
     over, under = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
     if low is not None:

@@ -9,29 +9,19 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote
 
-from completions.grammars.json_schema.nodes import iter_parts
-from completions.grammars.json_schema.pointers import get, resolve
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
 from completions.grammars.json_schema.rewriting.schema_algebra import Node, serialize
 from completions.grammars.json_schema.rewriting.schema_writer import Writer
 from completions.grammars.json_schema.rewriting.shapes import TooManyShapesError
+from completions.grammars.schema.keywords import REWRITTEN
+from completions.grammars.schema.nodes import Document, SchemaNode
+from completions.grammars.schema.pointers import get
 from completions.regular.nfa import PatternError, TooLargeError
 
 MAX_REWRITTEN_BYTES = 256 * 1024
 """JSON of the schemas that are made by combining others, before they are rewritten themselves."""
-_WRITTEN_ANEW = frozenset(
-    (
-        "not",
-        "if",
-        "contains",
-        "propertyNames",
-        "dependentRequired",
-        "dependentSchemas",
-        "dependencies",
-    )
-)
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 _COUNTS = frozenset(("minProperties", "maxProperties"))
 _KEPT = frozenset(("$schema", "$id", "id", "$anchor", "$defs", "definitions"))
@@ -77,38 +67,21 @@ class Rewritten:
         return old
 
 
-def rewrite(
-    root: dict[str, Any],
-    pointers_by_id: Mapping[str, Any],
-    targets: Mapping[str, tuple[str, Any]],
-) -> Rewritten:
-    """Rewrite a schema in place.
-
-    `pointers_by_id` maps the pointer of each schema in it to the schema, `targets` each reference
-    to the pointer and the schema that it leads to.
-    """
-    pointers = {id(node): pointer for pointer, node in pointers_by_id.items()}
-    reached = dict(targets)
-    walk = _Walk(root, pointers, reached)
+def rewrite(document: Document, nodes: Mapping[str, SchemaNode]) -> Rewritten:
+    """Rewrite a schema in place. `nodes` has each schema in it by its pointer."""
+    walk = _Walk(document, {id(node.schema): pointer for pointer, node in nodes.items()})
     walk.run()
     if walk.rewritten.is_changed and not walk.rewritten.refusals:
-        reach(root, reached)
+        reach(document)
     return walk.rewritten
 
 
 class _Walk:
-    def __init__(
-        self,
-        root: dict[str, Any],
-        pointers: dict[int, str],
-        targets: dict[str, tuple[str, Any]],
-    ) -> None:
+    def __init__(self, document: Document, pointers: Mapping[int, str]) -> None:
         self.rewritten = Rewritten()
-        self._root = root
+        self._document = document
         self._pointers = pointers
-        self._targets = targets
-        self._resolve = targets.get
-        self._reader = Reader(targets.get, pointers)
+        self._reader = Reader(document, pointers)
         self._writer = Writer(
             lambda node: self._reader.read(node, self._pointer),
             self._reader.is_possible,
@@ -116,7 +89,7 @@ class _Walk:
         )
         self._pointer = ""
         self._visited: set[int] = set()
-        self._waiting: list[Any] = [root]
+        self._waiting: list[Node] = [document.root.schema]
         self._changes: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._needing: dict[int, bool] = {}
         self._alive: list[Any] = []
@@ -125,7 +98,7 @@ class _Walk:
         self._open: dict[str, str] = {}
         """Schemas made here that are being written, and the definition of each, if it has one."""
         self._definitions: dict[str, Node] = {}
-        self._free_names = _iter_free_names(root, "rewritten")
+        self._free_names = _iter_free_names(document.root, "rewritten")
 
     def run(self) -> None:
         while self._waiting:
@@ -143,7 +116,7 @@ class _Walk:
             node.clear()
             node.update(change)
         if self._definitions:
-            self._root.setdefault("$defs", {}).update(self._definitions)
+            self._document.root.keywords.setdefault("$defs", {}).update(self._definitions)
 
     def _keep(self, node: dict[str, Any]) -> None:
         change = formats.write_format(node)
@@ -157,9 +130,9 @@ class _Walk:
                 change["anyOf"] = options
         if change is not None:
             self._changes.append((node, change))
-        self._waiting += [inner for _, inner in iter_parts(node)]
-        target = self._resolve(node["$ref"]) if "$ref" in node else None
-        self._waiting += [target[1]] if target else []
+        self._waiting += [inner.schema for inner in self._document.parse(node).parts]
+        target = self._document.targets.get(node.get("$ref", ""))
+        self._waiting += [target.schema] if target else []
 
     def _write_anew(self, node: dict[str, Any]) -> None:
         pointer = self._pointer
@@ -190,7 +163,7 @@ class _Walk:
         """Return the pointer and the name of the first keyword because of which a schema needs
         writing."""
         for keyword in node:
-            if keyword in _WRITTEN_ANEW or (keyword == "uniqueItems" and node[keyword] is True):
+            if keyword in REWRITTEN:
                 return f"{pointer}/{keyword}", keyword
         for keyword in _IN_PLACE:
             for index, inner in enumerate(node.get(keyword, ())):
@@ -231,13 +204,11 @@ class _Walk:
         """Return a schema of the client; a reference to it if it may contain the schema being
         written."""
         pointer = self._pointers[id(node)]
-        has_others = self._needs_rewriting(node) or any(
-            isinstance(inner, dict) for _, inner in iter_parts(node)
-        )
+        has_others = self._needs_rewriting(node) or any(self._document.parse(node).parts)
         if pointer.startswith(f"{self._pointer}/") or not has_others:
             return node
         reference = f"#{quote(pointer)}"
-        self._targets[reference] = pointer, node
+        self._document.targets[reference] = SchemaNode(self._document, pointer, node, node)
         return {"$ref": reference}
 
     def _make(self, node: dict[str, Any]) -> Node:
@@ -257,7 +228,7 @@ class _Walk:
         return cached
 
     def _compute_needs(self, node: dict[str, Any]) -> bool:
-        if node.keys() & _WRITTEN_ANEW or node.get("uniqueItems") is True:
+        if node.keys() & REWRITTEN:
             return True
         if any(
             self._needs_rewriting(inner) for keyword in _IN_PLACE for inner in node.get(keyword, ())
@@ -321,34 +292,35 @@ def _has_counts_inside(node: Mapping[str, Any]) -> bool:
     )
 
 
-def _iter_free_names(root: Mapping[str, Any], stem: str) -> Iterator[str]:
+def _iter_free_names(root: SchemaNode, stem: str) -> Iterator[str]:
     """Return names that no definition of a schema has."""
-    taken = frozenset(root.get("$defs", ()))
+    taken = frozenset(root.keywords.get("$defs", ()))
     return (name for number in count() if (name := f"{stem}-{number}") not in taken)
 
 
-def reach(root: dict[str, Any], targets: Mapping[str, tuple[str, Any]]) -> None:
+def reach(document: Document) -> None:
     """Define the targets of references that are no longer in their places.
 
     Only schemas refer: `$ref` in a `const` or an `enum` is data.
     """
+    root = document.root
     moved: dict[str, str] = {}
     free_names = _iter_free_names(root, "moved")
-    for reference, (pointer, node) in targets.items():
-        if get(root, pointer) is node:
+    for reference, target in document.targets.items():
+        if get(root.schema, target.pointer) is target.schema:
             continue
         name = next(free_names)
-        root.setdefault("$defs", {})[name] = node
+        root.keywords.setdefault("$defs", {})[name] = target.schema
         moved[reference] = f"#/$defs/{name}"
-    waiting: list[Any] = [root] if moved else []
+    waiting = [root] if moved else []
     seen: set[int] = set()
     while waiting:
         node = waiting.pop()
-        if not isinstance(node, dict) or id(node) in seen:
+        if id(node.schema) in seen:
             continue
-        seen.add(id(node))
-        waiting += [inner for _, inner in iter_parts(node)]
-        if isinstance(ref := node.get("$ref"), str):
-            target = targets.get(ref) or resolve(root, ref)
-            waiting += [target[1]] if target else []
-            node["$ref"] = moved.get(ref, ref)
+        seen.add(id(node.schema))
+        waiting += node.parts
+        if following := node.target:
+            waiting.append(following)
+            name = node.keywords["$ref"]
+            node.keywords["$ref"] = moved.get(name, name)

@@ -6,6 +6,7 @@ from typing import Any
 
 Node = dict[str, Any] | bool
 """A JSON Schema."""
+_NOT_STRINGS = ["null", "boolean", "number", "array", "object"]
 
 
 def make_key(value: Any) -> str:
@@ -75,6 +76,12 @@ def negate(node: Node) -> Node:
         inner: Node = node["not"]
         return inner
     return {"not": node}
+
+
+def restrict_texts(schema: dict[str, Any], pattern: str) -> dict[str, Any]:
+    """Return a schema with a pattern that restricts only strings, to hold beside another schema."""
+    text = {"type": "string", "pattern": pattern}
+    return text if schema.get("type") == "string" else {"anyOf": [text, {"type": _NOT_STRINGS}]}
 
 
 def serialize(node: Node) -> str:

@@ -209,7 +209,7 @@ def test_each_name_of_pattern_properties_is_bounded(names: tuple[str, str]) -> N
     schema = {"type": "object", "patternProperties": {name: {"type": "null"} for name in names}}
     with pytest.raises(GrammarError, match="repetitions multiply") as caught:
         prepare(schema, limits=replace(DEFAULT_LIMITS, max_repetition=10))
-    assert caught.value.pointer == "/patternProperties"
+    assert caught.value.pointer == "/patternProperties/^a{20}$"
 
 
 def test_a_negated_length_may_be_larger_than_a_length_beside_a_pattern() -> None:
@@ -233,7 +233,8 @@ def test_a_part_keeps_what_looks_like_a_reference_in_a_value() -> None:
     properties = {"x": {"$ref": "#/$defs/d"}, "enum": {"enum": [value]}}
     inner = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
     schema = {"properties": {"a": inner}, "$defs": {"d": {"type": "boolean"}}}
-    part = prepare(schema).make_part("/properties/a", ["object"])
+    checked = prepare(schema)
+    part = checked.make_part(checked.survey.nodes["/properties/a"], ["object"])
     grammar = json.dumps({"grammars": [{"json_schema": part}]})
     assert accepts(grammar, '{"x":true,"enum":{"$ref":"#/$defs/d"}}')
     assert not accepts(grammar, '{"x":1}')

@@ -114,6 +114,11 @@ def test_styles(style: str) -> None:
             [call(a="1", a2="x"), call(a="null")],
         ),
         (
+            {"properties": {"a": False, "b": {"anyOf": [False, {"type": "null"}]}}},
+            ["<f></f>", call(b="null")],
+            [call(a="1"), call(a="{}"), call(b="1")],
+        ),
+        (
             {
                 "properties": {"a": {"$ref": "#/$defs/k"}},
                 "$defs": {

@@ -8,7 +8,7 @@ import pytest
 
 from completions.grammars import json_schema
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.json_schema.rewriting import dialects, unknown
+from completions.grammars.json_schema.rewriting import unknown
 from tests.completions.grammars.byte_matcher import accepts
 from tests.operations import counted_operations
 
@@ -277,16 +277,6 @@ def test_cycles_through_negations_end() -> None:
 def test_typing_errors(keyword: str, meant: str) -> None:
     constraints = ("type", "enum", "if", "pattern", "required", "minLength", "maxLength", "anyOf")
     assert unknown.suggest(keyword, constraints) == meant
-
-
-def test_each_draft_ignores_the_keywords_that_it_does_not_have() -> None:
-    assert dialects.detect_draft({"$schema": "http://json-schema.org/draft-04/schema#"}) == 4
-    assert dialects.detect_draft({}) == dialects.detect_draft({"$schema": "x"}) == dialects.LATEST
-    assert dialects.find_without_effect({"if": {}, "const": 1}, 4).keys() == {"if"}
-    assert dialects.find_without_effect({"$ref": "#", "minimum": 1, "$defs": {}}, 7).keys() == {
-        "minimum"
-    }
-    assert not dialects.find_without_effect({"$ref": "#", "minimum": 1, "if": {}}, dialects.LATEST)
 
 
 def test_an_empty_union_is_unsatisfiable() -> None:

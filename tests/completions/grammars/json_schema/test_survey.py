@@ -10,7 +10,7 @@ import pytest
 
 from completions.grammars import json_schema
 from completions.grammars.exceptions import GrammarError
-from completions.grammars.json_schema.keywords import ANNOTATIONS, ENFORCED, UNSUPPORTED
+from completions.grammars.schema.keywords import ANNOTATIONS, ENFORCED, KEYWORDS
 from tests.completions.grammars.byte_matcher import accepts
 
 META_SCHEMAS = {
@@ -41,7 +41,7 @@ def findings(schema: dict[str, Any]) -> set[tuple[str, str]]:
     return {(finding.keyword, finding.pointer) for finding in found}
 
 
-@pytest.mark.parametrize("keyword", sorted(UNSUPPORTED))
+@pytest.mark.parametrize("keyword", sorted(KEYWORDS.keys() - ENFORCED))
 def test_unsupported_keywords_are_named_with_their_pointer(keyword: str) -> None:
     inner = {keyword: EFFECTIVE[keyword]}
     for schema, pointer in (
@@ -70,7 +70,7 @@ def test_no_keyword_of_any_draft_is_unknown(draft: str) -> None:
             schema = resolver.lookup(schema["$ref"]).contents
         names |= schema.get("properties", {}).keys()
     assert len(names) > 20
-    known = {*ENFORCED, *UNSUPPORTED, *ANNOTATIONS, "$dynamicAnchor", "$recursiveAnchor"}
+    known = {*KEYWORDS, *ANNOTATIONS, "$dynamicAnchor", "$recursiveAnchor"}
     assert names - known == set()
 
 
@@ -220,6 +220,21 @@ def test_faults_have_a_pointer(schema: dict[str, Any], pointer: str, reason: str
     with pytest.raises(GrammarError, match=reason) as caught:
         json_schema.translate(schema)
     assert caught.value.pointer == pointer
+
+
+@pytest.mark.parametrize("minimum", ["x", True, None])
+def test_a_wrong_bound_beside_a_format_is_refused(minimum: object) -> None:
+    with pytest.raises(GrammarError, match="minimum must be a number") as caught:
+        json_schema.translate({"type": "integer", "format": "int8", "minimum": minimum})
+    assert caught.value.pointer == "/minimum"
+
+
+def test_chains_of_references_by_anchor_are_bounded() -> None:
+    """llguidance recurses along them, and would end the process."""
+    definitions = {f"d{i}": {"$anchor": f"a{i}", "$ref": f"#a{i + 1}"} for i in range(3000)}
+    definitions["d3000"] = {"$anchor": "a3000", "type": "null"}
+    with pytest.raises(GrammarError, match="more than 500 levels"):
+        json_schema.translate({"$ref": "#a0", "$defs": definitions})
 
 
 def test_references_by_pointer_and_by_anchor() -> None:

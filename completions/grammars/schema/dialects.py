@@ -4,19 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from completions.grammars.schema.keywords import KEYWORDS, LATEST
+
 _DRAFT = re.compile(r"https?://json-schema\.org/draft-0([3-7])/schema#?")
-LATEST = 8
-"""2019-09 and all that follow."""
-_SINCE: Mapping[str, int] = {
-    "contains": 6,
-    "propertyNames": 6,
-    "if": 7,
-    "then": 7,
-    "else": 7,
-    "minContains": LATEST,
-    "maxContains": LATEST,
-}
-"""The first draft that has a keyword. In older drafts the keyword has no effect."""
 _BESIDE_A_REFERENCE = frozenset(("$ref", "$schema", "$id", "id", "$defs", "definitions", "$anchor"))
 
 
@@ -31,7 +21,7 @@ def find_without_effect(schema: Mapping[str, Any], draft: int) -> dict[str, str]
     keywords = {
         keyword: f"{keyword} has no effect in draft-0{draft}"
         for keyword in schema
-        if _SINCE.get(keyword, 0) > draft
+        if keyword in KEYWORDS and KEYWORDS[keyword].since > draft
     }
     if draft < LATEST and isinstance(schema.get("$ref"), str):
         for keyword in schema.keys() - _BESIDE_A_REFERENCE:
