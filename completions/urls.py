@@ -15,12 +15,24 @@ from completions.endpoints.completions import (
     CompletionView,
     GenerateView,
 )
+from completions.endpoints.conversations import (
+    ConversationItemsView,
+    ConversationItemView,
+    ConversationsView,
+    ConversationView,
+)
 from completions.endpoints.files import FileContentView, FilesView, FileView
 from completions.endpoints.grammars import ValidateView
 from completions.endpoints.health import HealthView, ReadyView
 from completions.endpoints.metrics import MetricsView
 from completions.endpoints.models import ModelsView, ModelView
 from completions.endpoints.openapi.document import OpenAPIView, show_docs
+from completions.endpoints.responses import (
+    CancelResponseView,
+    InputItemsView,
+    ResponsesView,
+    ResponseView,
+)
 from completions.endpoints.tokenization import DetokenizeView, TokenizeView
 from completions.endpoints.uploads import (
     CancelUploadView,
@@ -47,6 +59,17 @@ urlpatterns = [
     ),
     path("generate", GenerateView.as_view(context_type=SGLangContext)),
     path("inference/v1/generate", GenerateView.as_view(context_type=VLLMContext)),
+    path("v1/responses", ResponsesView.as_view()),
+    path("v1/responses/<str:job_id>", ResponseView.as_view()),
+    path("v1/responses/<str:job_id>/cancel", CancelResponseView.as_view()),
+    path("v1/responses/<str:job_id>/input_items", InputItemsView.as_view()),
+    path("v1/conversations", ConversationsView.as_view()),
+    path("v1/conversations/<str:conversation_id>", ConversationView.as_view()),
+    path("v1/conversations/<str:conversation_id>/items", ConversationItemsView.as_view()),
+    path(
+        "v1/conversations/<str:conversation_id>/items/<str:item_id>",
+        ConversationItemView.as_view(),
+    ),
     path("v1/batches", BatchesView.as_view()),
     path("v1/batches/<str:batch_id>", BatchView.as_view()),
     path("v1/batches/<str:batch_id>/start", StartBatchView.as_view()),

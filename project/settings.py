@@ -185,6 +185,9 @@ RESULT_TTL = env.int("QUIRE_RESULT_TTL", default=600)
 """Seconds for which the result of a call or stream is kept."""
 BACKGROUND_RESULT_TTL = env.int("QUIRE_BACKGROUND_RESULT_TTL", default=3600)
 """Seconds for which an ended background job is kept, with its result."""
+RESPONSE_TTL = env.int("QUIRE_RESPONSE_TTL", default=30 * 24 * 3600)
+"""Seconds for which a stored response is kept after its end, and a conversation after its last
+use."""
 USAGE_RECORD_DAYS = env.int("QUIRE_USAGE_RECORD_DAYS", default=90)
 """Days for which usage records are kept. Their hourly sums are kept forever."""
 USAGE_HOUR_DAYS = env.int("QUIRE_USAGE_HOUR_DAYS", default=400)

@@ -136,6 +136,11 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "model_not_found": _make_not_found_error("The model does not exist."),
     "adapter_not_found": _make_not_found_error("The model has no such adapter."),
     "completion_not_found": _make_not_found_error("No such completion, or its result has expired."),
+    "response_not_found": _make_not_found_error(
+        "No such response, or it was not stored or has expired."
+    ),
+    "conversation_not_found": _make_not_found_error("No such conversation, or it has expired."),
+    "item_not_found": _make_not_found_error("No such item."),
     "file_not_found": _make_not_found_error("No such file, or it has expired."),
     "upload_not_found": _make_not_found_error("No such upload, or it has expired."),
     "batch_not_found": _make_not_found_error("No such batch."),
@@ -176,6 +181,10 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         headers=_make_retry_after(1),
     ),
     "completion_in_progress": _make_conflict("The completion has not ended. Cancel it first."),
+    "conversation_locked": _make_conflict(
+        "A response of this conversation has not ended. Cancel it, or retry once it has.",
+        headers=_make_retry_after(1),
+    ),
     "file_in_use": _make_conflict("A batch that has not ended needs this file."),
     "upload_not_pending": _make_conflict("The upload takes no more parts."),
     "nothing_to_resubmit": _make_conflict(

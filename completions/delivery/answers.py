@@ -76,15 +76,14 @@ async def follow(
 async def answer(
     process: WebProcess, context: ResponseContext, job: NewJob, meta: bool = False
 ) -> HttpResponse:
-    """Wait for a job and answer with its result. A job that is not durable is cancelled when its
-    client hangs up. Raises APIError."""
+    """Wait for a job and answer with its result. Raises APIError."""
     end = None
     seconds = job.seconds + PAST_DEADLINE
     try:
         outcome = await follow(process, context, seconds, is_blocking=not job.is_durable)
         end = outcome.end
     finally:
-        if end is None and not job.is_durable:
+        if end is None and job.ends_with_client:
             process.spawn(process.cancel_job(context.id))
     return await _respond(process, context, outcome, meta)
 
@@ -167,7 +166,7 @@ async def find_job(
         job = await durable.find(job_id, timezone.now())
     of_this_route = job_id.startswith(context_type.id_prefix)
     if job is None or job.organization_id != principal.organization_id or not of_this_route:
-        raise APIError("completion_not_found", param="id")
+        raise APIError(context_type.not_found, param="id")
     return job
 
 

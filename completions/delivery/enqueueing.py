@@ -27,10 +27,12 @@ from completions.jobs.limits import (
     UnseededError,
 )
 from completions.jobs.message import make_message
-from completions.jobs.record import IdempotencyKey, Kind, NewJob
+from completions.jobs.record import IdempotencyKey, Kind, NewJob, Turn
 from completions.jobs.rids import RidTakenError
 from completions.jobs.submit import ModelUnservedError
+from completions.models.conversations import make_item_id
 from completions.models.release import run_and_release
+from completions.requests.fields.items import number_items
 from completions.requests.preparation import PreparedRequest
 from completions.usage import budgets
 
@@ -63,7 +65,9 @@ def new_job(
     context = prepared.context
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
+    turn = _make_turn(prepared)
     ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
+    ttl = ttl if turn is None else settings.RESPONSE_TTL
     return NewJob(
         id=context.id,
         kind=kind,
@@ -82,7 +86,18 @@ def new_job(
         prices=prepared.request.model.entry.token_prices,
         stored=principal.store_prompts,
         rids=context.rids,
+        turn=turn,
     )
+
+
+def _make_turn(prepared: PreparedRequest) -> Turn | None:
+    """Return what SQL keeps of a response beside its job; None if it is not to be stored."""
+    response = prepared.request.response
+    if response is None or not response.store:
+        return None
+    make_id = partial(make_item_id, response_id=prepared.context.id, is_input=True)
+    items = number_items(response.items, make_id)
+    return Turn(items, response.previous_id, response.conversation_id)
 
 
 async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
@@ -111,6 +126,8 @@ async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
             await durable.store(job)
         except durable.KeyTakenError as error:
             raise idempotency.make_conflict() from error
+        except durable.ConversationLockedError as error:
+            raise APIError("conversation_locked", param="conversation") from error
     try:
         # Take the request ids (`rid`) after the idempotency key: a retry must get 409
         # idempotency_in_progress, not 400 "rid was used".

@@ -59,7 +59,7 @@ def read_seconds(request: Request, name: str, most: float) -> float:
 
 
 def read_cursor(request: Request) -> int:
-    """Read the sequence number after which the stream continues; 0 for the whole stream."""
+    """Read the sequence number after which the stream continues; -1 for the whole stream."""
     for name, text in (
         ("starting_after", request.query_params.get("starting_after")),
         ("Last-Event-ID", request.headers.get("Last-Event-ID")),
@@ -68,4 +68,4 @@ def read_cursor(request: Request) -> int:
             if not re.fullmatch(r"[0-9]{1,15}", text):
                 raise invalid_parameter(name, text, "a sequence number")
             return int(text)
-    return 0
+    return -1

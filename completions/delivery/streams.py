@@ -1,9 +1,9 @@
 """A job's events as a stream of server-sent events."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from completions.delivery.answers import PAST_DEADLINE, read_meta
 from completions.exceptions import APIError
@@ -11,13 +11,13 @@ from completions.http.process import WebProcess
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.responses import sse
-from completions.responses.completion import ResponseContext
+from completions.responses.completion import Chunks, ResponseContext
 
 
 class StreamQuery(NamedTuple):
     """The options of a stream, from query parameters and headers."""
 
-    after: int = 0
+    after: int = -1
     """The last sequence number that the client has."""
     ids: bool = False
     """Whether events carry their sequence numbers as ids."""
@@ -45,14 +45,16 @@ async def stream_frames(
     chunks = context.make_chunks()
     event: Event | None = None
     try:
+        for frame in _make_frames(chunks, chunks.make_start(), query):
+            yield frame
         reading = process.reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored)
         async with aclosing(reading) as events:
             async for event in events:
                 if process.is_closing:
-                    yield sse.make_frame(APIError("server_shutting_down").envelope())
+                    yield _make_error(chunks, "server_shutting_down")
                     break
                 if event is None and clock() > over_at:
-                    yield sse.make_frame(APIError("queue_timeout").envelope())
+                    yield _make_error(chunks, "queue_timeout")
                     break
                 if event is None:
                     yield sse.KEEP_ALIVE
@@ -62,28 +64,31 @@ async def stream_frames(
                     if isinstance(event, EndEvent)
                     else chunks.make_chunks(event)
                 )
-                wire = [
-                    sse.make_frame(_pad(context, chunk), number if query.ids else None)
-                    for number, chunk in advanced
-                    if number > query.after
-                ]
+                wire = _make_frames(chunks, advanced, query)
                 reasons = chunks.choices.finish_reasons() if isinstance(event, EndEvent) else [None]
                 if query.meta and None not in reasons:  # not an error
                     meta = await read_meta(process, context, reasons)
-                    wire.append(
-                        sse.make_frame({**chunks.make_envelope(), "usage": None, "meta": meta})
-                    )
+                    wire.append(chunks.make_frame(chunks.make_meta(meta)))
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)
     except ReaderLostError:
-        yield sse.make_frame(APIError("queue_unavailable").envelope())
+        yield _make_error(chunks, "queue_unavailable")
     finally:
         if cancel_on_disconnect and not isinstance(event, EndEvent):
             process.spawn(process.cancel_job(context.id))
     yield sse.DONE
 
 
-def _pad(context: ResponseContext, chunk: dict[str, object]) -> dict[str, object]:
-    if not context.obfuscation or not chunk.get("choices"):
-        return chunk
-    return {**chunk, "obfuscation": sse.make_obfuscation(chunk)}
+def _make_frames(
+    chunks: Chunks, advanced: Iterable[tuple[int, dict[str, Any]]], query: StreamQuery
+) -> list[bytes]:
+    """Return the frames of the chunks that the client does not have yet."""
+    return [
+        chunks.make_frame(chunk, number if query.ids else None)
+        for number, chunk in advanced
+        if number > query.after
+    ]
+
+
+def _make_error(chunks: Chunks, name: str) -> bytes:
+    return chunks.make_frame(chunks.make_error(APIError(name)))

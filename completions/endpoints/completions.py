@@ -24,10 +24,10 @@ from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
 from completions.http.process import WebProcess
 from completions.jobs import durable
-from completions.jobs.record import Kind
+from completions.jobs.record import JobRecord, Kind
 from completions.models import Job, Scope
 from completions.requests.fields.returns import ReturnSettings
-from completions.requests.preparation import find_route, prepare
+from completions.requests.preparation import PreparedRequest, find_route, prepare
 from completions.responses import sse
 from completions.responses.completion import STATUS, ResponseContext
 
@@ -43,7 +43,7 @@ class GenerateView(AsyncAPIView):
 
     async def post(self, request: APIRequest) -> HttpResponseBase:
         process = request.process
-        preferences = Preferences.from_request(request)
+        preferences = self.read_preferences(request)
         query = StreamQuery(ids=read_flag(request, "sse_ids"), meta=preferences.meta)
         principal, path = request.auth, self.context_type.path
         key = idempotency.read_key(request, path)
@@ -53,7 +53,7 @@ class GenerateView(AsyncAPIView):
         is_long = find_route(path).request_type.is_long(request.data)
         if is_long:
             self.headers.update(await rate_limits.count_request(process, principal))
-        prepared = await prepare(process.checks, path, request.data, principal)
+        prepared = await self.prepare(request)
         request.start_check()
         context, returns = prepared.context, prepared.request.returns
         self._note_ignored(context)
@@ -61,12 +61,15 @@ class GenerateView(AsyncAPIView):
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
         self.headers.update(rate_limits.make_headers(await enqueue(process, job)))
         if returns.stream:
-            is_only_reader = kind == "stream" and not job.is_durable
             events = stream_frames(
-                process, context, job.seconds, query, cancel_on_disconnect=is_only_reader
+                process, context, job.seconds, query, cancel_on_disconnect=job.ends_with_client
             )
             stream = sse.make_response(events)
-            return stream if is_only_reader else answers.add_location(stream, context, preferences)
+            return (
+                stream
+                if job.ends_with_client
+                else answers.add_location(stream, context, preferences)
+            )
         if kind == "background":
             return await answers.accept(process, context, job, principal, preferences)
         return await answers.answer(process, context, job, preferences.meta)
@@ -79,10 +82,10 @@ class GenerateView(AsyncAPIView):
         try:
             job = await answers.find_job(process, self.context_type, job_id, request.auth)
         except APIError as error:
-            if error.code != "completion_not_found":
+            if error.code != self.context_type.not_found:
                 raise
             raise idempotency.make_conflict() from error  # it was refused a moment ago
-        context = self.context_type.read(job.context)
+        context = self.context_type.read_job(job)
         body: Any = request.data
         streams, in_background = body.get("stream"), job.kind == "background"
         can_wait = streams or in_background or job.has_ended
@@ -99,9 +102,22 @@ class GenerateView(AsyncAPIView):
             return await answers.accept_or_answer(process, context, request.auth, preferences)
         return await answers.answer_again(process, context, job, preferences.meta)
 
+    def read_preferences(self, request: APIRequest) -> Preferences:
+        return Preferences.from_request(request)
+
+    async def prepare(self, request: APIRequest) -> PreparedRequest:
+        """Make a job of the body. Raises APIError."""
+        path = self.context_type.path
+        return await prepare(request.process.checks, path, request.data, request.auth)
+
     def _note_ignored(self, context: ResponseContext) -> None:
         if context.ignored_params:
-            self.headers["x-ignored-params"] = ", ".join(context.ignored_params)
+            names = map(self.name_parameter, context.ignored_params)
+            self.headers["x-ignored-params"] = ", ".join(names)
+
+    def name_parameter(self, path: str) -> str:
+        """Return the path in the body of what the request has at `path`."""
+        return path
 
 
 class CompletionsView(GenerateView):
@@ -143,10 +159,14 @@ class CompletionView(AsyncAPIView):
     scope = Scope.INFERENCE
     context_type: type[ResponseContext] = ResponseContext
 
+    async def find(self, request: APIRequest, job_id: str) -> JobRecord:
+        """Find the job of this path. Raises APIError."""
+        return await answers.find_job(request.process, self.context_type, job_id, request.auth)
+
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
         process = request.process
-        job = await answers.find_job(process, self.context_type, job_id, request.auth)
-        context = self.context_type.read(job.context)
+        job = await self.find(request, job_id)
+        context = self.read_context(request, job)
         if read_flag(request, "stream"):
             after = read_cursor(request)
             ids = read_flag(request, "sse_ids") or "Last-Event-ID" in request.headers
@@ -158,8 +178,11 @@ class CompletionView(AsyncAPIView):
         etag = request.headers.get("If-None-Match")
         return await answers.poll(process, context, request.auth, wait, etag, wants_meta(request))
 
+    def read_context(self, request: APIRequest, job: JobRecord) -> ResponseContext:
+        return self.context_type.read_job(job)
+
     async def delete(self, request: APIRequest, job_id: str) -> JSONResponse:
-        job = await answers.find_job(request.process, self.context_type, job_id, request.auth)
+        job = await self.find(request, job_id)
         if not job.has_ended:
             raise APIError("completion_in_progress", param="id")
         await durable.discard(job_id)
@@ -175,7 +198,7 @@ class CancelView(AsyncAPIView):
 
     async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
         job = await answers.find_job(request.process, self.context_type, job_id, request.auth)
-        context = self.context_type.read(job.context)
+        context = self.context_type.read_job(job)
         if job.has_ended:
             return await answers.poll(request.process, context, request.auth, wait=0.0)
         try:

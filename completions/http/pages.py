@@ -5,7 +5,7 @@ way, the id of a deleted row works as well: it carries the row's time.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -69,6 +69,23 @@ class Page:
             "first_id": page_rows[0].pk if page_rows else None,
             "last_id": page_rows[-1].pk if page_rows else None,
             "has_more": len(batch) > len(page_rows),
+        }
+
+    def cut(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the list object of items in their order, which have an `id`. Raises APIError."""
+        ordered = items if self.ascending else items[::-1]
+        begin = 0
+        if self.after is not None:
+            begin = 1 + next((i for i, each in enumerate(ordered) if each["id"] == self.after), -1)
+            if not begin:
+                raise invalid_parameter("after", self.after, "the id of an element of this list")
+        data = ordered[begin : begin + self.limit]
+        return {
+            "object": "list",
+            "data": list(data),
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": len(ordered) > begin + len(data),
         }
 
     async def _make_filter(self, after: str, rows: "QuerySet[_M, _M]", find_time: FindTime) -> Q:

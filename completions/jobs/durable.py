@@ -8,17 +8,17 @@ from functools import partial
 
 import msgspec
 import orjson
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 
 from completions.contract.job_request import JobRequest
 from completions.contract.json_lines import compress_lines, decompress_lines
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
-from completions.jobs.record import IdempotencyKey, JobRecord, NewJob
+from completions.jobs.record import IdempotencyKey, JobRecord, NewJob, Turn
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
-from completions.models import Job, JobStatus
+from completions.models import Conversation, Job, JobStatus, StoredResponse
 from completions.models.parts import parts
 from completions.models.release import release, run_and_release
 from completions.models.timed_ids import read_time
@@ -43,8 +43,13 @@ class KeyTakenError(Exception):
     """A request with the same idempotency key was stored a moment ago."""
 
 
+class ConversationLockedError(Exception):
+    """Another response of the same conversation has not ended, or the conversation is gone."""
+
+
 async def store(job: NewJob) -> None:
-    """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError."""
+    """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError and
+    ConversationLockedError."""
     deadline = datetime.now(UTC) + timedelta(seconds=job.seconds)
     request = msgspec.to_builtins(job.request, str_keys=True)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
@@ -56,11 +61,33 @@ async def store(job: NewJob) -> None:
         row.idempotency_key = job.idempotency.key
         row.body_digest = job.idempotency.body_digest
     try:
-        await run_and_release(partial(row.save, force_insert=True))
+        await run_and_release(partial(_insert, row, job.turn))
     except IntegrityError as error:
         if job.idempotency is None:
             raise
         raise KeyTakenError from error
+
+
+def _insert(row: Job, turn: Turn | None) -> None:
+    """Insert the row, and with it what it is stored with. Raises ConversationLockedError."""
+    if turn is None:
+        row.save(force_insert=True)
+        return
+    with transaction.atomic():
+        if turn.conversation_id is not None:
+            conversation = Conversation.objects.select_for_update().filter(pk=turn.conversation_id)
+            if not conversation.exists() or StoredResponse.list_unjoined(
+                conversation_id=turn.conversation_id
+            ):
+                raise ConversationLockedError
+        row.save(force_insert=True)
+        StoredResponse(
+            job=row,
+            previous_id=turn.previous_id,
+            conversation_id=turn.conversation_id,
+            is_joined=turn.conversation_id is None,
+            input=StoredResponse.pack(turn.items),
+        ).save(force_insert=True)
 
 
 async def discard(job_id: str) -> None:

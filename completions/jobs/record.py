@@ -54,6 +54,15 @@ _NEUTRAL = {"n": 1, "top_p": 1, "repetition_penalty": 1, "top_k": -1}
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """What SQL stores of a response beside its job; see `StoredResponse`."""
+
+    items: Sequence[Mapping[str, Any]]
+    previous_id: str = ""
+    conversation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IdempotencyKey:
     """A client's name for one request, so that sending it again does not run it again."""
 
@@ -104,6 +113,8 @@ class NewJob:
     """Whether its usage record keeps the request."""
     rids: Sequence[str] = ()
     """The client's own ids, which its API key may use once."""
+    turn: Turn | None = None
+    """What SQL stores beside it, if it is a stored response. SQL alone has it."""
 
     @property
     def priority(self) -> int:
@@ -128,7 +139,13 @@ class NewJob:
     def is_durable(self) -> bool:
         """Whether SQL stores it: it survives the loss of Redis and of its web process, and Redis
         keeps its result until SQL has it."""
-        return self.idempotency is not None or not self.is_interactive
+        is_asked_for = self.idempotency is not None or self.turn is not None
+        return is_asked_for or not self.is_interactive
+
+    @property
+    def ends_with_client(self) -> bool:
+        """Whether it is cancelled when its client hangs up."""
+        return self.is_interactive and self.idempotency is None
 
     @property
     def is_interactive(self) -> bool:

@@ -12,6 +12,7 @@ from completions.batches import files, uploads, writing
 from completions.jobs import durable
 from completions.models import (
     BudgetWarning,
+    Conversation,
     LoadSample,
     Refusal,
     StoredPrompt,
@@ -38,6 +39,7 @@ def prune(now: datetime) -> Counter[str]:
             "uploads": uploads.prune(now),
             "left bodies of uploads": uploads.prune_left(now),
             "jobs": durable.prune(now),
+            "conversations": _delete(Conversation.objects.filter(expires_at__lte=now)),
             "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),
             "refusals": _delete(Refusal.objects.filter(hour__lt=records)),
             "wrong keys": _delete(WrongKey.objects.filter(hour__lt=now - SAMPLES_KEPT)),

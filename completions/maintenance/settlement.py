@@ -19,6 +19,8 @@ from completions.jobs import durable
 from completions.jobs.ended import FIRST, EndedJob, delete_entries, read_ended
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import Builds
+from completions.models import StoredResponse
+from completions.responses.whole_response import make_ended_response
 from completions.usage import ledger
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
             ledger.record(jobs)
             durable.store_results([job for job in jobs if job.is_durable and job.kind != "batch"])
             results.store_answers(answers, builds)
+            _join_conversations(jobs)
     except (IntegrityError, OperationalError, InterfaceError):
         raise  # a fault of SQL, not of a job
     except Exception:
@@ -73,6 +76,13 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
         )
         return []
     return jobs
+
+
+def _join_conversations(jobs: Sequence[EndedJob]) -> None:
+    """Add what responses said to the conversations that they belong to."""
+    by_id = {job.id: job for job in jobs if job.stream and job.context}
+    for row in StoredResponse.list_unjoined(job_id__in=by_id):
+        row.join(make_ended_response(by_id[row.pk]))
 
 
 def _log_failures(jobs: Sequence[EndedJob]) -> None:

@@ -9,6 +9,9 @@ from completions.models.batches import BatchLine as BatchLine
 from completions.models.batches import BatchStatus as BatchStatus
 from completions.models.batches import LineState as LineState
 from completions.models.batches import OnInvalid as OnInvalid
+from completions.models.conversations import Conversation as Conversation
+from completions.models.conversations import ConversationItem as ConversationItem
+from completions.models.conversations import StoredResponse as StoredResponse
 from completions.models.files import File as File
 from completions.models.files import FilePurpose as FilePurpose
 from completions.models.files import FileQuerySet as FileQuerySet

@@ -1,11 +1,12 @@
 """What the fields of one request are read with, beside its body."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from completions.accounts.keys import Principal
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
+from completions.models.conversations import Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,19 @@ class RequestedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """What SQL has of a conversation that a request goes on with."""
+
+    items: Sequence[Item] = ()
+    """The items before those of the request."""
+    by_id: Mapping[str, Item] = field(default_factory=dict)
+    """The items that the request refers to."""
+
+
+NOTHING_EARLIER = Earlier()
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """The circumstances of one request."""
 
@@ -28,6 +42,7 @@ class Context:
     model: RequestedModel
     given: Mapping[str, object]
     """The body as the client sent it."""
+    earlier: Earlier = NOTHING_EARLIER
 
 
 def get_files(context: Context | None) -> ModelFiles:

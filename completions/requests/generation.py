@@ -1,13 +1,14 @@
 """A validated request for completions: one type for every route."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from completions.chat.grammar import Reasoning, ToolCalls
 from completions.contract.sampling import SamplingParams
 from completions.exceptions import FieldError
 from completions.grammars import Constraint
+from completions.models.conversations import Item
 from completions.requests.context import Context, RequestedModel
 from completions.requests.fields import constraint as constraint_fields
 from completions.requests.fields import logprobs as logprob_fields
@@ -47,6 +48,20 @@ class ChatSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseSettings:
+    """What a response of the Responses API has beside its chat."""
+
+    shown: Mapping[str, Any]
+    """The fields that the response repeats."""
+    items: Sequence[Item]
+    """The request's own items, without ids."""
+    store: bool
+    previous_id: str
+    """The stored response that it goes on from, or empty."""
+    conversation_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     model: RequestedModel
     prompts: Prompts
@@ -68,6 +83,7 @@ class GenerationRequest:
     logprobs: LogprobSettings
     routing: RoutingSettings
     chat: ChatSettings | None = None
+    response: ResponseSettings | None = None
     ignored: tuple[str, ...]
     """Paths of given fields that have no effect."""
 

@@ -7,7 +7,7 @@ from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.exceptions import APIError, FieldError
-from completions.requests.context import Context, RequestedModel
+from completions.requests.context import NOTHING_EARLIER, Context, Earlier, RequestedModel
 from completions.requests.fair_semaphore import Checks
 from completions.requests.fields.base import TextField
 from completions.requests.fields.objects import StrictObject
@@ -89,20 +89,25 @@ class ModelRequestObject(StrictObject[Any]):
     )
 
     @classmethod
-    async def validate_request(cls, checks: Checks, data: Any, principal: Principal) -> Any:
+    async def validate_request(
+        cls, checks: Checks, data: Any, principal: Principal, earlier: Earlier = NOTHING_EARLIER
+    ) -> Any:
         """Return the validated body. A body that takes long is checked in a thread."""
         body = cls()
         if cls.is_long(data):
             owner = principal.organization_id
-            return await checks.run(owner, body.validate_for, data, principal)
-        return body.validate_for(data, principal)
+            return await checks.run(owner, body.validate_for, data, principal, earlier)
+        return body.validate_for(data, principal, earlier)
 
-    def validate_for(self, data: Any, principal: Principal) -> Any:
+    def validate_for(
+        self, data: Any, principal: Principal, earlier: Earlier = NOTHING_EARLIER
+    ) -> Any:
         """Return the value of a whole body that `principal` sent. Raises APIError."""
         try:
             given = self.check_names(data)
             # The model comes first: the other fields are checked against its files.
-            context = Context(principal, _find_model(given.get("model"), principal), given)
+            model = _find_model(given.get("model"), principal)
+            context = Context(principal, model, given, earlier)
             return self.make(self.read_values(given, context), context)
         except FieldError as error:
             raise error.api_error() from error

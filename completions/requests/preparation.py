@@ -21,11 +21,13 @@ from completions.requests.fair_semaphore import Checks
 from completions.requests.generation import ChatSettings, GenerationRequest
 from completions.requests.model import ModelRequestObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
+from completions.requests.response import ResponsesRequestObject
 from completions.requests.validation import validate_grammar
 from completions.responses.chat import ChatResponseContext, OfferedTool
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
 from completions.responses.native import SGLangContext, VLLMContext
+from completions.responses.response_object import ItemsResponseContext
 
 
 class Route(NamedTuple):
@@ -38,9 +40,10 @@ ROUTES: Mapping[str, Route] = {
     ChatResponseContext.path: Route(ChatRequestObject, ChatResponseContext),
 }
 """The routes of jobs and of lines, by path."""
-_NATIVE_ROUTES: Mapping[str, Route] = {
+_OTHER_ROUTES: Mapping[str, Route] = {
     SGLangContext.path: Route(SGLangGenerateObject, SGLangContext),
     VLLMContext.path: Route(VLLMGenerateObject, VLLMContext),
+    ItemsResponseContext.path: Route(ResponsesRequestObject, ItemsResponseContext),
 }
 _MANY_IDS = 1000
 """Ids that the event loop turns into text in about a millisecond."""
@@ -50,7 +53,7 @@ OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
 
 def find_route(path: str) -> Route:
     """Find the route of a path that makes a job."""
-    return ROUTES.get(path) or _NATIVE_ROUTES[path]
+    return ROUTES.get(path) or _OTHER_ROUTES[path]
 
 
 class PreparedRequest(NamedTuple):
@@ -74,6 +77,15 @@ async def prepare(
     organization. `job_id` is random by default. Raises APIError."""
     route = find_route(path)
     request: GenerationRequest = await route.request_type.validate_request(checks, body, principal)
+    job_id = job_id or new_id(route.context_type.id_prefix)
+    caller = caller or Caller(principal.organization_id)
+    return await prepare_valid(checks, route, request, job_id, caller)
+
+
+async def prepare_valid(
+    checks: Checks, route: Route, request: GenerationRequest, job_id: str, caller: Caller
+) -> PreparedRequest:
+    """Validate the constraint of a validated request for `caller`. Raises APIError."""
     grammar = compile_ms = None
     if request.constraint is not None:
         began = time.monotonic()
@@ -82,15 +94,13 @@ async def prepare(
             request.constraint,
             request.model.files,
             request.fallback,
-            caller or Caller(principal.organization_id),
+            caller,
         )
         grammar, ignored = validated.grammar, (*request.ignored, *validated.ignored)
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
-    job_id = job_id or new_id(route.context_type.id_prefix)
     if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
-        owner = principal.organization_id
-        context = await checks.run(owner, _make_context, route, request, job_id, compile_ms)
+        context = await checks.run(caller.owner, _make_context, route, request, job_id, compile_ms)
     else:
         context = _make_context(route, request, job_id, compile_ms)
     return PreparedRequest(request, _make_job_request(request, grammar), context)
@@ -184,7 +194,10 @@ def _make_context(
         ignored_params=request.ignored,
     )
     if request.chat is not None:
-        return _make_chat_context(context, request.chat, logprobs.top)
+        chat = _make_chat_context(context, request.chat, logprobs.top)
+        if request.response is None:
+            return chat
+        return ItemsResponseContext(**structs.asdict(chat), shown=request.response.shown)
     return _add_completion(context, request)
 
 

@@ -54,10 +54,10 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     alternatives: int | None = None
     """Likeliest tokens listed at each position; None for no log probabilities."""
 
-    def make_collected(self) -> "CollectedChat":
+    def make_collected(self) -> CollectedResponse:
         return CollectedChat(self)
 
-    def make_chunks(self) -> "ChatChunks":
+    def make_chunks(self) -> Chunks:
         return ChatChunks(self)
 
     def make_parser(self) -> OutputParser:
@@ -93,7 +93,7 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
         return f"call_{digest[:24]}"
 
 
-class _Message:
+class Message:
     """One choice's message, as its events come."""
 
     def __init__(self, context: ChatResponseContext) -> None:
@@ -153,7 +153,7 @@ class CollectedChat(CollectedResponse):
 
     def __init__(self, context: ChatResponseContext) -> None:
         super().__init__(context)
-        self._messages = [_Message(context) for _ in range(context.num_choices)]
+        self._messages = [Message(context) for _ in range(context.num_choices)]
         self._gained = [Delta() for _ in range(context.num_choices)]
 
     def add(self, events: Sequence[ChoiceEvent]) -> None:
@@ -213,7 +213,7 @@ class ChatChunks(Chunks):
 
     def __init__(self, context: ChatResponseContext) -> None:
         super().__init__(context)
-        self._messages = [_Message(context) for _ in range(context.num_choices)]
+        self._messages = [Message(context) for _ in range(context.num_choices)]
         self._held = ["" for _ in range(context.num_choices)]
         self._begun: set[int] = set()
 

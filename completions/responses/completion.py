@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from completions.contract.usage import Usage
-from completions.exceptions import from_job_error
+from completions.exceptions import APIError, from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.record import JobRecord
-from completions.responses import token_texts
+from completions.responses import sse, token_texts
 from completions.responses.choice_record import ChoiceRecord, Choices
 from completions.responses.choices import ChoiceWriter
 from completions.responses.logprobs import make_prompt_logprobs
@@ -38,6 +38,11 @@ class ResponseContext(ResponseFields, frozen=True, omit_defaults=True):
     object: ClassVar[str] = "text_completion"
     chunk_object: ClassVar[str] = "text_completion"
     path: ClassVar[str] = "/v1/completions"
+
+    @classmethod
+    def read_job(cls, job: JobRecord) -> Self:
+        """Read the context of a job."""
+        return cls.read(job.context)
 
     def make_collected(self) -> "CollectedResponse":
         """Make the collector of the job's events into one response."""
@@ -150,6 +155,24 @@ class Chunks:
         if self._context.include_usage and end.usage is not None:
             used = make_usage(end.usage, self.count_reasoning_tokens(), self._context.prices)
             yield self._number_chunk({**self.make_envelope(), "usage": used})
+
+    def make_start(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield what precedes the job's first event."""
+        return iter(())
+
+    def make_error(self, error: APIError) -> dict[str, Any]:
+        """Return the last chunk of a stream that ends before its job."""
+        return error.envelope()
+
+    def make_meta(self, meta: Mapping[str, object]) -> dict[str, Any]:
+        """Return the chunk that says how the job ran."""
+        return {**self.make_envelope(), "usage": None, "meta": meta}
+
+    def make_frame(self, chunk: dict[str, Any], event_id: int | None = None) -> bytes:
+        """Return a chunk as a server-sent event."""
+        if self._context.obfuscation and chunk.get("choices"):
+            chunk = {**chunk, "obfuscation": sse.make_obfuscation(chunk)}
+        return sse.make_frame(chunk, event_id)
 
     def make_envelope(self) -> dict[str, Any]:
         """Return the keys that a chunk without a choice begins with."""

@@ -42,6 +42,8 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     chunk_object: ClassVar[str]
     path: ClassVar[str]
     """The route that made the job."""
+    not_found: ClassVar[str] = "completion_not_found"
+    """The error of a job that is unknown, has expired or belongs to others."""
 
     id: str
     model: str

@@ -20,9 +20,11 @@ BLOCK = 64
 """Chunks are padded to a multiple of this many bytes."""
 
 
-def make_frame(data: dict[str, object], event_id: int | None = None) -> bytes:
-    """Return one server-sent event."""
+def make_frame(data: dict[str, object], event_id: int | None = None, event: str = "") -> bytes:
+    """Return one server-sent event, whose type is `event` if it has one."""
     head = b"" if event_id is None else b"id: %d\n" % event_id
+    if event:
+        head += b"event: %b\n" % event.encode()
     return head + b"data: " + encode_line(data) + b"\n\n"
 
 

@@ -1,5 +1,6 @@
 """The whole response of an ended job, as a client that waited for it would get it."""
 
+import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -9,9 +10,10 @@ from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.responses.chat import ChatResponseContext
 from completions.responses.completion import CollectedResponse, ResponseContext
+from completions.responses.response_object import ItemsResponseContext
 
 _CONTEXT_TYPES: Mapping[str, type[ResponseContext]] = {
-    each.id_prefix: each for each in (ResponseContext, ChatResponseContext)
+    each.id_prefix: each for each in (ResponseContext, ChatResponseContext, ItemsResponseContext)
 }
 
 
@@ -23,10 +25,15 @@ def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
     return HTTPStatus.OK, collect(job.id, job.context, job.stream).make_response(job.usage)
 
 
+def make_ended_response(job: EndedJob) -> dict[str, Any]:
+    """Return the response object of an ended job of the Responses API, whatever its end was."""
+    return collect(job.id, job.context, job.stream).make_polled(job)
+
+
 def collect(job_id: str, context: bytes, stream: Iterable[bytes]) -> CollectedResponse:
     """Collect what the events of a job say, which may have ended before its choices did."""
-    prefix, dash, _ = job_id.partition("-")
-    collected = _CONTEXT_TYPES[prefix + dash].read(context).make_collected()
+    prefix = re.split(r"(?<=[-_])", job_id, maxsplit=1)[0]
+    collected = _CONTEXT_TYPES[prefix].read(context).make_collected()
     for data in stream:
         event = decode(data)
         if not isinstance(event, EndEvent):

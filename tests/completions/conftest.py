@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,21 @@ path = "{tmp_path}/absent"
     settings.MODELS_FILE.write_text(document)
     yield
     model_files.load.cache_clear()
+
+
+@pytest.fixture
+def roomy(served: None, tiny_model: Path, tmp_path: Path, settings: Settings) -> str:
+    """The name of a model that calls tools and thinks, with room for its prompts."""
+    folder = tmp_path / "roomy"
+    shutil.copytree(tiny_model, folder)
+    (folder / "config.json").write_text('{"vocab_size": 260, "max_position_embeddings": 4096}')
+    with settings.MODELS_FILE.open("a") as document:
+        document.write(
+            f'[models.roomy]\npath = "{folder}"\ntool_format = "glm"\n'
+            'think_tags = ["<think>", "</think>"]\n'
+        )
+    model_files.load.cache_clear()
+    return "roomy"
 
 
 @dataclass(frozen=True)

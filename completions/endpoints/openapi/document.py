@@ -9,14 +9,14 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from completions.endpoints.openapi import shapes
-from completions.endpoints.openapi.operations import (
+from completions.endpoints.openapi.operation import (
     EVENTS,
     JSON,
-    OPERATIONS,
     READ_ERRORS,
     WRITE_ERRORS,
     Operation,
 )
+from completions.endpoints.openapi.operations import OPERATIONS
 from completions.endpoints.openapi.shapes import Shape
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse

@@ -1,12 +1,29 @@
 """Every operation of the API: its purpose, what it takes and returns, and an example."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from completions.endpoints.batches import BatchRequestObject
+from completions.endpoints.conversations import (
+    ConversationRequestObject,
+    ConversationUpdateObject,
+    ItemsRequestObject,
+)
 from completions.endpoints.grammars import ValidateRequestObject
-from completions.endpoints.openapi import shapes
+from completions.endpoints.openapi import response_shapes, shapes
+from completions.endpoints.openapi.operation import (
+    EVENTS,
+    INCLUDE_META,
+    JSON,
+    ONCE,
+    PAGE,
+    POLL,
+    SSE_IDS,
+    SUBMIT,
+    Operation,
+    make_header,
+    make_query,
+)
 from completions.endpoints.openapi.shapes import MODEL_ID, Shape
 from completions.endpoints.tokenization import DetokenizeRequestObject, TokenizeRequestObject
 from completions.endpoints.uploads import CompleteUploadRequestObject, UploadRequestObject
@@ -14,106 +31,30 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.objects import StrictObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
+from completions.requests.response import ResponsesRequestObject
 
-JSON = "application/json"
-EVENTS = "text/event-stream"
-_AUTHENTICATED = (401, 403, 500, 503)
-READ_ERRORS = (*_AUTHENTICATED, 400, 404)
-WRITE_ERRORS = (*READ_ERRORS, 413, 415)
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path."""
-
-    summary: str
-    response: Any
-    """The body, as an example in `shapes`."""
-    description: str = ""
-    request: type[StrictObject[Any]] | Shape | None = None
-    """The class of a JSON body, or the schema of a multipart body."""
-    example: object = None
-    """An example of an accepted JSON body."""
-    parameters: tuple[Shape, ...] = ()
-    statuses: tuple[int, ...] = (200,)
-    """Statuses that are not errors. A 304 has no body."""
-    errors: tuple[int, ...] = ()
-    """Error statuses besides READ_ERRORS or, for a POST, WRITE_ERRORS."""
-    media_types: tuple[str, ...] = (JSON,)
-    """Media types of a response with status 200."""
-    is_public: bool = False
-    """Whether the operation needs no API key, and has no errors of its own."""
-
-
-def _make_query(name: str, schema: str | Shape, description: str, location: str = "query") -> Shape:
-    """Return a query parameter; `schema` may be just a type."""
-    schema_object = {"type": schema} if isinstance(schema, str) else schema
-    return {"name": name, "in": location, "schema": schema_object, "description": description}
-
-
-def _make_header(name: str, schema: str, description: str) -> Shape:
-    return _make_query(name, schema, description, "header")
-
-
-_INCLUDE_META = _make_header(
-    "x-include-meta", "boolean", "Add `meta` to the response: timings, the worker and warnings."
-)
-_SSE_IDS = _make_query("sse_ids", "boolean", "Number the events of the stream with `id:` lines.")
-_ONCE = _make_header(
-    "Idempotency-Key",
-    "string",
-    "A repeated request with the same key and body returns the first response.",
-)
-_SUBMIT = (
-    _make_header(
-        "Prefer",
-        "string",
-        "`respond-async` returns 202 at once; with `, wait=N`, after at most N seconds.",
-    ),
-    _ONCE,
-    _INCLUDE_META,
-    _SSE_IDS,
-)
-_POLL = (
-    _make_query("wait", "number", "Seconds to wait for the end, at most 30."),
-    _make_query(
-        "stream", "boolean", "Stream the events, from the first or after `starting_after`."
-    ),
-    _make_query("starting_after", "integer", "The sequence number of the last event received."),
-    _make_header("Last-Event-ID", "integer", "The same, as browsers send it on a reconnect."),
-    _INCLUDE_META,
-    _SSE_IDS,
-    _make_header("If-None-Match", "string", "The ETag of the last response; 304 if unchanged."),
-)
-_PAGE = (
-    _make_query("limit", "integer", "Rows per page."),
-    _make_query(
-        "after", "string", "The id of the last row of the page before, also if it was deleted."
-    ),
-    _make_query("order", {"type": "string", "enum": ["asc", "desc"]}, "Order by creation time."),
-)
 _USAGE_QUERY = (
-    _make_query(
+    make_query(
         "start_time", "integer", "Unix seconds; by default as many buckets as `limit` allows."
     ),
-    _make_query("end_time", "integer", "Unix seconds, exclusive; by default now."),
-    _make_query(
+    make_query("end_time", "integer", "Unix seconds, exclusive; by default now."),
+    make_query(
         "bucket_width",
         {"type": "string", "enum": ["1d", "1h"]},
         "By default 1d. Days begin at midnight UTC.",
     ),
-    _make_query(
+    make_query(
         "group_by",
         "string",
         "Any of model, api_key_id and adapter, comma-separated or repeated; "
         "by default model,api_key_id.",
     ),
-    _make_query("models", "string", "Only these models."),
-    _make_query("api_key_ids", "string", "Only these keys, as `sk-` and six characters."),
-    _make_query(
+    make_query("models", "string", "Only these models."),
+    make_query("api_key_ids", "string", "Only these keys, as `sk-` and six characters."),
+    make_query(
         "limit", "integer", "Buckets per page: by default 7 days or 24 hours, at most 31 or 168."
     ),
-    _make_query("page", "string", "`next_page` of the page before."),
+    make_query("page", "string", "`next_page` of the page before."),
 )
 _UPLOAD: Shape = {
     "type": "object",
@@ -152,7 +93,7 @@ def _make_generation(
             "Returns the result, streams it, or returns a background job to poll.",
             request,
             {"model": MODEL_ID, **example},
-            _SUBMIT,
+            SUBMIT,
             statuses=(200, 202),
             errors=(409, 422, 429, 504),
             media_types=(JSON, EVENTS),
@@ -160,12 +101,12 @@ def _make_generation(
         f"GET {path}": Operation(
             f"List background {what}s",
             shapes.make_page(shapes.make_any_object(**row)),
-            parameters=(*_PAGE, _make_query("model", "string", "Only those of this model.")),
+            parameters=(*PAGE, make_query("model", "string", "Only those of this model.")),
         ),
         f"GET {path}/{{job_id}}": Operation(
             f"Poll a {what}, or stream it again",
             response,
-            parameters=_POLL,
+            parameters=POLL,
             statuses=(200, 304),
             media_types=(JSON, EVENTS),
         ),
@@ -205,7 +146,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "has the whole output so far. The job can be polled as a completion.",
             SGLangGenerateObject,
             {"model": MODEL_ID, "input_ids": [9703], "sampling_params": {"max_new_tokens": 2}},
-            _SUBMIT,
+            SUBMIT,
             statuses=(200, 202),
             errors=(409, 422, 429, 504),
             media_types=(JSON, EVENTS),
@@ -216,10 +157,78 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "The job can be polled as a completion.",
             VLLMGenerateObject,
             {"model": MODEL_ID, "token_ids": [9703], "sampling_params": {"max_tokens": 2}},
-            _SUBMIT,
+            SUBMIT,
             statuses=(200, 202),
             errors=(409, 422, 429, 504),
             media_types=(JSON, EVENTS),
+        ),
+    },
+    "responses": {
+        "POST /v1/responses": Operation(
+            "Create a response",
+            response_shapes.RESPONSE,
+            "Returns the response, streams it, or returns a background one that is queued.",
+            ResponsesRequestObject,
+            {"model": MODEL_ID, "input": "Name a colour.", "max_output_tokens": 16},
+            (ONCE, INCLUDE_META, SSE_IDS),
+            errors=(409, 422, 429, 504),
+            media_types=(JSON, EVENTS),
+        ),
+        "GET /v1/responses/{job_id}": Operation(
+            "Get a stored response, or stream it again",
+            response_shapes.RESPONSE,
+            parameters=(
+                *POLL,
+                make_query("include_obfuscation", "boolean", "Pad the deltas of the stream."),
+            ),
+            statuses=(200, 304),
+            media_types=(JSON, EVENTS),
+        ),
+        "DELETE /v1/responses/{job_id}": Operation(
+            "Delete a response that has ended", shapes.DELETED, errors=(409,)
+        ),
+        "POST /v1/responses/{job_id}/cancel": Operation(
+            "Cancel a response", response_shapes.RESPONSE, "One that has ended does not change."
+        ),
+        "GET /v1/responses/{job_id}/input_items": Operation(
+            "List the items that a response was sent", response_shapes.ITEMS, parameters=PAGE
+        ),
+    },
+    "conversations": {
+        "POST /v1/conversations": Operation(
+            "Create a conversation",
+            response_shapes.CONVERSATION,
+            request=ConversationRequestObject,
+            example={"items": [{"role": "user", "content": "Name a colour."}]},
+            errors=(429,),
+        ),
+        "GET /v1/conversations/{conversation_id}": Operation(
+            "Get a conversation", response_shapes.CONVERSATION
+        ),
+        "POST /v1/conversations/{conversation_id}": Operation(
+            "Change the metadata of a conversation",
+            response_shapes.CONVERSATION,
+            request=ConversationUpdateObject,
+            example={"metadata": {"topic": "colours"}},
+        ),
+        "DELETE /v1/conversations/{conversation_id}": Operation(
+            "Delete a conversation with its items", shapes.DELETED
+        ),
+        "GET /v1/conversations/{conversation_id}/items": Operation(
+            "List the items of a conversation", response_shapes.ITEMS, parameters=PAGE
+        ),
+        "POST /v1/conversations/{conversation_id}/items": Operation(
+            "Add items to a conversation",
+            response_shapes.ITEMS,
+            request=ItemsRequestObject,
+            example={"items": [{"role": "user", "content": "Name a colour."}]},
+            errors=(429,),
+        ),
+        "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(
+            "Get an item of a conversation", response_shapes.ITEM
+        ),
+        "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
+            "Delete an item of a conversation", response_shapes.CONVERSATION
         ),
     },
     "models": {
@@ -268,7 +277,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         "GET /v1/files": Operation(
             "List files",
             shapes.make_page(shapes.FILE),
-            parameters=(*_PAGE, _make_query("purpose", "string", "Only files of this purpose.")),
+            parameters=(*PAGE, make_query("purpose", "string", "Only files of this purpose.")),
         ),
         "GET /v1/files/{file_id}": Operation("Get a file's metadata", shapes.FILE),
         "DELETE /v1/files/{file_id}": Operation("Delete a file", shapes.DELETED, errors=(409,)),
@@ -276,7 +285,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Get a file's content",
             '{"custom_id": "r-1", ...}',
             "While a batch runs, its files hold the results so far.",
-            parameters=(_make_header("Range", "string", "`bytes=N-`: the rest from byte N on."),),
+            parameters=(make_header("Range", "string", "`bytes=N-`: the rest from byte N on."),),
             statuses=(200, 206),
             errors=(416,),
             media_types=("application/jsonl",),
@@ -311,7 +320,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Create a batch of the requests in a file",
             shapes.BATCH,
             request=BatchRequestObject,
-            parameters=(_ONCE,),
+            parameters=(ONCE,),
             errors=(409, 422, 429),
             example={
                 "input_file_id": "file-1",
@@ -320,7 +329,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             },
         ),
         "GET /v1/batches": Operation(
-            "List batches", shapes.make_page(shapes.BATCH), parameters=_PAGE
+            "List batches", shapes.make_page(shapes.BATCH), parameters=PAGE
         ),
         "GET /v1/batches/{batch_id}": Operation("Get a batch and its progress", shapes.BATCH),
         "POST /v1/batches/{batch_id}/start": Operation(
@@ -337,7 +346,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "Create a batch of the failed lines of another",
             shapes.BATCH,
             "The other batch must have ended.",
-            parameters=(_ONCE,),
+            parameters=(ONCE,),
             errors=(409, 422, 429),
         ),
     },

@@ -56,8 +56,11 @@ class ContentField(Field[str | None]):
     def read(self, data: object, context: Context | None = None) -> str:
         if type(data) is str:
             return data
-        data = expect(data, list, "a string or an array of text parts")
-        return "".join(read_each(data, self._parse_part))
+        return "".join(self.read_parts(expect(data, list, "a string or an array of text parts")))
+
+    def read_parts(self, parts: list[Any]) -> list[str]:
+        """Return the text of each part."""
+        return read_each(parts, self._parse_part)
 
     def list_ignored(self, data: Any) -> Iterator[str]:
         parts = enumerate(data) if type(data) is list else ()

@@ -47,8 +47,10 @@ class Connection:
         self.protocol.connection_made(self.transport)
 
     def send(self, **body):
-        content = json.dumps({"model": "tiny", "prompt": [65], "max_tokens": 2, **body}).encode()
-        self.post(PATH, b"application/json", content)
+        self.send_to(PATH, {"prompt": [65], "max_tokens": 2, **body})
+
+    def send_to(self, path, body):
+        self.post(path, b"application/json", json.dumps({"model": "tiny", **body}).encode())
 
     def post(self, path, content_type, content, headers=b""):
         self.protocol.data_received(
@@ -129,6 +131,16 @@ async def test_a_hang_up_while_the_job_is_queued(connection, stream):
     await connection.until_sent()
     if stream:
         await until(lambda: b"200 OK" in connection.transport.written)
+    await connection.hang_up()
+    await connection.until_cancelled()
+
+
+@KINDS
+async def test_a_hang_up_while_a_stored_response_is_queued(connection, stream):
+    connection.send_to("/v1/responses", {"input": "Hi", "stream": stream})
+    await connection.until_sent()
+    if stream:
+        await until(lambda: b"response.in_progress" in connection.transport.written)
     await connection.hang_up()
     await connection.until_cancelled()
 
@@ -218,8 +230,10 @@ async def test_a_hang_up_while_another_request_is_pipelined(live, connection, st
 
 
 @KINDS
-async def test_a_background_job_goes_on(live, connection, stream):
-    connection.send(stream=stream, background=True)
+@pytest.mark.parametrize("path", [PATH, "/v1/responses"])
+async def test_a_background_job_goes_on(live, connection, path, stream):
+    prompt = {"prompt": [65]} if path == PATH else {"input": "Hi"}
+    connection.send_to(path, {**prompt, "stream": stream, "background": True})
     await connection.until_sent()
     await until(lambda: b"HTTP/1.1 20" in connection.transport.written)
     await connection.hang_up()

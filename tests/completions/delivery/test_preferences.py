@@ -54,7 +54,7 @@ def test_seconds_are_capped():
 
 
 def test_the_cursor_comes_from_the_query_or_from_a_reconnecting_browser():
-    assert read_cursor(request()) == 0
+    assert read_cursor(request()) == -1
     assert read_cursor(request("starting_after=12")) == 12
     assert read_cursor(request(**{"Last-Event-ID": "9"})) == 9
     assert read_cursor(request("starting_after=12", **{"Last-Event-ID": "9"})) == 12

@@ -79,7 +79,15 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
     file = await sync_to_async(made_file)(owner)
     batch = await sync_to_async(made_batch)(owner, file)
     upload = await sync_to_async(made_upload)(owner)
+    made = await live.http.post(
+        "/v1/responses",
+        json.dumps({"model": "tiny", "input": "a", "max_output_tokens": 2, "background": True}),
+        content_type="application/json",
+    )
+    conversation = await live.http.post("/v1/conversations", **BODIES["post"])
     ids = {
+        "/v1/responses": json.loads(made.content)["id"],
+        "/v1/conversations": json.loads(conversation.content)["id"],
         "/v1/completions": completion,
         "/v1/chat": json.loads(response.content)["id"],
         "/v1/files": file.id,
@@ -103,10 +111,10 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
         listed = json.loads((await them.get(f"/v1/{path}")).content)
         assert listed["data"] == []
     # nothing of it was cancelled or deleted, and the owner still sees all
-    for job_id in (completion, ids["/v1/chat"]):
+    for job_id in (completion, ids["/v1/chat"], ids["/v1/responses"]):
         assert live.redis.hget(f"{PREFIX}job:{job_id}", "state") == b"queued"
     await batch.arefresh_from_db()
     assert (batch.status, batch.created_at <= timezone.now()) == ("validating", True)
-    ours = completion, file.id, batch.id, upload.id
-    for path in map("{}/{}".format, ("completions", "files", "batches", "uploads"), ours):
-        assert (await live.http.get(f"/v1/{path}")).status_code == 200
+    for prefix, own in ids.items():
+        path = "/v1/chat/completions" if prefix == "/v1/chat" else prefix
+        assert (await live.http.get(f"{path}/{own}")).status_code == 200

@@ -1,0 +1,164 @@
+"""What a response goes on from: earlier responses, the items of a conversation, items by id.
+
+A response whose job has just ended may be in Redis alone; then its items are read there.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from django.db.models import Q
+from django.utils import timezone
+
+from completions.accounts.keys import Principal
+from completions.delivery import answers
+from completions.exceptions import APIError
+from completions.http.process import WebProcess
+from completions.jobs import durable
+from completions.models import Conversation, ConversationItem, StoredResponse
+from completions.models.conversations import Item
+from completions.models.release import run_and_release
+from completions.requests.context import Earlier
+from completions.requests.fields.items import list_references
+from completions.responses.completion import CollectedResponse
+from completions.responses.response_object import ItemsResponseContext
+
+MAX_RESPONSES: Final = 1000
+"""The longest chain of responses that one goes on from, and the most that one refers to."""
+_NUL: Final = "\0"
+_ITEM_ID: Final = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
+
+
+async def read_earlier(process: WebProcess, principal: Principal, body: Any) -> Earlier:
+    """Read what a body that is not checked yet goes on from. Raises APIError."""
+    if type(body) is not dict:
+        return Earlier()
+    previous, conversation = body.get("previous_response_id"), body.get("conversation")
+    if type(conversation) is dict:
+        conversation = conversation.get("id")
+    items: Sequence[Item] = ()
+    if type(previous) is str:
+        items = await _read_chain(process, principal, previous)
+    elif type(conversation) is str:
+        items = await read_conversation(process, principal, conversation, "conversation")
+    references = list_references(body.get("input"))
+    return Earlier(items, await _find_items(process, principal, references) if references else {})
+
+
+async def find_conversation(
+    principal: Principal, conversation_id: str, param: str = "id"
+) -> Conversation:
+    """Find a conversation of the caller's organization. Raises APIError."""
+    owned = Conversation.objects.filter(
+        organization_id=principal.organization_id, expires_at__gt=timezone.now()
+    )
+    conversation = None
+    if _NUL not in conversation_id:
+        conversation = await run_and_release(owned.filter(pk=conversation_id).first)
+    if conversation is None:
+        raise APIError("conversation_not_found", param=param)
+    return conversation
+
+
+async def read_conversation(
+    process: WebProcess, principal: Principal, conversation_id: str, param: str = "id"
+) -> list[Item]:
+    """Read the items of a conversation, those of responses that have ended included. Raises
+    APIError."""
+    conversation = await find_conversation(principal, conversation_id, param)
+    list_unjoined = partial(StoredResponse.list_unjoined, conversation_id=conversation_id)
+    for row in await run_and_release(list_unjoined):
+        response = await read_response(process, principal, row)
+        if response["completed_at"] is not None:
+            await run_and_release(partial(row.join, response))
+    return await run_and_release(conversation.list_items)
+
+
+async def find_stored(principal: Principal, response_id: str) -> StoredResponse:
+    """Find what SQL has of a stored response, with its job. Raises APIError."""
+    found = await run_and_release(partial(_list_stored, principal, [response_id]))
+    if not found:
+        raise APIError(ItemsResponseContext.not_found, param="id")
+    return found[0]
+
+
+def _list_stored(principal: Principal, ids: Collection[str]) -> list[StoredResponse]:
+    unexpired = Q(job__expires_at=None) | Q(job__expires_at__gt=timezone.now())
+    owned = StoredResponse.objects.filter(unexpired, job__organization_id=principal.organization_id)
+    return list(owned.filter(pk__in=_list_storable(ids)).select_related("job"))
+
+
+async def read_response(
+    process: WebProcess, principal: Principal, row: StoredResponse
+) -> dict[str, Any]:
+    """Return the response object of a row that has its job. Raises APIError."""
+    job = durable.make_record(row.job)
+    if not job.has_ended:  # as far as SQL knows
+        job = await answers.find_job(process, ItemsResponseContext, row.pk, principal)
+    context = ItemsResponseContext.read(job)
+    collected: CollectedResponse = context.make_collected()
+    if job.has_ended:
+        collected = (await answers.follow(process, context, stored=job.events)).collected
+    return collected.make_polled(job)
+
+
+async def _read_chain(process: WebProcess, principal: Principal, last: str) -> list[Item]:
+    """Return the items of a response and of all that it goes on from. Raises APIError."""
+    param = "previous_response_id"
+    rows = await run_and_release(partial(_list_chain, principal, last))
+    first = rows[-1] if rows else None
+    if first is None or first.previous_id:
+        missing = first.previous_id if first else last
+        message = f"The response {missing!r} was not stored, was deleted or has expired."
+        if len(rows) == MAX_RESPONSES:
+            message = f"More than {MAX_RESPONSES} responses precede it. Use a conversation."
+        raise APIError("response_not_found", message, param)
+    if first.conversation_id is not None:
+        message = f"It belongs to a conversation. Send conversation: {first.conversation_id!r}."
+        raise APIError("invalid_value", message, param)
+    items: list[Item] = []
+    for row in reversed(rows):
+        response = await read_response(process, principal, row)
+        if response["completed_at"] is None:
+            message = f"The response {row.pk!r} has not ended. Retry once it has."
+            raise APIError("invalid_value", message, param)
+        items += [*row.list_input(), *response["output"]]
+    return items
+
+
+def _list_chain(principal: Principal, last: str) -> list[StoredResponse]:
+    """Return a response and those before it, up to the first that is not there."""
+    rows: list[StoredResponse] = []
+    while last and len(rows) < MAX_RESPONSES and (found := _list_stored(principal, [last])):
+        rows += found
+        last = found[0].previous_id
+    return rows
+
+
+async def _find_items(
+    process: WebProcess, principal: Principal, ids: Collection[str]
+) -> Mapping[str, Item]:
+    """Return the stored items among these, in responses and in conversations."""
+    matches = filter(None, map(_ITEM_ID.fullmatch, ids))
+    responses = {f"{ItemsResponseContext.id_prefix}{match[1]}" for match in matches}
+    if len(responses) > MAX_RESPONSES:
+        message = f"refers to items of more than {MAX_RESPONSES} responses. Send the items."
+        raise APIError("invalid_value", f"input: {message}", "input")
+    items: list[Item] = await run_and_release(partial(_list_items, principal, ids))
+    for row in await run_and_release(partial(_list_stored, principal, responses)):
+        response = await read_response(process, principal, row)
+        items += [*row.list_input(), *response["output"]]
+    return {item["id"]: item for item in items}
+
+
+def _list_items(principal: Principal, ids: Collection[str]) -> list[Item]:
+    owned = ConversationItem.objects.filter(
+        conversation__organization_id=principal.organization_id, item_id__in=_list_storable(ids)
+    )
+    return [row.read() for row in owned]
+
+
+def _list_storable(ids: Collection[str]) -> list[str]:
+    """Return those that PostgreSQL can look for."""
+    return [each for each in ids if _NUL not in each]

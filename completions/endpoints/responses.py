@@ -1,0 +1,108 @@
+"""/v1/responses: create, retrieve, stream again, cancel, delete, list the items of the input."""
+
+from http import HTTPStatus
+
+from django.http.response import HttpResponseBase
+from msgspec import structs
+
+from completions.delivery import answers
+from completions.delivery.history import find_stored, read_earlier
+from completions.delivery.preferences import Preferences, read_flag, wants_meta
+from completions.endpoints.completions import (
+    DEFAULT_PAGE_SIZE,
+    MAX_PAGE_SIZE,
+    CancelView,
+    CompletionView,
+    GenerateView,
+)
+from completions.exceptions import APIError
+from completions.grammars import Caller
+from completions.http.base import APIRequest, AsyncAPIView
+from completions.http.bodies import JSONResponse
+from completions.http.pages import Page
+from completions.jobs.record import JobRecord
+from completions.models import Scope
+from completions.models.timed_ids import new_id
+from completions.requests.preparation import PreparedRequest, find_route, prepare_valid
+from completions.requests.response import rename_path
+from completions.responses.completion import ResponseContext
+from completions.responses.response_object import ItemsResponseContext
+
+
+class ResponsesView(GenerateView):
+    """Create a response."""
+
+    context_type = ItemsResponseContext
+
+    async def post(self, request: APIRequest) -> HttpResponseBase:
+        response = await super().post(request)
+        if response.status_code == HTTPStatus.ACCEPTED:
+            response.status_code = HTTPStatus.OK  # as OpenAI answers; the body says `queued`
+        return response
+
+    def read_preferences(self, request: APIRequest) -> Preferences:
+        """Return the preferences. `background` alone says who waits, and the response repeats
+        it."""
+        return Preferences(meta=wants_meta(request))
+
+    async def prepare(self, request: APIRequest) -> PreparedRequest:
+        checks, principal = request.process.checks, request.auth
+        earlier = await read_earlier(request.process, principal, request.data)
+        route = find_route(self.context_type.path)
+        valid = await route.request_type.validate_request(checks, request.data, principal, earlier)
+        job_id = new_id(self.context_type.id_prefix)
+        caller = Caller(principal.organization_id)
+        return await prepare_valid(checks, route, valid, job_id, caller)
+
+    def name_parameter(self, path: str) -> str:
+        return rename_path(path)
+
+    def make_refusal(self, exc: Exception) -> HttpResponseBase:
+        if isinstance(exc, APIError) and exc.param is not None:
+            name = rename_path(exc.param)
+            exc.message = exc.message.replace(f"{exc.param}:", f"{name}:", 1)
+            exc.param = name
+        return super().make_refusal(exc)
+
+
+class ResponseView(CompletionView):
+    """Retrieve a stored response, stream it again, or delete it once it has ended."""
+
+    context_type = ItemsResponseContext
+
+    async def find(self, request: APIRequest, job_id: str) -> JobRecord:
+        return await _find_stored_job(request, job_id)
+
+    def read_context(self, request: APIRequest, job: JobRecord) -> ResponseContext:
+        context = super().read_context(request, job)
+        pads = read_flag(request, "include_obfuscation")
+        return structs.replace(context, obfuscation=pads)
+
+
+class CancelResponseView(CancelView):
+    """Cancel a stored response. One that has ended does not change."""
+
+    context_type = ItemsResponseContext
+
+    async def post(self, request: APIRequest, job_id: str) -> JSONResponse:
+        await _find_stored_job(request, job_id)
+        return await super().post(request, job_id)
+
+
+class InputItemsView(AsyncAPIView):
+    """List the items that a response was sent, without those of earlier responses."""
+
+    scope = Scope.INFERENCE
+
+    async def get(self, request: APIRequest, job_id: str) -> JSONResponse:
+        page = Page.parse(request, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+        stored = await find_stored(request.auth, job_id)
+        return JSONResponse(page.cut(stored.list_input()))
+
+
+async def _find_stored_job(request: APIRequest, job_id: str) -> JobRecord:
+    """Find the job of a response, unless its request says not to store it. Raises APIError."""
+    job = await answers.find_job(request.process, ItemsResponseContext, job_id, request.auth)
+    if not ItemsResponseContext.read(job).shown["store"]:
+        raise APIError(ItemsResponseContext.not_found, param="id")
+    return job

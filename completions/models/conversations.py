@@ -1,0 +1,121 @@
+"""Stored responses, and conversations: the items that later responses begin with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.db import models, transaction
+from django.utils import timezone
+
+from completions.contract.json_lines import compress_lines, decompress_lines
+from completions.models.jobs import Job
+from completions.models.organizations import Organization
+from completions.models.timed_ids import new_id
+
+Item = Mapping[str, Any]
+"""An item of the Responses API, as clients see it."""
+
+
+def new_conversation_id() -> str:
+    return new_id("conv_")
+
+
+def find_expiry() -> Any:
+    """Return when a conversation expires that is used now."""
+    return timezone.now() + timedelta(seconds=settings.RESPONSE_TTL)
+
+
+class Conversation(models.Model):
+    """Items of one organization, in their order. Each use puts off its expiry."""
+
+    id = models.CharField(primary_key=True, max_length=64, default=new_conversation_id)
+    organization = models.ForeignKey(Organization, models.CASCADE, related_name="conversations")
+    metadata = models.JSONField(default=dict, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(default=find_expiry, db_index=True)
+
+    def __str__(self) -> str:
+        return self.id
+
+    def append(self, items: Sequence[Item]) -> None:
+        """Add items at the end, and put off the expiry."""
+        ConversationItem.objects.bulk_create(
+            ConversationItem(
+                conversation=self, item_id=item["id"], content=orjson.dumps(item).decode()
+            )
+            for item in items
+        )
+        Conversation.objects.filter(pk=self.pk).update(expires_at=find_expiry())
+
+    def list_items(self) -> list[Item]:
+        return [row.read() for row in self.items.order_by("pk")]
+
+
+class ConversationItem(models.Model):
+    """An item of a conversation."""
+
+    conversation = models.ForeignKey(Conversation, models.CASCADE, related_name="items")
+    item_id = models.CharField(max_length=80, db_index=True)
+    content = models.TextField(help_text="The item as JSON, in which escapes write U+0000.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["conversation", "item_id"], name="one_item_per_id"),
+        ]
+
+    def __str__(self) -> str:
+        return self.item_id
+
+    def read(self) -> Item:
+        item: Item = orjson.loads(self.content)
+        return item
+
+
+class StoredResponse(models.Model):
+    """What a stored response has beside its job: where it goes on from, and what it was sent.
+
+    It is deleted with its job."""
+
+    job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="response")
+    previous_id = models.CharField(max_length=64, blank=True)
+    conversation = models.ForeignKey(
+        Conversation, models.SET_NULL, null=True, related_name="responses"
+    )
+    is_joined = models.BooleanField(
+        default=False, help_text="Whether its conversation has its items, if it is to have them."
+    )
+    input = models.BinaryField(help_text="The items of the request as JSON lines, compressed.")
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+    @classmethod
+    def list_unjoined(cls, **where: Any) -> "list[StoredResponse]":
+        """Return the responses whose items their conversation is still to have, with their jobs."""
+        unjoined = cls.objects.filter(**where, is_joined=False)
+        return list(unjoined.select_related("job", "conversation"))
+
+    @staticmethod
+    def pack(items: Iterable[Item]) -> bytes:
+        return compress_lines(map(orjson.dumps, items))
+
+    def list_input(self) -> list[Item]:
+        return [orjson.loads(line) for line in decompress_lines(self.input) if line]
+
+    def join(self, response: Mapping[str, Any]) -> None:
+        """Add the items of the ended response, which is given as clients see it, to its
+        conversation, unless another process has. One that failed or was cancelled adds none."""
+        with transaction.atomic():
+            unjoined = StoredResponse.objects.filter(pk=self.pk, is_joined=False)
+            if not unjoined.update(is_joined=True) or self.conversation is None:
+                return
+            if response["status"] in ("completed", "incomplete"):
+                self.conversation.append([*self.list_input(), *response["output"]])
+
+
+def make_item_id(prefix: str, index: int, response_id: str, *, is_input: bool = False) -> str:
+    """Return the id of an item: it names its response, so that a reference finds it."""
+    place = f"i{index}" if is_input else str(index)
+    return f"{prefix}{response_id.rpartition('_')[2]}_{place}"

@@ -1,0 +1,183 @@
+"""Fields of the Responses API that differ from those of chat completions."""
+
+from typing import Any, Final, Self
+
+from completions.chat.tools import AUTO, NONE, REQUIRED, ToolChoice
+from completions.exceptions import FieldError
+from completions.requests.context import Context
+from completions.requests.effort import EFFORTS
+from completions.requests.fields.base import (
+    SHOWN_NAME,
+    BooleanField,
+    ChoiceField,
+    Field,
+    ObjectField,
+    TextField,
+    expect,
+)
+from completions.requests.fields.lists import ListField
+from completions.requests.fields.objects import StrictObject
+from completions.requests.fields.returns import StreamOptions
+from completions.requests.fields.tools import TOOL_NAME, FunctionObject
+
+LOGPROBS: Final = "message.output_text.logprobs"
+_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
+"""What OpenAI allows in `metadata`."""
+_HOSTED: Final = (
+    "this server runs no tools of type {0!r}; leave it out, or send a tool of type function and "
+    "run it yourself."
+)
+
+
+class MetadataField(Field[dict[str, str] | None]):
+    """Up to 16 pairs of texts, which SQL can hold."""
+
+    accepts = {"type": "object", "additionalProperties": {"type": "string"}}
+
+    def read(self, data: object, context: Context | None = None) -> dict[str, str]:
+        pairs = expect(data, dict, "an object")
+        if len(pairs) > _MAX_PAIRS:
+            raise FieldError(f"has {len(pairs)} keys; it may have at most {_MAX_PAIRS}.")
+        for name, value in pairs.items():
+            shown = name[:_MAX_KEY]
+            if len(name) > _MAX_KEY:
+                raise FieldError(f"a key has {len(name)} characters; at most {_MAX_KEY}.", shown)
+            if len(expect(value, str, "a string", shown)) > _MAX_VALUE:
+                raise FieldError(f"has {len(value)} characters; at most {_MAX_VALUE}.", shown)
+            if "\0" in name + value:
+                raise FieldError("must not contain U+0000.", shown)
+        return pairs
+
+
+class ReasoningObject(StrictObject[Any]):
+    effort = ChoiceField("As reasoning_effort in chat completions.", choices=EFFORTS)
+    summary = ChoiceField(
+        "No summary is made: the items have the reasoning itself. auto has no effect.",
+        choices=[AUTO, NONE],
+    )
+
+
+class TextFormatObject(StrictObject[Any]):
+    type = ChoiceField(
+        "text sets no constraint.",
+        choices=["text", "json_object", "json_schema", "grammar"],
+        required=True,
+    )
+    name = TextField("With json_schema: a label without effect.", pattern=TOOL_NAME)
+    description = TextField("With json_schema: for readers; no effect.")
+    schema: ObjectField[dict[str, Any] | None] = ObjectField("With json_schema: the JSON Schema.")
+    strict = BooleanField("With json_schema: as in response_format of chat completions.")
+    syntax = ChoiceField("With grammar.", choices=["lark", "regex", "ebnf"])
+    definition = TextField("With grammar: its text.")
+    _needs: Final = {"json_schema": ("schema",), "grammar": ("syntax", "definition")}
+    _takes: Final = {
+        "json_schema": ("name", "description", "schema", "strict"),
+        "grammar": ("syntax", "definition"),
+    }
+
+    def check(self, values: Self) -> Any:
+        kind: str = values.type
+        given = {name: value for name, value in values.list_values().items() if value is not None}
+        for name in given.keys() - {"type", *self._takes.get(kind, ())}:
+            raise FieldError(f"has no meaning with type {kind}; leave it out.", name)
+        for name in self._needs.get(kind, ()):
+            if name not in given:
+                message = f"this field is required with type {kind}."
+                raise FieldError(message, name, code="missing_required_parameter")
+        return given
+
+
+class TextObject(StrictObject[Any]):
+    format = TextFormatObject("What the text must match.")
+    verbosity = TextField("No effect; ask for a short or a long answer in a message.")
+
+
+class FunctionToolObject(FunctionObject):
+    type = ChoiceField("The only type.", choices=["function"], required=True)
+
+    def read(self, data: Any, context: Context | None = None) -> Any:
+        kind = data.get("type") if type(data) is dict else None
+        if type(kind) is str and kind != "function":
+            raise FieldError(_HOSTED.format(kind[:SHOWN_NAME]), "type", code="unsupported_value")
+        return super().read(data, context)
+
+
+class ResponseToolChoiceField(Field[ToolChoice | None]):
+    """A word, one tool by name, or a choice among some tools. Read as a ToolChoice."""
+
+    accepts = {
+        "anyOf": [
+            {"type": "string", "enum": [NONE, AUTO, REQUIRED]},
+            {"type": "object", "properties": {"type": {"const": "function"}, "name": {}}},
+            {
+                "type": "object",
+                "properties": {
+                    "type": {"const": "allowed_tools"},
+                    "mode": {"enum": [AUTO, REQUIRED]},
+                    "tools": {"type": "array"},
+                },
+            },
+        ]
+    }
+
+    def read(self, data: object, context: Context | None = None) -> ToolChoice:
+        if type(data) is dict and data.get("type") == "allowed_tools":
+            return AllowedObject().read(data, context)  # type: ignore[no-any-return]
+        if type(data) is dict:
+            return ToolChoice(REQUIRED, (NamedObject().read(data, context),), parallel=False)
+        return ToolChoice(ChoiceField("", choices=[NONE, AUTO, REQUIRED], default=AUTO).read(data))
+
+
+class NamedObject(StrictObject[str]):
+    """Read as the tool's name."""
+
+    type = ChoiceField("The type of the tool.", choices=["function"], required=True)
+    name = TextField("The name of one of the tools.", pattern=TOOL_NAME, required=True)
+
+    def check(self, values: Self) -> str:
+        return values.name
+
+
+class AllowedObject(StrictObject[ToolChoice]):
+    type = ChoiceField("The type.", choices=["allowed_tools"], required=True)
+    mode = ChoiceField("Whether a call may or must come.", choices=[AUTO, REQUIRED], required=True)
+    tools = ListField("Which tools.", child=NamedObject(), not_empty=True, required=True)
+
+    def check(self, values: Self) -> ToolChoice:
+        return ToolChoice(values.mode, tuple(values.tools))
+
+
+class ConversationField(Field[str | None]):
+    """An id, or an object with it. Read as the id."""
+
+    accepts = {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+        ]
+    }
+
+    def read(self, data: object, context: Context | None = None) -> str:
+        if type(data) is dict and data.keys() == {"id"}:
+            return expect(data["id"], str, "a string", "id")
+        return expect(data, str, "an id, or an object with an id alone")
+
+
+class IncludeField(ListField[Any]):
+    def read(self, data: object, context: Context | None = None) -> list[Any]:
+        names = super().read(data, context)
+        for index, name in enumerate(names):
+            if name != LOGPROBS:
+                message = f"this server includes nothing but {LOGPROBS}; leave {name!r} out."
+                raise FieldError(message, f"[{index}]", code="unsupported_value")
+        return names
+
+
+class ResponseStreamOptionsObject(StrictObject[StreamOptions | None]):
+    include_obfuscation = BooleanField(
+        "Add `obfuscation` to every delta: random characters that hide how long its text is.",
+        default=False,
+    )
+
+    def check(self, values: Self) -> StreamOptions:
+        return StreamOptions(include_obfuscation=values.include_obfuscation)

@@ -1,0 +1,265 @@
+"""The body of POST /v1/responses: a chat whose messages are items.
+
+After the body, everything is a chat's: its fields get the values of a chat completion, which makes
+the request.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Self
+
+from completions.contract.sampling import MAX_TOP_LOGPROBS
+from completions.exceptions import CONTEXT_EXCEEDED, FieldError
+from completions.models.conversations import Item
+from completions.requests.chat import ChatRequestObject
+from completions.requests.context import Context
+from completions.requests.conversation import ConversationFields
+from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, TextField
+from completions.requests.fields.ignored import IgnoredFields
+from completions.requests.fields.items import ItemField, ItemsField, make_messages
+from completions.requests.fields.lists import ListField
+from completions.requests.fields.response_fields import (
+    LOGPROBS,
+    ConversationField,
+    FunctionToolObject,
+    IncludeField,
+    MetadataField,
+    ReasoningObject,
+    ResponseStreamOptionsObject,
+    ResponseToolChoiceField,
+    TextObject,
+)
+from completions.requests.fields.returns import ReturnFields
+from completions.requests.fields.routing import RoutingFields
+from completions.requests.fields.sampling import SamplingFields
+from completions.requests.fields.tools import MAX_TOOLS
+from completions.requests.generation import GenerationRequest, ResponseSettings
+from completions.requests.model import ModelRequestObject
+
+_CHAT: Final = ChatRequestObject()
+_SHARED: Final = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "seed", "stop", "priority", "cache_salt", "chat_template_kwargs",
+    "stream", "stream_options", "background", "tools", "tool_choice", "parallel_tool_calls",
+)  # fmt: skip
+"""Fields that a chat completion has under the same name, with the same values."""
+_NO_EFFECT: Final = (
+    "max_tool_calls", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+    "service_tier",
+)  # fmt: skip
+_SHOWN: Final = (
+    "instructions", "previous_response_id", "temperature", "top_p", "presence_penalty",
+    "frequency_penalty", "top_logprobs", "max_output_tokens", "max_tool_calls", "truncation",
+    "store", "background", "user", "safety_identifier", "prompt_cache_key",
+)  # fmt: skip
+"""Fields that the response repeats as they are."""
+_PATHS: Final = (
+    (re.compile(r"^messages\b"), "input"),
+    (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
+    (re.compile(r"^(reasoning_effort|thinking(\.budget_tokens)?)$"), "reasoning.effort"),
+    (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
+    (re.compile(r"^(grammar(\.value)?|regex|ebnf)\b"), "text.format.definition"),
+    (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
+)
+
+
+def rename_path(path: str) -> str:
+    """Return the path in the body of what a chat completion has at `path`."""
+    for pattern, name in _PATHS:
+        path = pattern.sub(name, path)
+    return path
+
+
+class ResponsesRequestObject(ModelRequestObject):
+    always_long = True  # a template and a tokenizer run over the items
+    unsupported = {
+        "messages": "Use input.",
+        "max_tokens": "Use max_output_tokens.",
+        "max_completion_tokens": "Use max_output_tokens.",
+        "response_format": "Use text.format.",
+        "reasoning_effort": "Use reasoning.effort.",
+        "n": "A response has one answer; send several requests.",
+        "prompt": "Send input: this server stores no templates of prompts.",
+        "context_management": "Use truncation.",
+        "moderation": "Omit it: nothing is moderated.",
+        "logprobs": f'Use include: ["{LOGPROBS}"].',
+    }
+
+    input = ItemsField(
+        "The new items of the conversation; a string is a user's message.", child=ItemField()
+    )
+    instructions = TextField("A system message before all items; later responses do not have it.")
+    previous_response_id = TextField("The stored response that this one goes on from.")
+    conversation = ConversationField(
+        "The conversation whose items come first, and that gets the new ones once the response has "
+        "ended."
+    )
+    store = BooleanField(
+        "Keep the response, so that it can be fetched, streamed again and continued.", default=True
+    )
+    metadata = MetadataField("Up to 16 pairs of texts, which the response repeats.")
+    background = ReturnFields.background
+    stream = ReturnFields.stream
+    stream_options = ResponseStreamOptionsObject("Only with stream.")
+    reasoning = ReasoningObject("How much the model thinks.")
+    text = TextObject("What the text must match.")
+    tools = ListField(
+        "Up to 128 functions that the model may call, as in chat completions.",
+        child=FunctionToolObject(),
+        max_length=MAX_TOOLS,
+    )
+    tool_choice = ResponseToolChoiceField(
+        'none, auto, required, {"type": "function", "name"}, or {"type": "allowed_tools", "mode", '
+        '"tools"}; default auto.'
+    )
+    parallel_tool_calls = ChatRequestObject.parallel_tool_calls
+    max_tool_calls = IntegerField("No effect: the server runs no tools.", min_value=1)
+    max_output_tokens = IntegerField(
+        "Most tokens to generate, reasoning included; default: to the end of the context.",
+        min_value=1,
+    )
+    truncation = ChoiceField(
+        "auto: where the items do not fit the context, leave out the oldest turns.",
+        choices=["auto", "disabled"],
+        default="disabled",
+    )
+    include = IncludeField(
+        f"{LOGPROBS}: log probabilities of the text's tokens.", child=TextField()
+    )
+    top_logprobs = IntegerField(
+        "With these log probabilities: this many of the likeliest tokens too.",
+        default=0,
+        min_value=0,
+        max_value=MAX_TOP_LOGPROBS,
+    )
+    temperature = SamplingFields.temperature
+    top_p = SamplingFields.top_p
+    top_k = SamplingFields.top_k
+    min_p = SamplingFields.min_p
+    presence_penalty = SamplingFields.presence_penalty
+    frequency_penalty = SamplingFields.frequency_penalty
+    repetition_penalty = SamplingFields.repetition_penalty
+    seed = SamplingFields.seed
+    stop = SamplingFields.stop
+    priority = RoutingFields.priority
+    cache_salt = RoutingFields.cache_salt
+    chat_template_kwargs = ConversationFields.chat_template_kwargs
+    user = IgnoredFields.user
+    service_tier = IgnoredFields.service_tier
+    safety_identifier = IgnoredFields.safety_identifier
+    prompt_cache_key = IgnoredFields.prompt_cache_key
+    prompt_cache_retention = IgnoredFields.prompt_cache_retention
+
+    def make(self, values: Self, context: Context) -> GenerationRequest:
+        _check(values)
+        items: list[Item] = values.input or []
+        messages: list[Mapping[str, Any]] = []
+        if values.instructions:
+            messages.append({"role": "system", "content": values.instructions})
+        messages += make_messages([*context.earlier.items, *items])
+        if not messages:
+            raise FieldError("this field is required.", "input", code="missing_required_parameter")
+        chat = _make_chat(values, context).change(messages=messages)
+        request = _make_fitting(chat, replace(context, given={}), values.truncation == "auto")
+        response = ResponseSettings(
+            shown=_show(values, context),
+            items=items,
+            store=values.store,
+            previous_id=values.previous_response_id or "",
+            conversation_id=values.conversation,
+        )
+        ignored = (*request.ignored, *_list_ignored(values))
+        return replace(request, response=response, ignored=ignored)
+
+
+def _check(values: ResponsesRequestObject) -> None:
+    if values.background and not values.store:
+        raise FieldError("needs store: true; add it or leave this out.", "background")
+    if values.conversation is not None and values.previous_response_id is not None:
+        message = "cannot be combined with conversation. Send only one."
+        raise FieldError(message, "previous_response_id")
+    if values.top_logprobs and not values.include:
+        message = f'needs include: ["{LOGPROBS}"]; add it or leave this out.'
+        raise FieldError(message, "top_logprobs")
+
+
+def _make_chat(values: ResponsesRequestObject, context: Context) -> ChatRequestObject:
+    """Return the values of a chat's fields that mean the same, without messages."""
+    reasoning, text = values.reasoning, values.text
+    return _CHAT.read_values({}, context).change(
+        **{name: getattr(values, name) for name in _SHARED},
+        max_completion_tokens=values.max_output_tokens,
+        logprobs=bool(values.include),
+        top_logprobs=values.top_logprobs if values.include else None,
+        reasoning_effort=reasoning.effort if reasoning else None,
+        **_make_constraint(text.format if text else None),
+    )
+
+
+def _make_constraint(form: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the field of a chat that constrains the text, by name."""
+    match form:
+        case {"type": "json_schema", **schema}:
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case {"type": "json_object"}:
+            return {"response_format": form}
+        case {"type": "grammar", "syntax": "lark", "definition": text}:
+            return {"grammar": {"type": "lark", "value": text}}
+        case {"type": "grammar", "syntax": syntax, "definition": text}:
+            return {syntax: text}
+    return {}
+
+
+def _make_fitting(chat: ChatRequestObject, context: Context, truncates: bool) -> GenerationRequest:
+    """Return the request of a chat, with `truncates` without the oldest turns that do not fit the
+    context. Raises FieldError and APIError."""
+    messages: list[Mapping[str, Any]] = chat.messages
+    # A turn begins with a user's message, so that no call is parted from its output.
+    turns = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    cuts, middle = [0, *(turns[1:] if truncates else ())], 0
+    best: GenerationRequest | None = None
+    while cuts:
+        kept = [
+            message
+            for index, message in enumerate(messages)
+            if index >= cuts[middle] or message["role"] == "system"
+        ]
+        try:
+            best = _CHAT.make(chat.change(messages=kept), context)
+            cuts = cuts[:middle]
+        except FieldError as error:
+            cuts = cuts[middle + 1 :]
+            if error.code != CONTEXT_EXCEEDED or (best is None and not cuts):
+                raise
+        middle = len(cuts) // 2
+    assert best is not None
+    return best
+
+
+def _list_ignored(values: ResponsesRequestObject) -> list[str]:
+    names = [name for name in _NO_EFFECT if getattr(values, name) is not None]
+    if values.text and values.text.verbosity is not None:
+        names.append("text.verbosity")
+    if values.reasoning and values.reasoning.summary == "auto":
+        names.append("reasoning.summary")
+    return names
+
+
+def _show(values: ResponsesRequestObject, context: Context) -> dict[str, Any]:
+    """Return the fields that the response repeats, with their defaults."""
+    given, reasoning = context.given, values.reasoning
+    form = values.text.format if values.text else None
+    strict = {"strict": False} if form and form["type"] == "json_schema" else {}
+    unnamed: Mapping[str, Any] = {"description": None, "parameters": None, "strict": False}
+    return {
+        **{name: getattr(values, name) for name in _SHOWN},
+        "conversation": values.conversation and {"id": values.conversation},
+        "metadata": values.metadata or {},
+        "tools": [{**unnamed, **tool} for tool in given.get("tools") or ()],  # type: ignore
+        "tool_choice": given.get("tool_choice") or "auto",
+        "parallel_tool_calls": values.parallel_tool_calls is not False,
+        "text": {"format": {**strict, **form} if form else {"type": "text"}},
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "service_tier": "default",
+    }

@@ -1,0 +1,322 @@
+"""The Responses API over HTTP with a real Redis: stored, continued, streamed again, deleted."""
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.utils import timezone
+
+from completions.catalog import model_files
+from completions.contract.job_request import decode_job_request
+from completions.contract.usage import Usage
+from completions.jobs.events import ChoiceGain
+from completions.jobs.execute import Ending, StepEvent
+from completions.maintenance import pruning
+from completions.models import Conversation, Job, StoredResponse, UsageRecord
+from tests.completions.live_api import Caller, Live
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+PATH = "/v1/responses"
+
+
+async def read(response: Any) -> Any:
+    if response.streaming:
+        return b"".join([part async for part in response.streaming_content]).decode()
+    return json.loads(response.content)
+
+
+def code(response: Any, status: int) -> tuple[str, str | None]:
+    assert response.status_code == status, response.content
+    error = json.loads(response.content)["error"]
+    return error["code"], error["param"]
+
+
+async def post(live: Live, path: str = PATH, **body: Any) -> Any:
+    body = body if path != PATH else {"model": "tiny", "input": "Hi", "max_output_tokens": 2} | body
+    headers = {"Idempotency-Key": body.pop("key")} if "key" in body else {}
+    return await live.http.post(
+        path, json.dumps(body), content_type="application/json", headers=headers
+    )
+
+
+async def create(live: Live, **body: Any) -> dict[str, Any]:
+    response = await post(live, **body)
+    assert response.status_code == 200, response.content
+    made: dict[str, Any] = await read(response)
+    return made
+
+
+async def get(live: Live, path: str) -> Any:
+    response = await live.http.get(path)
+    assert response.status_code == 200, response.content
+    return await read(response)
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    *frames, last = text.strip().split("\n\n")
+    assert last == "data: [DONE]"
+    pairs = [frame.split("\n") for frame in frames]
+    bodies = [json.loads(data.removeprefix("data: ")) for _, data in pairs]
+    assert [name for name, _ in pairs] == [f"event: {body['type']}" for body in bodies]
+    return bodies
+
+
+def text_of(response: dict[str, Any]) -> str:
+    return "".join(
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+
+
+def prompt_of(live: Live, job_id: str) -> str:
+    """The prompt of a job that was not claimed yet."""
+    raw: Any = live.redis.hget(f"j:job:{job_id}", "request")
+    (ids,) = decode_job_request(raw).prompts
+    entry = model_files.load_catalog().get("tiny")
+    assert entry is not None
+    return model_files.load(entry).tokenizer.decode(ids)
+
+
+def run(live: Live, job_id: str, *texts: str, reason: str = "stop") -> None:
+    """Run a job whose answer comes in these pieces."""
+    claim = live.worker.claim(job_id)
+    steps = [
+        StepEvent(
+            job_id, claim.attempt, number,
+            [ChoiceGain(0, [65], text, reason if number == len(texts) else None)],
+        )
+        for number, text in enumerate(texts, 1)
+    ]  # fmt: skip
+    end = Ending(job_id, claim.attempt, len(texts) + 1, "completed", None, Usage(3, len(texts), 1))
+    live.worker.execution.publish(steps, [end])
+
+
+async def test_a_response_is_stored_and_retrieved(live: Live) -> None:
+    made = await create(live, metadata={"a": "b"}, instructions="Be kind.")
+    assert (made["object"], made["status"], text_of(made)) == ("response", "incomplete", "AB")
+    assert made["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert (made["metadata"], made["store"], made["background"]) == ({"a": "b"}, True, False)
+    assert made["usage"]["input_tokens_details"]["cached_tokens"] == 1
+    path = f"{PATH}/{made['id']}"
+    for _ in range(2):
+        again = await get(live, path)
+        assert {**again, "completed_at": 0} == {**made, "completed_at": 0}
+        await asyncio.to_thread(live.settle)
+        live.redis.flushall()
+    listed = await get(live, f"{path}/input_items")
+    (item,) = listed["data"]
+    assert item["content"] == [{"type": "input_text", "text": "Hi"}]
+    assert listed["first_id"] == listed["last_id"] == item["id"]
+    assert await UsageRecord.objects.acount() == 1
+
+
+async def test_one_that_is_not_stored_leaves_nothing(live: Live) -> None:
+    made = await create(live, store=False)
+    assert made["store"] is False
+    assert not await Job.objects.aexists()
+    for suffix in ("", "/input_items"):
+        answer = await live.http.get(f"{PATH}/{made['id']}{suffix}")
+        assert code(answer, 404) == ("response_not_found", "id")
+    answer = await post(live, f"{PATH}/{made['id']}/cancel")
+    assert code(answer, 404) == ("response_not_found", "id")
+    refused = await post(live, previous_response_id=made["id"])
+    assert code(refused, 404) == ("response_not_found", "previous_response_id")
+    assert code(await post(live, store=False, background=True), 400) == (
+        "invalid_value",
+        "background",
+    )
+
+
+async def test_a_stream_is_numbered_and_can_be_read_again(live: Live) -> None:
+    first = events(await read(await post(live, stream=True)))
+    assert [event["sequence_number"] for event in first] == list(range(len(first)))
+    path = f"{PATH}/{first[0]['response']['id']}?stream=true"
+    for _ in range(2):
+        whole = events(await read(await live.http.get(path)))
+        assert whole[:-1] == first[:-1]
+        rest = events(await read(await live.http.get(f"{path}&starting_after=3")))
+        assert rest[:-1] == first[4:-1]
+        await asyncio.to_thread(live.settle)
+        live.redis.flushall()
+    padded = events(await read(await live.http.get(f"{path}&include_obfuscation=true")))
+    assert all(event["obfuscation"] for event in padded if "delta" in event)
+
+
+async def test_a_background_response_is_polled_cancelled_and_deleted(live: Live) -> None:
+    live.at_once = False
+    made = await create(live, background=True)
+    assert (made["status"], made["background"], made["output"]) == ("queued", True, [])
+    path = f"{PATH}/{made['id']}"
+    assert code(await live.http.delete(path), 409) == ("completion_in_progress", "id")
+    cancelled = await read(await post(live, f"{path}/cancel"))
+    assert cancelled["status"] == "cancelled"
+    deleted = await read(await live.http.delete(path))
+    assert deleted == {"id": made["id"], "object": "response", "deleted": True}
+    assert code(await live.http.get(path), 404) == ("response_not_found", "id")
+    assert not await StoredResponse.objects.aexists()
+
+
+async def test_a_background_stream_outlives_its_connection(live: Live) -> None:
+    live.at_once = False
+    stream = await post(live, background=True, stream=True)
+    parts = aiter(stream.streaming_content)
+    created = json.loads((await anext(parts)).decode().partition("data: ")[2])
+    await parts.aclose()
+    job_id = created["response"]["id"]
+    assert created["response"]["status"] == "queued"
+    await asyncio.to_thread(run, live, job_id, "He", "llo")
+    rest = await read(await live.http.get(f"{PATH}/{job_id}?stream=true&starting_after=0"))
+    assert events(rest)[0]["sequence_number"] == 1
+    assert text_of(events(rest)[-1]["response"]) == "Hello"
+
+
+async def test_a_repeated_request_runs_once(live: Live) -> None:
+    made = await create(live, key="k")
+    again = await post(live, key="k")
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert {**await read(again), "completed_at": 0} == {**made, "completed_at": 0}
+    assert len(live.sent) == 1
+
+
+async def test_a_response_goes_on_from_earlier_ones(live: Live) -> None:
+    one = await create(live, input="First", instructions="Once.")
+    await asyncio.to_thread(live.settle)
+    live.redis.delete(f"j:job:{one['id']}", f"j:ev:{one['id']}")
+    two = await create(live, input="Second", previous_response_id=one["id"])
+    live.at_once = False
+    three = await create(
+        live, input="Third", previous_response_id=two["id"], background=True, instructions="Now."
+    )
+    prompt = prompt_of(live, three["id"])
+    for text in ("<system>Now.", "<user>First", "<assistant>AB", "<user>Second", "<user>Third"):
+        assert prompt.count(text) == (2 if text == "<assistant>AB" else 1), prompt
+    assert "Once." not in prompt
+    waiting = await post(live, previous_response_id=three["id"])
+    assert code(waiting, 400) == ("invalid_value", "previous_response_id")
+    await live.http.delete(f"{PATH}/{one['id']}")
+    broken = await post(live, previous_response_id=two["id"])
+    assert code(broken, 404) == ("response_not_found", "previous_response_id")
+    assert one["id"] in json.loads(broken.content)["error"]["message"]
+
+
+async def test_items_are_referred_to(live: Live) -> None:
+    one = await create(live, input="First")
+    listed = await get(live, f"{PATH}/{one['id']}/input_items")
+    refs = [{"type": "item_reference", "id": each["id"]} for each in listed["data"] + one["output"]]
+    live.at_once = False
+    body = {"background": True, "input": [*refs, {"role": "user", "content": "Second"}]}
+    two = await create(live, **body)
+    prompt = prompt_of(live, two["id"])
+    assert "<user>First" in prompt
+    assert "<assistant>AB" in prompt
+    wrong = [{"type": "item_reference", "id": "msg_\0"}, {"role": "user", "content": "a"}]
+    assert code(await post(live, input=wrong), 404) == ("item_not_found", "input[0].id")
+
+
+async def test_a_conversation_gains_what_responses_say(live: Live) -> None:
+    items = [{"role": "user", "content": "Zero"}]
+    made = await read(await post(live, "/v1/conversations", items=items, metadata={"a": "b"}))
+    assert (made["object"], made["metadata"]) == ("conversation", {"a": "b"})
+    path = f"/v1/conversations/{made['id']}"
+    one = await create(live, input="First", conversation=made["id"])
+    assert one["conversation"] == {"id": made["id"]}
+    live.at_once = False
+    two = await create(live, input="Next", conversation={"id": made["id"]}, background=True)
+    prompt = prompt_of(live, two["id"])
+    assert prompt.index("<user>Zero") < prompt.index("<user>First") < prompt.index("<assistant>AB")
+    assert code(await post(live, conversation=made["id"]), 409) == (
+        "conversation_locked",
+        "conversation",
+    )
+    await asyncio.to_thread(live.worker.run, two["id"])
+    await asyncio.to_thread(live.settle)
+    await asyncio.to_thread(live.settle)
+    listed = (await get(live, f"{path}/items?order=asc"))["data"]
+    texts = [item["content"][0]["text"] for item in listed]
+    assert texts == ["Zero", "First", "AB", "Next", "AB"]
+    assert len({item["id"] for item in listed}) == 5
+    page = await get(live, f"{path}/items?limit=2&after={listed[-1]['id']}")
+    assert [item["id"] for item in page["data"]] == [listed[3]["id"], listed[2]["id"]]
+    assert page["has_more"] is True
+    assert await get(live, f"{path}/items/{listed[0]['id']}") == listed[0]
+    assert (await live.http.delete(f"{path}/items/{listed[0]['id']}")).status_code == 200
+    gone = await live.http.get(f"{path}/items/{listed[0]['id']}")
+    assert code(gone, 404) == ("item_not_found", "item_id")
+    added = await read(await post(live, f"{path}/items", items=items))
+    assert [item["content"][0]["text"] for item in added["data"]] == ["Zero"]
+    changed = await read(await post(live, path, metadata={}))
+    assert changed["metadata"] == (await get(live, path))["metadata"] == {}
+    deleted = await read(await live.http.delete(path))
+    assert deleted == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
+    assert code(await live.http.get(path), 404) == ("conversation_not_found", "id")
+    assert code(await post(live, conversation=made["id"]), 404) == (
+        "conversation_not_found",
+        "conversation",
+    )
+    assert (await get(live, f"{PATH}/{one['id']}"))["id"] == one["id"]
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+async def test_a_response_that_says_nothing_unlocks_its_conversation(live: Live, end: str) -> None:
+    conversation = (await read(await post(live, "/v1/conversations")))["id"]
+    live.at_once = False
+    made = await create(live, conversation=conversation, background=True)
+    error = "worker_error" if end == "failed" else None
+    await asyncio.to_thread(live.worker.run, made["id"], end, error)
+    live.at_once = True
+    assert text_of(await create(live, input="Go on", conversation=conversation)) == "AB"
+    listed = await get(live, f"/v1/conversations/{conversation}/items?order=asc")
+    assert [item["role"] for item in listed["data"]] == ["user", "assistant"]
+
+
+async def test_responses_and_conversations_expire(live: Live) -> None:
+    conversation = (await read(await post(live, "/v1/conversations")))["id"]
+    made = await create(live)
+    await asyncio.to_thread(live.settle)
+    live.redis.flushall()
+    past = timezone.now() - timedelta(seconds=1)
+    await Job.objects.aupdate(expires_at=past)
+    await Conversation.objects.aupdate(expires_at=past)
+    for kept in (True, False):
+        for path in (f"{PATH}/{made['id']}", f"{PATH}/{made['id']}/input_items"):
+            assert (await live.http.get(path)).status_code == 404
+        assert (await live.http.get(f"/v1/conversations/{conversation}")).status_code == 404
+        assert (await post(live, previous_response_id=made["id"])).status_code == 404
+        assert await StoredResponse.objects.aexists() == kept
+        await sync_to_async(pruning.prune)(timezone.now())
+    assert not await Conversation.objects.aexists()
+
+
+async def test_tools_are_called_and_their_results_read(live: Live, roomy: str) -> None:
+    live.at_once = False
+    tool = {"type": "function", "name": "now", "parameters": {"type": "object"}}
+    body = {"model": roomy, "tools": [tool], "input": "Time?", "background": True}
+    made = await create(live, **body, tool_choice="required", max_output_tokens=60)
+    call = "<tool_call>now\n</tool_call>"
+    await asyncio.to_thread(run, live, made["id"], call)
+    ended = await get(live, f"{PATH}/{made['id']}")
+    (item,) = ended["output"]
+    assert (item["type"], item["name"], item["arguments"]) == ("function_call", "now", "{}")
+    output = {"type": "function_call_output", "call_id": item["call_id"], "output": "noon"}
+    again = await create(live, **{**body, "input": [output]}, previous_response_id=made["id"])
+    assert "noon" in prompt_of(live, again["id"])
+
+
+async def test_strangers_go_on_from_nothing(live: Live, stranger: Any) -> None:
+    made = await create(live)
+    conversation = (await read(await post(live, "/v1/conversations")))["id"]
+    reference = {"type": "item_reference", "id": made["output"][0]["id"]}
+    live.http = Caller(stranger)
+    for body, param in (
+        ({"previous_response_id": made["id"]}, "previous_response_id"),
+        ({"conversation": conversation}, "conversation"),
+        ({"input": [reference]}, "input[0].id"),
+    ):
+        answer = await post(live, **body)
+        assert answer.status_code == 404
+        assert code(answer, 404)[1] == param
