@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
+from completions.chat.tools import FUNCTION
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.models.conversations import Item
@@ -22,12 +23,12 @@ from completions.requests.fields.lists import ListField
 from completions.requests.fields.response_fields import (
     LOGPROBS,
     ConversationField,
-    FunctionToolObject,
     IncludeField,
     MetadataField,
     ReasoningObject,
     ResponseStreamOptionsObject,
     ResponseToolChoiceField,
+    ResponseToolField,
     TextObject,
 )
 from completions.requests.fields.returns import ReturnFields
@@ -60,7 +61,8 @@ _PATHS: Final = (
     (re.compile(r"^(reasoning_effort|thinking(\.budget_tokens)?)$"), "reasoning.effort"),
     (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
     (re.compile(r"^(grammar(\.value)?|regex|ebnf)\b"), "text.format.definition"),
-    (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
+    (re.compile(r"^(tools\[\d+\])\.(function|custom)\b"), r"\1"),
+    (re.compile(r"\bformat\.grammar\.definition$"), "format.definition"),
 )
 
 
@@ -99,19 +101,22 @@ class ResponsesRequestObject(ModelRequestObject):
         "Keep the response, so that it can be fetched, streamed again and continued.", default=True
     )
     metadata = MetadataField("Up to 16 pairs of texts, which the response repeats.")
-    background = ReturnFields.background
+    background = BooleanField(
+        "Answer at once with a response that is queued; retrieve it, or read its stream, later.",
+        default=False,
+    )
     stream = ReturnFields.stream
     stream_options = ResponseStreamOptionsObject("Only with stream.")
     reasoning = ReasoningObject("How much the model thinks.")
     text = TextObject("What the text must match.")
     tools = ListField(
-        "Up to 128 functions that the model may call, as in chat completions.",
-        child=FunctionToolObject(),
+        "Up to 128 functions and custom tools that the model may call, as in chat completions.",
+        child=ResponseToolField(),
         max_length=MAX_TOOLS,
     )
     tool_choice = ResponseToolChoiceField(
-        'none, auto, required, {"type": "function", "name"}, or {"type": "allowed_tools", "mode", '
-        '"tools"}; default auto.'
+        'none, auto, required, {"type": "function", "name"}, the same with custom, or '
+        '{"type": "allowed_tools", "mode", "tools"}; default auto.'
     )
     parallel_tool_calls = ChatRequestObject.parallel_tool_calls
     max_tool_calls = IntegerField("No effect: the server runs no tools.", min_value=1)
@@ -251,12 +256,15 @@ def _show(values: ResponsesRequestObject, context: Context) -> dict[str, Any]:
     given, reasoning = context.given, values.reasoning
     form = values.text.format if values.text else None
     strict = {"strict": False} if form and form["type"] == "json_schema" else {}
-    unnamed: Mapping[str, Any] = {"description": None, "parameters": None, "strict": False}
+    unnamed: Mapping[str, Mapping[str, Any]] = {
+        FUNCTION: {"description": None, "parameters": None, "strict": False}
+    }
+    tools: Any = given.get("tools") or ()
     return {
         **{name: getattr(values, name) for name in _SHOWN},
         "conversation": values.conversation and {"id": values.conversation},
         "metadata": values.metadata or {},
-        "tools": [{**unnamed, **tool} for tool in given.get("tools") or ()],  # type: ignore
+        "tools": [{**unnamed.get(tool["type"], {}), **tool} for tool in tools],
         "tool_choice": given.get("tool_choice") or "auto",
         "parallel_tool_calls": values.parallel_tool_calls is not False,
         "text": {"format": {**strict, **form} if form else {"type": "text"}},

@@ -51,6 +51,9 @@ MESSAGE: Final = ItemKind(
 FUNCTION_CALL: Final = ItemKind(
     "function_call", "fc_", "response.function_call_arguments", "arguments", {"arguments": ""}
 )
+CUSTOM_CALL: Final = ItemKind(
+    "custom_tool_call", "ctc_", "response.custom_tool_call_input", "input", {"input": ""}
+)
 
 
 class ItemWriter:
@@ -109,7 +112,8 @@ class ItemWriter:
 
     def _begin_call(self, piece: CallDelta) -> Iterator[Event]:
         call_id = self._make_call_id(0, piece.index)
-        yield from self._begin(FUNCTION_CALL, call_id=call_id, name=piece.name)
+        kind = CUSTOM_CALL if piece.is_custom else FUNCTION_CALL
+        yield from self._begin(kind, call_id=call_id, name=piece.name)
 
     def _begin(self, kind: ItemKind, **fields: Any) -> Iterator[Event]:
         yield from self._end("completed")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, Self, cast
 
 from msgspec import structs
@@ -108,13 +109,13 @@ class _Answer:
     """The items of a response and the events that make them, as a job's events come."""
 
     def __init__(self, context: ItemsResponseContext) -> None:
-        self.context = context
+        self._context = context
         self._message = Message(context)
         self._writer = ItemWriter(context.id, context.make_call_id)
         self._finish_reason: str | None = None
 
     def push(self, event: ChoiceEvent) -> Iterator[Event]:
-        logprobs = self.context.make_logprobs(event)
+        logprobs = self._context.make_logprobs(event)
         delta = self._message.push(event)
         yield from self._writer.push(delta, logprobs["content"] if logprobs else ())
         if event.finish_reason is not None:
@@ -142,31 +143,27 @@ class _Answer:
             status = "cancelled"
         elif end is not None and status == "in_progress":
             status, error = "failed", end.error
-        used = make_usage(usage, self.reasoning_tokens, self.context.prices) if usage else None
-        return self.context.make_object(status, self.items, used, error)
+        used = make_usage(usage, self.reasoning_tokens, self._context.prices) if usage else None
+        return self._context.make_object(status, self.items, used, error)
 
 
 class CollectedItems(CollectedResponse):
-    """Collector of a job's events into a response."""
+    """Collector of a job's events into a response. The text is parsed once, when it is whole,
+    unless log probabilities have to stay with their part of it."""
 
     _context: ItemsResponseContext
 
     def __init__(self, context: ItemsResponseContext) -> None:
         super().__init__(context)
-        self._answer = _Answer(context)
-
-    @property
-    def items(self) -> Sequence[Item]:
-        return self._answer.items
+        self._events: list[ChoiceEvent] = []
 
     def add(self, events: Sequence[ChoiceEvent]) -> None:
         super().add(events)
-        for event in events:
-            for _ in self._answer.push(event):
-                pass
+        if self._context.alternatives is not None:
+            self._events += events
 
     def make_response(self, usage: Usage | None) -> dict[str, Any]:
-        return self._answer.make_object(usage)
+        return self._read_answer(self._context).make_object(usage)
 
     def make_polled(self, job: JobRecord) -> dict[str, Any]:
         context = self._context.read_job(job)
@@ -174,8 +171,15 @@ class CollectedItems(CollectedResponse):
             return context.make_object(STATUS[job.state])
         end = EndEvent(0, cast(EndState, job.state), job.error, job.usage)
         self.add(self.choices.end_at(end))
-        self._answer.context = context
-        return self._answer.make_object(job.usage, end)
+        return self._read_answer(context).make_object(job.usage, end)
+
+    def _read_answer(self, context: ItemsResponseContext) -> "_Answer":
+        answer, (record,) = _Answer(context), self.choices.records
+        whole = replace(record.to_event(), finish_reason=record.finish_reason)
+        for event in self._events or [whole]:
+            for _ in answer.push(event):
+                pass
+        return answer
 
 
 class ItemEvents(Chunks):

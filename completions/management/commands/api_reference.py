@@ -1,4 +1,5 @@
-"""Writes the tables of request fields in docs/api.md from the definitions of the fields."""
+"""Writes the tables of request fields in docs/api.md and docs/responses.md from the definitions of
+the fields."""
 
 import re
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import Field
 from completions.requests.generation import GenerationFields
+from completions.requests.response import ResponsesRequestObject
 
 _PLACE = re.compile(r"(<!-- fields of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _TABLES: Mapping[str, Mapping[str, Field[object]]] = {
@@ -20,15 +22,18 @@ _TABLES: Mapping[str, Mapping[str, Field[object]]] = {
         for name, field in ChatRequestObject.fields.items()
         if name not in GenerationFields.fields
     },
+    "responses": ResponsesRequestObject.fields,
 }
+PAGES = ("api.md", "responses.md")
 
 
 class Command(BaseCommand):
     help = __doc__
 
     def handle(self, **options: object) -> None:
-        reference = settings.BASE_DIR / "docs" / "api.md"
-        reference.write_text(fill_tables(reference.read_text()))
+        for page in PAGES:
+            reference = settings.BASE_DIR / "docs" / page
+            reference.write_text(fill_tables(reference.read_text()))
 
 
 def fill_tables(text: str) -> str:

@@ -7,6 +7,7 @@ back what they were answered. An item that no model here can read is refused by 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
+from completions.chat.tools import CUSTOM, FUNCTION, INPUT
 from completions.exceptions import FieldError
 from completions.models.conversations import Item
 from completions.requests.context import Context
@@ -79,6 +80,15 @@ class FunctionCallItemObject(OpenObject[Item]):
         return {"type": "function_call", "status": "completed", **values.list_values()}
 
 
+class CustomCallItemObject(OpenObject[Item]):
+    call_id = TextField("The id that the output refers to.", required=True)
+    name = TextField("The tool that was called.", required=True)
+    input = TextField("The text that it got.", default="")
+
+    def check(self, values: Self) -> Item:
+        return {"type": "custom_tool_call", "status": "completed", **values.list_values()}
+
+
 class CallOutputItemObject(OpenObject[Item]):
     call_id = TextField("The call that it answers.", required=True)
     output = ContentField("What the tool returned: a string, or parts of text.", required=True)
@@ -87,11 +97,18 @@ class CallOutputItemObject(OpenObject[Item]):
         return {"type": "function_call_output", "status": "completed", **values.list_values()}
 
 
+class CustomOutputItemObject(CallOutputItemObject):
+    def check(self, values: Self) -> Item:
+        return {**super().check(values), "type": "custom_tool_call_output"}
+
+
 _PREFIXES: Final[Mapping[str, str]] = {
     "message": "msg_",
     "reasoning": "rs_",
     "function_call": "fc_",
     "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "cto_",
 }
 """What the ids of items begin with, by type."""
 _ANSWER = AnswerItemObject()
@@ -100,6 +117,8 @@ _BY_TYPE: Final[Mapping[str, OpenObject[Item]]] = {
     "reasoning": ReasoningItemObject(),
     "function_call": FunctionCallItemObject(),
     "function_call_output": CallOutputItemObject(),
+    "custom_tool_call": CustomCallItemObject(),
+    "custom_tool_call_output": CustomOutputItemObject(),
 }
 
 
@@ -179,7 +198,7 @@ def make_messages(items: Iterable[Item]) -> list[Message]:
     messages: list[dict[str, Any]] = []
     for item in items:
         kind = item["type"]
-        if kind == "function_call_output":
+        if kind in ("function_call_output", "custom_tool_call_output"):
             output = {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
             messages.append(output)
         elif kind == "message" and item["role"] != "assistant":
@@ -205,6 +224,6 @@ def _add_to_answer(answer: dict[str, Any], item: Item) -> None:
         text = "".join(part["text"] for part in item["content"])
         answer["reasoning_content"] = answer.get("reasoning_content", "") + text
     else:
-        function = {"name": item["name"], "arguments": item["arguments"]}
-        call = {"id": item["call_id"], "type": "function", "function": function}
+        kind, text = (CUSTOM, INPUT) if "input" in item else (FUNCTION, "arguments")
+        call = {"id": item["call_id"], kind: {"name": item["name"], text: item[text]}}
         answer.setdefault("tool_calls", []).append(call)

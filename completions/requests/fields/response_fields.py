@@ -1,8 +1,20 @@
 """Fields of the Responses API that differ from those of chat completions."""
 
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Self
 
-from completions.chat.tools import AUTO, NONE, REQUIRED, ToolChoice
+from completions.chat.tools import (
+    AUTO,
+    CUSTOM,
+    FUNCTION,
+    LARK,
+    NONE,
+    REGEX,
+    REQUIRED,
+    InputGrammar,
+    Tool,
+    ToolChoice,
+)
 from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.effort import EFFORTS
@@ -18,14 +30,14 @@ from completions.requests.fields.base import (
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.returns import StreamOptions
-from completions.requests.fields.tools import TOOL_NAME, FunctionObject
+from completions.requests.fields.tools import TOOL_NAME, CustomToolObject, FunctionObject
 
 LOGPROBS: Final = "message.output_text.logprobs"
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 """What OpenAI allows in `metadata`."""
 _HOSTED: Final = (
-    "this server runs no tools of type {0!r}; leave it out, or send a tool of type function and "
-    "run it yourself."
+    "this server runs no tools of type {0!r}; leave it out, or send a tool of type function or "
+    "custom and run it yourself."
 )
 
 
@@ -49,6 +61,20 @@ class MetadataField(Field[dict[str, str] | None]):
         return pairs
 
 
+def check_fields(values: Any, needs: Collection[str], takes: Collection[str]) -> dict[str, Any]:
+    """Return the fields that are given, once those are that a type needs, and no others than it
+    takes. Raises FieldError."""
+    kind: str = values.type
+    given = {name: value for name, value in values.list_values().items() if value is not None}
+    for name in given.keys() - {"type", *takes}:
+        raise FieldError(f"has no meaning with type {kind}; leave it out.", name)
+    for name in needs:
+        if name not in given:
+            message = f"this field is required with type {kind}."
+            raise FieldError(message, name, code="missing_required_parameter")
+    return given
+
+
 class ReasoningObject(StrictObject[Any]):
     effort = ChoiceField("As reasoning_effort in chat completions.", choices=EFFORTS)
     summary = ChoiceField(
@@ -67,7 +93,7 @@ class TextFormatObject(StrictObject[Any]):
     description = TextField("With json_schema: for readers; no effect.")
     schema: ObjectField[dict[str, Any] | None] = ObjectField("With json_schema: the JSON Schema.")
     strict = BooleanField("With json_schema: as in response_format of chat completions.")
-    syntax = ChoiceField("With grammar.", choices=["lark", "regex", "ebnf"])
+    syntax = ChoiceField("With grammar.", choices=[LARK, REGEX, "ebnf"])
     definition = TextField("With grammar: its text.")
     _needs: Final = {"json_schema": ("schema",), "grammar": ("syntax", "definition")}
     _takes: Final = {
@@ -77,14 +103,7 @@ class TextFormatObject(StrictObject[Any]):
 
     def check(self, values: Self) -> Any:
         kind: str = values.type
-        given = {name: value for name, value in values.list_values().items() if value is not None}
-        for name in given.keys() - {"type", *self._takes.get(kind, ())}:
-            raise FieldError(f"has no meaning with type {kind}; leave it out.", name)
-        for name in self._needs.get(kind, ()):
-            if name not in given:
-                message = f"this field is required with type {kind}."
-                raise FieldError(message, name, code="missing_required_parameter")
-        return given
+        return check_fields(values, self._needs.get(kind, ()), self._takes.get(kind, ()))
 
 
 class TextObject(StrictObject[Any]):
@@ -93,13 +112,47 @@ class TextObject(StrictObject[Any]):
 
 
 class FunctionToolObject(FunctionObject):
-    type = ChoiceField("The only type.", choices=["function"], required=True)
+    type = ChoiceField("The type.", choices=[FUNCTION], required=True)
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
-        kind = data.get("type") if type(data) is dict else None
-        if type(kind) is str and kind != "function":
+
+class ToolInputObject(StrictObject[InputGrammar | None]):
+    """Read as what the input of a custom tool must match, if anything."""
+
+    type = ChoiceField("Any text, or one that matches.", choices=["text", "grammar"], required=True)
+    syntax = ChoiceField("With type grammar.", choices=[LARK, REGEX])
+    definition = TextField("With type grammar: what the whole input matches.")
+    _needs: Final = {"text": (), "grammar": ("syntax", "definition")}
+
+    def check(self, values: Self) -> InputGrammar | None:
+        check_fields(values, self._needs[values.type], self._needs[values.type])
+        if values.syntax is None or values.definition is None:
+            return None
+        return InputGrammar(values.syntax, values.definition)
+
+
+class CustomResponseToolObject(CustomToolObject):
+    type = ChoiceField("The type.", choices=[CUSTOM], required=True)
+    format = ToolInputObject("What the input is; default: any text.")
+
+
+_TOOLS: Final[Mapping[str, StrictObject[Tool]]] = {
+    FUNCTION: FunctionToolObject(),
+    CUSTOM: CustomResponseToolObject(),
+}
+
+
+class ResponseToolField(Field[Tool]):
+    """A function or a custom tool. Read as a Tool."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return {"anyOf": [each.to_schema() for each in _TOOLS.values()]}
+
+    def read(self, data: object, context: Context | None = None) -> Any:
+        data = expect(data, dict, "an object")
+        kind = data.get("type")
+        if type(kind) is str and kind not in _TOOLS:
             raise FieldError(_HOSTED.format(kind[:SHOWN_NAME]), "type", code="unsupported_value")
-        return super().read(data, context)
+        return _TOOLS[kind if type(kind) is str else FUNCTION].read(data, context)
 
 
 class ResponseToolChoiceField(Field[ToolChoice | None]):
@@ -108,7 +161,7 @@ class ResponseToolChoiceField(Field[ToolChoice | None]):
     accepts = {
         "anyOf": [
             {"type": "string", "enum": [NONE, AUTO, REQUIRED]},
-            {"type": "object", "properties": {"type": {"const": "function"}, "name": {}}},
+            {"type": "object", "properties": {"type": {"enum": [FUNCTION, CUSTOM]}}},
             {
                 "type": "object",
                 "properties": {
@@ -131,7 +184,7 @@ class ResponseToolChoiceField(Field[ToolChoice | None]):
 class NamedObject(StrictObject[str]):
     """Read as the tool's name."""
 
-    type = ChoiceField("The type of the tool.", choices=["function"], required=True)
+    type = ChoiceField("The type of the tool.", choices=[FUNCTION, CUSTOM], required=True)
     name = TextField("The name of one of the tools.", pattern=TOOL_NAME, required=True)
 
     def check(self, values: Self) -> str:

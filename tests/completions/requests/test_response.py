@@ -15,6 +15,8 @@ from completions.requests.response import ResponsesRequestObject, rename_path
 
 KEY = Principal(1, 1, public_id="k", allowed_models=(), expires_at=None)
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+CUSTOM = {"type": "custom", "name": "c"}
+LARK = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
 USER = {"role": "user", "content": "a"}
 
 
@@ -39,7 +41,12 @@ def prompt(request: GenerationRequest) -> str:
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "web_search"}]}, "tools[0].type", "runs no tools of type 'web_search'"),
     ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type", "'mcp'"),
-    ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type", "'custom'"),
+    ({"tools": [{**CUSTOM, "format": {"type": "grammar"}}]}, "tools[0].format.syntax", "required"),
+    (
+        {"tools": [{**CUSTOM, "format": {"type": "text", "syntax": "lark"}}]},
+        "tools[0].format.syntax",
+        "no meaning",
+    ),
     ({"tools": [TOOL, TOOL]}, "tools[1].function.name", "another tool is named"),
     ({"tool_choice": {"type": "file_search"}}, "tool_choice.type", "must be one of: function"),
     ({"tool_choice": "required"}, "tool_choice", "needs tools"),
@@ -96,6 +103,7 @@ def test_the_context_is_named_after_the_input(served: None) -> None:
         ("grammar.value", "text.format.definition"),
         ("regex", "text.format.definition"),
         ("tools[2].function.parameters", "tools[2].parameters"),
+        ("tools[0].custom.format.grammar.definition", "tools[0].format.definition"),
         ("reasoning_effort", "reasoning.effort"),
         ("temperature", "temperature"),
         ("input[0].type", "input[0].type"),
@@ -198,6 +206,25 @@ def test_fields_of_a_chat_mean_the_same(roomy: str) -> None:
     assert shown["tools"] == [{**TOOL, "description": None, "strict": False}]
     assert shown["reasoning"] == {"effort": "low", "summary": None}
     assert json.dumps(shown)
+
+
+def test_custom_tools_are_those_of_a_chat(roomy: str) -> None:
+    custom = {**CUSTOM, "description": "Say a.", "format": LARK}
+    choice = {"type": "custom", "name": "c"}
+    body = {"model": roomy, "tools": [TOOL, custom], "tool_choice": choice}
+    call = {"type": "custom_tool_call", "call_id": "x", "name": "c", "input": "a"}
+    output = {"type": "custom_tool_call_output", "call_id": "x", "output": "b"}
+    request = read({**body, "input": [USER, call, output, USER]})
+    assert request.chat is not None
+    assert request.chat.calls is not None
+    tool = request.chat.calls.tools[-1]
+    assert tool.grammar is not None
+    assert (tool.name, tool.grammar.syntax) == ("c", "lark")
+    assert request.response is not None
+    assert request.response.shown["tools"][1] == custom
+    assert [item["type"] for item in request.response.items] == [
+        "message", "custom_tool_call", "custom_tool_call_output", "message",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from completions.exceptions import APIError
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError
 from completions.jobs.record import JobRecord
 from completions.responses import token_texts
+from completions.responses.chat import OfferedTool
 from completions.responses.response_object import ItemsResponseContext
 from tests.completions.responses.test_chat import Texts, cut
 
@@ -85,7 +86,8 @@ def fold(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 if "logprobs" in part:
                     part["logprobs"] = [*part["logprobs"], *event["logprobs"]]
             else:
-                items[-1]["arguments"] += event["delta"]
+                key = "input" if "custom" in kind else "arguments"
+                items[-1][key] += event["delta"]
         elif kind == "response.output_item.done":
             items[-1]["status"] = event["item"]["status"]
             for part, done in zip(
@@ -147,6 +149,23 @@ def test_events_make_the_same_items_however_they_are_cut(places: list[int], fini
     assert fold(events) == whole["output"] == events[-1]["response"]["output"]
     again = answer(make_view(**THINKING), cut(text, *places, finish=finish))
     assert {**again, "usage": None} == {**whole, "usage": None}  # the tokens are others
+
+
+def test_a_custom_tool_has_an_input() -> None:
+    text = TOOL_FORMATS["hermes"].write(ToolCall("patch", {"input": 'a\n"b"'}))
+    tools = [OfferedTool("patch", {"properties": {"input": {"type": "string"}}}, is_custom=True)]
+    view = make_view(tool_format="hermes", tools=tools)
+    for places in ((), (9, 30), range(0, 90, 3)):
+        events = stream(view, cut(text, *places))
+        (item,) = fold(events)
+        assert (item["type"], item["name"], item["input"]) == (
+            "custom_tool_call",
+            "patch",
+            'a\n"b"',
+        )
+        assert item["id"] == f"ctc_{HEX}_0"
+        for event in events:
+            TypeAdapter(ResponseStreamEvent).validate_python(event)
 
 
 def test_the_official_client_knows_every_event() -> None:
