@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from benchmarks import command_line
 
 ROUNDS = 20_000
@@ -87,8 +89,8 @@ def make_chain(length: int, tokens: int) -> tuple[Any, str]:
         now = timezone.now()
         job = Job.objects.create(
             id=job_id, organization=organization, api_key=key, model="m", status="completed",
-            request={}, context=context.to_dict(), deadline_at=now, finished_at=now, ttl=1,
-            events=compress_lines(events),
+            request={}, context=orjson.loads(context.to_json()), deadline_at=now,
+            finished_at=now, ttl=1, events=compress_lines(events),
         )  # fmt: skip
         StoredResponse.objects.create(
             job=job, previous_id=last, input=StoredResponse.pack([{"id": "msg_0", **message}])

@@ -96,7 +96,7 @@ async def read_response(
     job = durable.make_record(row.job)
     if not job.has_ended:  # as far as SQL knows
         job = await answers.find_job(process, ItemsResponseContext, row.pk, principal)
-    context = ItemsResponseContext.read(job)
+    context = ItemsResponseContext.read_job(job)
     collected: CollectedResponse = context.make_collected()
     if job.has_ended:
         collected = (await answers.follow(process, context, stored=job.events)).collected

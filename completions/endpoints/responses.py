@@ -103,6 +103,6 @@ class InputItemsView(AsyncAPIView):
 async def _find_stored_job(request: APIRequest, job_id: str) -> JobRecord:
     """Find the job of a response, unless its request says not to store it. Raises APIError."""
     job = await answers.find_job(request.process, ItemsResponseContext, job_id, request.auth)
-    if not ItemsResponseContext.read(job).shown["store"]:
+    if not ItemsResponseContext.read_job(job).shown["store"]:
         raise APIError(ItemsResponseContext.not_found, param="id")
     return job

@@ -22,8 +22,6 @@ _NOT_SERVED: Mapping[str, str] = {
     "rerank": _TEXT,
     "score": _TEXT,
     "realtime": _CHAT,
-    "responses": _CHAT,
-    "conversations": _CHAT,
     "messages": _CHAT,
     "assistants": _CHAT,
     "threads": _CHAT,

@@ -221,7 +221,7 @@ def test_a_stream_that_breaks_off_can_be_read_from_its_last_event() -> None:
 def record(state: Any, **more: Any) -> JobRecord:
     return JobRecord(
         id=f"resp_{HEX}", kind="background", state=state, model="m", organization_id=1,
-        api_key_id=1, created=5.0, context=make_view(finished_at=None).to_dict(), **more,
+        api_key_id=1, created=5.0, context=make_view(finished_at=None).to_json(), **more,
     )  # fmt: skip
 
 
