@@ -13,8 +13,8 @@ from completions.jobs.events import ChoiceEvent, EndEvent, EndState, JobError
 from completions.jobs.record import JobRecord
 from completions.models.conversations import Item
 from completions.responses import sse
-from completions.responses.chat import ChatResponseContext, Message
-from completions.responses.choice_record import ABORT, LENGTH
+from completions.responses.chat import ChatResponseContext, CollectedChat, Message
+from completions.responses.choice_record import ABORT, LENGTH, ChoiceRecord
 from completions.responses.completion import STATUS, Chunks, CollectedResponse
 from completions.responses.items import Event, ItemWriter
 from completions.responses.usage import make_usage
@@ -172,6 +172,12 @@ class CollectedItems(CollectedResponse):
         end = EndEvent(0, cast(EndState, job.state), job.error, job.usage)
         self.add(self.choices.end_at(end))
         return self._read_answer(context).make_object(job.usage, end)
+
+    def make_choice(self, record: ChoiceRecord) -> dict[str, Any]:
+        """Return the choice that a chat completion would have."""
+        chat = CollectedChat(self._context)
+        chat.add([record.to_event()])
+        return chat.make_choice(chat.choices.records[0])
 
     def _read_answer(self, context: ItemsResponseContext) -> "_Answer":
         answer, (record,) = _Answer(context), self.choices.records

@@ -183,6 +183,14 @@ def test_the_official_client_knows_every_event() -> None:
     assert adapter.validate_python(error).type == "error"
 
 
+def test_its_choice_is_that_of_a_chat() -> None:
+    collected = make_view(**THINKING).make_collected()
+    collected.add(cut(f"<think>a b</think>\nSo: {CALL}", 9, 20))
+    message = collected.make_choice(collected.choices.records[0])["message"]
+    assert (message["reasoning"], message["content"]) == ("a b", "So:")
+    assert message["tool_calls"][0]["function"]["name"] == "f"
+
+
 def test_an_answer_of_no_text_is_an_empty_message() -> None:
     events = stream(make_view(), cut(""))
     (item,) = fold(events)
