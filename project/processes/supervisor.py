@@ -107,7 +107,7 @@ class Supervisor:
         for folder in (self.run_dir, self.log_dir):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            _take_lock(stack, self.run_dir / "up.lock")
+            take_lock(stack, self.run_dir / "up.lock")
             self._wakeup = _open_wakeup_pipe(stack)
             for number in (*STOP_SIGNALS, signal.SIGCHLD):
                 stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
@@ -332,7 +332,7 @@ def _has_exited(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, flags) is not None
 
 
-def _take_lock(stack: contextlib.ExitStack, path: Path) -> None:
+def take_lock(stack: contextlib.ExitStack, path: Path) -> None:
     """Lock the file until the stack unwinds or the process ends."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     stack.callback(os.close, lock)
