@@ -86,7 +86,7 @@ def make_answer_constraint(
         return constraint
     tree = _make_answer(calls, constraint, around)
     if reasoning is not None:
-        tree = _add_reasoning(reasoning, tree)
+        tree = _add_reasoning(reasoning, tree, calls)
     delimiters = [
         each for form in (calls and calls.format, around) if form for each in form.delimiters
     ]
@@ -176,12 +176,21 @@ def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNod
     )
 
 
-def _add_reasoning(reasoning: Reasoning, answer: JSONNode) -> JSONNode:
+def _add_reasoning(
+    reasoning: Reasoning, answer: JSONNode, calls: ToolCalls | None = None
+) -> JSONNode:
     end_id, budget = reasoning.end_id, reasoning.budget
     parts = (
         [] if reasoning.is_open else [make_node("delimiter", value=reasoning.tags.begin, cuts=True)]
     )
-    if budget is None:
+    ended_by_call = None
+    if budget is None and calls is not None and calls.format.ends_reasoning:
+        triggers = calls.format.list_triggers([tool.name for tool in calls.tools])
+        text = make_node("any_text", excludes=[reasoning.tags.end, *triggers])
+        section, after = _make_section(calls)
+        ended_by_call = make_sequence(*parts, text, make_choice(section), after)
+        parts.append(make_sequence(text, make_text(reasoning.tags.end)))
+    elif budget is None:
         parts.append(make_tag("", make_node("any_text"), reasoning.tags.end))
     elif end_id is None:
         raise BudgetError
@@ -190,6 +199,7 @@ def _add_reasoning(reasoning: Reasoning, answer: JSONNode) -> JSONNode:
         parts.append(make_node("token", token=end_id))
     line_break = make_node("delimiter", value="\n")
     parts.append(make_optional(make_sequence(line_break, make_optional(line_break))))
-    if reasoning.is_open or reasoning.required:
-        return make_sequence(*parts, answer)
-    return make_sequence(make_optional(make_sequence(*parts)), answer)
+    is_optional = not (reasoning.is_open or reasoning.required)
+    thoughts = make_sequence(*parts)
+    tree = make_sequence(make_optional(thoughts) if is_optional else thoughts, answer)
+    return tree if ended_by_call is None else make_choice([ended_by_call, tree])

@@ -39,8 +39,10 @@ class ThinkTags(NamedTuple):
 class ReasoningParser:
     """Splitter of text into reasoning and answer as it arrives, whatever its pieces are."""
 
-    def __init__(self, tags: ThinkTags, *, is_open: bool) -> None:
+    def __init__(self, tags: ThinkTags, *, is_open: bool, calls: Sequence[str] = ()) -> None:
+        """`calls` are texts that begin a call, and so end the reasoning."""
         self._tags = tags
+        self._ends = (tags.end, *calls)
         self._state = "thinking" if is_open else "undecided"
         self._buffer = ""
         self._newlines = _NEWLINES
@@ -76,11 +78,12 @@ class ReasoningParser:
             self._newlines = 0
 
     def _take_reasoning(self) -> str:
-        reasoning, tag, rest = split_at(self._buffer, (self._tags.end,))
+        reasoning, tag, rest = split_at(self._buffer, self._ends)
         if tag is None:  # trailing white space may precede the tag
             rest = reasoning[len(reasoning.rstrip()) :] + rest
         else:
             self._state = "answering"
+            rest = rest if tag == self._tags.end else tag + rest
         self._buffer = rest
         visible = reasoning.rstrip()
         if not self._begun:
@@ -101,9 +104,18 @@ class ReasoningParser:
 class ReasoningCounter:
     """Counter of reasoning tokens, including the last token of each tag."""
 
-    def __init__(self, tags: ThinkTags, *, is_open: bool, hidden: Sequence[str] = ()) -> None:
-        """Count for one choice. The special tokens `hidden` may precede the begin tag."""
-        self._begin, self._end = tags.begin.encode(), tags.end.encode()
+    def __init__(
+        self,
+        tags: ThinkTags,
+        *,
+        is_open: bool,
+        hidden: Sequence[str] = (),
+        calls: Sequence[str] = (),
+    ) -> None:
+        """Count for one choice. The special tokens `hidden` may precede the begin tag, and the
+        texts `calls` end the reasoning too."""
+        self._begin, self._ends = tags.begin.encode(), [e.encode() for e in (tags.end, *calls)]
+        self._longest = max(map(len, self._ends))
         self._hidden = {token.encode() for token in hidden}
         self._state = "thinking" if is_open else "undecided"
         self._seen = b""
@@ -132,6 +144,6 @@ class ReasoningCounter:
     def _count_token(self, token: bytes) -> None:
         self.count += 1
         seen = self._seen + token
-        if self._end in seen:
+        if any(end in seen for end in self._ends):
             self._state = "answering"
-        self._seen = seen[-len(self._end) :]
+        self._seen = seen[-self._longest :]

@@ -53,6 +53,8 @@ class ToolFormat:
     and the text before its own text."""
     think: tuple[str, str] | None = None
     """The tags around reasoning, where the chat template does not show them."""
+    ends_reasoning: bool = False
+    """Whether a call may end the reasoning, without its end tag."""
     first_id: int = 0
     """The number of the first call."""
     unseen: tuple[str, ...] = ()

@@ -65,7 +65,9 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
         thinking = calls = None
         custom: Collection[str] = ()
         if self.think_tags is not None:
-            thinking = ReasoningParser(self.think_tags, is_open=self.is_reasoning_open)
+            thinking = ReasoningParser(
+                self.think_tags, is_open=self.is_reasoning_open, calls=self._list_call_starts()
+            )
         if self.tool_format is not None:
             tools = [Tool(each.name, None, each.parameters) for each in self.tools]
             custom = {each.name for each in self.tools if each.is_custom}
@@ -77,7 +79,19 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
         """Make a counter for one choice's reasoning; None if it cannot have any."""
         if self.think_tags is None:
             return None
-        return ReasoningCounter(self.think_tags, is_open=self.is_reasoning_open, hidden=self.hidden)
+        return ReasoningCounter(
+            self.think_tags,
+            is_open=self.is_reasoning_open,
+            hidden=self.hidden,
+            calls=self._list_call_starts(),
+        )
+
+    def _list_call_starts(self) -> Sequence[str]:
+        """Return the texts that begin a call and may end the reasoning."""
+        form = TOOL_FORMATS[self.tool_format] if self.tool_format else None
+        if form is None or not form.ends_reasoning:
+            return ()
+        return form.list_triggers([tool.name for tool in self.tools])
 
     def make_logprobs(self, event: ChoiceEvent) -> dict[str, Any] | None:
         """Return log probabilities of an event's tokens; None unless the request asks for them."""

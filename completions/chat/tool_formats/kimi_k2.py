@@ -11,6 +11,7 @@ FORMAT = ToolFormat(
         "{arguments}<|tool_call_end|>"
     ),
     call_id="functions.{name}:{id}",
+    ends_reasoning=True,
     signature=("<|tool_calls_section_begin|>",),
     model_types=("kimi_k2",),
 )

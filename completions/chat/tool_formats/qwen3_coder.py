@@ -19,6 +19,7 @@ FORMAT = ToolFormat(
         constants=PYTHON.constants,
     ),
     separator="\n",
+    ends_reasoning=True,
     signature=("<tool_call>", "<function=", "<parameter="),
     model_types=("qwen3_5", "qwen3_5_moe", "qwen3_next"),
 )

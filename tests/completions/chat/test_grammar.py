@@ -387,3 +387,23 @@ def test_the_schema_that_cannot_be_used_is_named(tmp_path: Path, form: str) -> N
     with pytest.raises(GrammarError) as caught:
         translate(wanted, Bench(tmp_path, []).compiler)
     assert caught.value.field == "tools[1].function.parameters"
+
+
+@pytest.mark.parametrize("form", [each for each, f in TOOL_FORMATS.items() if f.ends_reasoning])
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("special", [True, False])
+def test_a_call_may_end_the_reasoning(
+    tmp_path: Path, form: str, is_open: bool, special: bool
+) -> None:
+    written = TOOL_FORMATS[form]
+    bench = Bench(tmp_path, [*written.delimiters, *THINK] if special else [])
+    thoughts = Reasoning(THINK, is_open)
+    begin, call = "" if is_open else "<think>", written.write(GOOD)
+    for mode, fits in (("auto", True), ("required", False)):
+        asked = calls(form, mode=mode)
+        assert bench.fits(f"{begin}Hm.\n\n{call}", asked, thoughts)
+        assert bench.fits(f"{begin}Hm.</think>\n\n{call}", asked, thoughts)
+        assert bench.fits(f"{begin}Hm.</think>\n\nYes.", asked, thoughts) is fits
+        bad = written.write(ToolCall("weather", {"city": "Rome"}))
+        assert not bench.fits(f"{begin}Hm.{bad}", asked, thoughts)
+        assert not bench.fits(f"{begin}Hm.{call[:-1]}", asked, thoughts)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.reasoning import ReasoningCounter, ThinkTags
+from completions.chat.reasoning import ReasoningCounter, ReasoningParser, ThinkTags
 
 MARKS = ThinkTags("<think>", "</think>")
 
@@ -45,3 +45,21 @@ def test_the_result_does_not_depend_on_the_grouping(tokens):
     for token in tokens:
         apart.push([token])
     assert apart.count == count(*tokens, is_open=True)
+
+
+@given(st.lists(st.integers(1, 7)))
+def test_a_call_may_end_the_reasoning(cuts: list[int]) -> None:
+    text = "Hm <b>\n\n<tool_call>\n<function=now>"
+    parser = ReasoningParser(MARKS, is_open=True, calls=["<tool_call>"])
+    reasoning, answer, at = "", "", 0
+    for piece in [*cuts, len(text)]:
+        thought, said = parser.push(text[at : at + piece])
+        reasoning, answer, at = reasoning + thought, answer + said, at + piece
+    assert (reasoning, answer + parser.finish()[1]) == ("Hm <b>", "<tool_call>\n<function=now>")
+    assert not parser.is_reasoning
+
+
+def test_the_count_ends_with_the_call_too() -> None:
+    counter = ReasoningCounter(MARKS, is_open=True, calls=["<tool_call>"])
+    counter.push([b"Hm", b" so", b"<tool", b"_call>", b"\n", b"now"])
+    assert counter.count == 4
