@@ -124,8 +124,10 @@ class CallParser:
         """Read up to a trigger."""
         while True:
             if self._has_called:
-                self._buffer = self._buffer.lstrip(self._format.dropped)
-                self._has_called = not self._buffer
+                self._drop_separators()
+                if self._has_called:
+                    yield from self._wait()
+                    continue
             before, trigger, _ = split_at(self._buffer, self._triggers)
             if self._only_first and self._is_answer(before):
                 self._triggers, self._only_first = [], False
@@ -135,6 +137,14 @@ class CallParser:
                 self._trigger = trigger
                 return
             yield from self._wait()
+
+    def _drop_separators(self) -> None:
+        """Drop what may stand between this call and the next one."""
+        separator = self._format.separator.strip()
+        self._buffer = self._buffer.lstrip()
+        while separator and self._buffer.startswith(separator):
+            self._buffer = self._buffer[len(separator) :].lstrip()
+        self._has_called = separator.startswith(self._buffer)
 
     def _read_section(self) -> Generator[None, None, None]:
         """Read calls, or return the trigger as text."""

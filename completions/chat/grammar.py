@@ -38,6 +38,8 @@ class Reasoning:
     """Maximum tokens of reasoning, without the tags."""
     end_id: int | None = None
     """The token that ends the reasoning, if a single token does."""
+    lead: str = ""
+    """The text after which more reasoning may begin; empty where there is one piece of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,10 @@ def _add_reasoning(
     else:
         parts.append(make_node("any_tokens", exclude_tokens=[end_id], max_tokens=budget))
         parts.append(make_node("token", token=end_id))
+    if reasoning.lead and budget is None:
+        begin = make_node("delimiter", value=reasoning.lead + reasoning.tags.begin, cuts=True)
+        more = make_tag("", make_node("any_text"), reasoning.tags.end)
+        parts.append(make_node("star", content=make_sequence(begin, more)))
     line_break = make_node("delimiter", value="\n")
     parts.append(make_optional(make_sequence(line_break, make_optional(line_break))))
     is_optional = not (reasoning.is_open or reasoning.required)

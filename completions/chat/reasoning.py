@@ -39,14 +39,19 @@ class ThinkTags(NamedTuple):
 class ReasoningParser:
     """Splitter of text into reasoning and answer as it arrives, whatever its pieces are."""
 
-    def __init__(self, tags: ThinkTags, *, is_open: bool, calls: Sequence[str] = ()) -> None:
-        """`calls` are texts that begin a call, and so end the reasoning."""
+    def __init__(
+        self, tags: ThinkTags, *, is_open: bool, calls: Sequence[str] = (), lead: str = ""
+    ) -> None:
+        """`calls` are texts that begin a call, and so end the reasoning. In formats with channels,
+        `lead` is the text after which more reasoning may begin."""
         self._tags = tags
         self._ends = (tags.end, *calls)
+        self._again = (lead + tags.begin,) if lead else ()
         self._state = "thinking" if is_open else "undecided"
         self._buffer = ""
         self._newlines = _NEWLINES
         self._begun = False
+        self._joint = ""  # before the next text of reasoning
 
     @property
     def is_reasoning(self) -> bool:
@@ -57,15 +62,23 @@ class ReasoningParser:
         self._buffer += text
         if self._state == "undecided":
             self._decide()
-        reasoning = self._take_reasoning() if self._state == "thinking" else ""
-        return reasoning, self._take_answer() if self._state == "answering" else ""
+        reasoning, answer = "", ""
+        state = ""
+        while self._state not in ("undecided", state):
+            state = self._state
+            if state == "thinking":
+                reasoning += self._take_reasoning()
+            else:
+                answer += self._take_answer()
+        return reasoning, answer
 
     def finish(self) -> tuple[str, str]:
         """Return the same for the text that was held back. Trailing white space of reasoning is
         dropped."""
         left, self._buffer = self._buffer, ""
         if self._state == "thinking":
-            return left.rstrip(), ""
+            text = left.rstrip()
+            return (self._joint + text if text else ""), ""
         return "", left
 
     def _decide(self) -> None:
@@ -89,7 +102,8 @@ class ReasoningParser:
         if not self._begun:
             visible = visible.lstrip()
             self._begun = bool(visible)
-        return visible
+        joint, self._joint = (self._joint, "") if visible else ("", self._joint)
+        return joint + visible
 
     def _take_answer(self) -> str:
         while self._newlines and self._buffer.startswith("\n"):
@@ -97,7 +111,10 @@ class ReasoningParser:
             self._newlines -= 1
         if self._buffer:
             self._newlines = 0
-        answer, self._buffer = self._buffer, ""
+        answer, again, self._buffer = split_at(self._buffer, self._again)
+        if again is not None:
+            self._state, self._newlines = "thinking", _NEWLINES
+            self._joint = "\n" if self._begun else ""
         return answer
 
 
@@ -111,9 +128,11 @@ class ReasoningCounter:
         is_open: bool,
         hidden: Sequence[str] = (),
         calls: Sequence[str] = (),
+        lead: str = "",
     ) -> None:
-        """Count for one choice. The special tokens `hidden` may precede the begin tag, and the
-        texts `calls` end the reasoning too."""
+        """Count for one choice. The special tokens `hidden` may precede the begin tag, the texts
+        `calls` end the reasoning too, and more of it may begin after the text `lead`."""
+        self._again = (lead + tags.begin).encode() if lead else b""
         self._begin, self._ends = tags.begin.encode(), [e.encode() for e in (tags.end, *calls)]
         self._longest = max(map(len, self._ends))
         self._hidden = {token.encode() for token in hidden}
@@ -125,7 +144,10 @@ class ReasoningCounter:
         """Count further tokens, each given as its bytes in the text."""
         for token in tokens:
             if self._state == "answering":
-                return
+                if not self._again:
+                    return
+                self._watch(token)
+                continue
             if self._state == "undecided" and token not in self._hidden:
                 self._decide(token)
             elif self._state == "thinking":
@@ -140,6 +162,13 @@ class ReasoningCounter:
             self._seen = begun
         else:
             self._state = "answering"
+
+    def _watch(self, token: bytes) -> None:
+        """Look for the beginning of more reasoning."""
+        self._seen = (self._seen + token)[-len(self._again) :]
+        if self._seen == self._again:
+            self._state, self._seen = "thinking", b""
+            self.count += 1
 
     def _count_token(self, token: bytes) -> None:
         self.count += 1

@@ -103,7 +103,8 @@ class ToolFormat:
     @cached_property
     def dropped(self) -> str:
         """Characters that belong to nothing where they follow a call."""
-        return WHITESPACE + self.separator.strip()
+        mark = self.separator.strip()
+        return WHITESPACE + (mark if len(mark) == 1 else "")
 
     @cached_property
     def hidden(self) -> tuple[str, ...]:

@@ -210,7 +210,9 @@ def _make_reasoning(
     if budget is not None and budget >= max_tokens:
         budget = None  # max_tokens ends the reasoning first
     required = thinking.type == ENABLED and not is_open
-    return Reasoning(tags, is_open, required, budget, end_id)
+    form = find_chat_style(files).tool_format
+    lead = form.content[0] if form is not None else ""
+    return Reasoning(tags, is_open, required, budget, end_id, lead)
 
 
 def _add_answer(

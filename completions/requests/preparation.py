@@ -227,6 +227,7 @@ def _make_chat_context(
         tools=[_offer(tool) for tool in calls.tools] if calls else (),
         think_tags=tags,
         is_reasoning_open=reasoning.is_open if reasoning else False,
+        reasoning_lead=reasoning.lead if reasoning else "",
         hidden=chat.hidden,
         unseen=chat.unseen,
         alternatives=top_logprobs,

@@ -46,6 +46,8 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     think_tags: ThinkTags | None = None
     """The tags around reasoning, if the answer may have any and it is separate."""
     is_reasoning_open: bool = False
+    reasoning_lead: str = ""
+    """The text after which more reasoning may begin; empty where there is one piece of it."""
     hidden: Sequence[str] = ()
     """Special tokens that are removed from the text."""
     unseen: Sequence[str] = ()
@@ -66,7 +68,10 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
         custom: Collection[str] = ()
         if self.think_tags is not None:
             thinking = ReasoningParser(
-                self.think_tags, is_open=self.is_reasoning_open, calls=self._list_call_starts()
+                self.think_tags,
+                is_open=self.is_reasoning_open,
+                calls=self._list_call_starts(),
+                lead=self.reasoning_lead,
             )
         if self.tool_format is not None:
             tools = [Tool(each.name, None, each.parameters) for each in self.tools]
@@ -84,6 +89,7 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
             is_open=self.is_reasoning_open,
             hidden=self.hidden,
             calls=self._list_call_starts(),
+            lead=self.reasoning_lead,
         )
 
     def _list_call_starts(self) -> Sequence[str]:

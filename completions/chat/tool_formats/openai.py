@@ -7,6 +7,7 @@ FORMAT = ToolFormat(
     name="openai",
     families="gpt-oss",
     call="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}",
+    separator="<|end|><|start|>assistant",
     content=("<|start|>assistant", "<|channel|>final<|message|>"),
     unseen=("<|channel|>commentary<|message|>", "<|end|>"),
     trigger="<|channel|>commentary to=functions.",

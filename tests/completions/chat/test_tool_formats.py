@@ -562,6 +562,21 @@ CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{
             1,
         ),
         ("<|channel|>analysis<|message|>Hm", "Hm", "", 0),
+        (
+            f"{CHANNELS}<|channel|>analysis<|message|>So.<|end|><|start|>assistant"
+            "<|channel|>final<|message|>Yes.",
+            "Hm.\nSo.",
+            "Yes.",
+            0,
+        ),
+        (
+            f"{CHANNELS}<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+            f"<|channel|>analysis<|message|>So.<|end|><|start|>assistant{CALL}<|end|>"
+            f"<|start|>assistant{CALL}",
+            "Hm.\nSo.",
+            "I look.",
+            2,
+        ),
     ],
 )
 def test_channels_are_parts_of_a_message(
@@ -570,7 +585,7 @@ def test_channels_are_parts_of_a_message(
     form = TOOL_FORMATS["openai"]
     tags = ThinkTags("<|channel|>analysis<|message|>", "<|end|>")
     for pieces in ([text], list(text)):
-        thinking = ReasoningParser(tags, is_open=False)
+        thinking = ReasoningParser(tags, is_open=False, lead=form.content[0])
         parser = OutputParser(thinking, CallParser(form, TOOLS), unseen=form.hidden)
         deltas = [*map(parser.push, pieces), parser.finish()]
         assert "".join(each.reasoning for each in deltas) == reasoning
@@ -583,12 +598,15 @@ def test_channels_of_a_constrained_answer(tmp_path: Path, special: bool) -> None
     form = TOOL_FORMATS["openai"]
     marks = ["<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|constrain|>"]
     bench = Bench(tmp_path, marks if special else [])
-    thoughts = Reasoning(ThinkTags("<|channel|>analysis<|message|>", "<|end|>"), is_open=False)
+    tags = ThinkTags("<|channel|>analysis<|message|>", "<|end|>")
+    thoughts = Reasoning(tags, is_open=False, lead=form.content[0])
     answer = Constraint("regex", "[0-9]+")
     for asked, text, fits in (
         (None, "<|channel|>final<|message|>12", True),
         (None, "<|channel|>analysis<|message|>Hm.<|end|><|channel|>final<|message|>12", True),
         (None, f"{CHANNELS}<|channel|>final<|message|>12", True),
+        (None, f"{CHANNELS}{CHANNELS}<|channel|>final<|message|>12", True),
+        (calls("openai"), f"{CHANNELS}{form.write(GOOD, GOOD)}", True),
         (None, "12", False),
         (None, "<|channel|>final<|message|>a", False),
         (calls("openai"), form.write(GOOD), True),
