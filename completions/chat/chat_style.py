@@ -106,9 +106,9 @@ def _find_think_tags(
         return ThinkTags(*files.entry.think_tags) if files.entry.think_tags else None
     if tool_format is not None and tool_format.think is not None:
         return ThinkTags(*tool_format.think)
-    # Some templates write only the end of the usual tags.
+    # Some templates write only one of the usual tags.
     usual = THINK_TAGS[0]
-    if usual.end in source:
+    if usual.begin in source or usual.end in source:
         return usual
     return next((tags for tags in THINK_TAGS if tags.begin in source and tags.end in source), None)
 

@@ -7,6 +7,7 @@ FORMAT = ToolFormat(
     families="Llama 3.1, 3.2, 3.3; Llama 4 with JSON",
     call='{"name": "{name}", "parameters": {arguments}}',
     separator="; ",
+    trigger='{"name": "{name}"',  # any other object with a name is an answer
     tools_apart="\n\n",
     instructions="""\
 You have access to the following functions. To call one, answer with a JSON object of the form

@@ -8,6 +8,6 @@ FORMAT = ToolFormat(
     section=("[", "]"),
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=", ",
-    trigger='[{"name": "',
+    trigger='[{"name": "{name}"',
     signature=('[{"name": "tool_call_name"',),
 )

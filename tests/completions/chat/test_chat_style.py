@@ -63,6 +63,11 @@ def test_thinking_and_its_switch_are_found(tmp_path: Path) -> None:
     assert (found.think_tags, found.thinking_switch) == (THINK, "enable_thinking")
 
 
+@pytest.mark.parametrize("source", ["{{ '<think>' }}", "{{ x.split('</think>') }}"])
+def test_one_of_the_usual_tags_is_enough(tmp_path: Path, source: str) -> None:
+    assert find(tmp_path, source).think_tags == THINK
+
+
 def test_the_documentation_lists_the_tags() -> None:
     document = " ".join((settings.BASE_DIR / "docs" / "models.md").read_text().split())
     for tags in THINK_TAGS:
