@@ -49,6 +49,8 @@ _JOINING = (*_COMBINING, '"if', '"not', '"dependent', '"contains', '"patternProp
 MAX_PATTERNS_BYTES = 1_000
 """Bytes of a schema with `patternProperties`, all of which llguidance compares with one
 another."""
+_CUSTOM_INPUT = "custom_input"
+"""The type of the node that holds the grammar of a custom tool's input."""
 _HIDDEN = ("%json", "\\\\u")
 """Signs of a schema inside a text, which the static caps miss, or of escapes that hide counts."""
 _SPACE = r"(?:\s|\\+[nrtf])*+"
@@ -77,7 +79,7 @@ def is_ordinary(request: ValidationRequest, source: str) -> bool:
         return False
     kinds = set(_iter_kinds(request.constraint))
     # llguidance computes a mask of `start: /a+/ "a"` forever, and only a process can be stopped.
-    if "llguidance" in kinds:
+    if "llguidance" in kinds or (ANSWER in kinds and _CUSTOM_INPUT in source):
         return False
     if any(source.count(text) > maximum for text, maximum in MAX_OCCURRENCES.items()):
         return False

@@ -7,7 +7,7 @@ import pytest
 
 from completions.chat.grammar import ToolCalls, make_answer_constraint
 from completions.chat.tool_formats.hermes import FORMAT as HERMES
-from completions.chat.tools import Tool, ToolChoice
+from completions.chat.tools import InputGrammar, Tool, ToolChoice
 from completions.grammars import Constraint, ValidationRequest
 from completions.grammars.validation.ordinary import is_ordinary
 from completions.grammars.validation.validator import canonicalize
@@ -105,6 +105,24 @@ def test_a_constraint_beside_tools_is_judged_as_it_is_alone(
     field: str, value: Any, expected: bool
 ) -> None:
     constraint = make_answer_constraint(None, CALLS, Constraint(field, value))
+    assert constraint is not None
+    request = ValidationRequest(constraint)
+    assert is_ordinary(request, canonicalize(request)) is expected
+
+
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [
+        (None, True),
+        (InputGrammar("lark", 'start: /a+/ "a"'), False),
+        (InputGrammar("regex", "a"), False),
+    ],
+)
+def test_only_a_process_judges_grammars_of_inputs(
+    grammar: InputGrammar | None, expected: bool
+) -> None:
+    calls = ToolCalls(HERMES, [Tool.make_custom("f", None, grammar)], ToolChoice())
+    constraint = make_answer_constraint(None, calls, None)
     assert constraint is not None
     request = ValidationRequest(constraint)
     assert is_ordinary(request, canonicalize(request)) is expected
