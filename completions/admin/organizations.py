@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
@@ -31,6 +32,24 @@ from completions.models.organizations import BUDGETS
 from completions.usage.refusals import select_refusals
 
 
+class OrganizationForm(forms.ModelForm[Organization]):
+    suspended = forms.BooleanField(
+        required=False,
+        help_text="Refuse its keys, and hold its batches, until this is turned off.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "suspended" in self.fields:  # the user may change it
+            self.fields["suspended"].initial = self.instance.suspended_at is not None
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if "suspended" in self.changed_data:
+            self.instance.suspended_at = timezone.now() if cleaned.get("suspended") else None
+        return cleaned
+
+
 @admin.register(Organization)
 class OrganizationAdmin(ModelAdmin[Organization]):
     list_display = [
@@ -52,12 +71,12 @@ class OrganizationAdmin(ModelAdmin[Organization]):
     ]
     search_fields = ["name"]
     change_form_before_template = "quire/refusals.html"
-    groups: tuple[tuple[str, list[Any]], ...] = (
-        ("Organization", ["name", "store_prompts", "suspended_at"]),
-        ("Budgets", BUDGETS),
-    )
-    changeable = [name for _, names in groups for name in names]
-    fieldsets = [(name, {"fields": fields}) for name, fields in groups]
+    form = OrganizationForm
+    changeable = ["name", "store_prompts", "suspended_at", *BUDGETS]
+    fieldsets = [
+        ("Organization", {"fields": ["name", "store_prompts", "suspended"]}),
+        ("Budgets", {"fields": [*BUDGETS]}),
+    ]
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
         if change:

@@ -1,5 +1,6 @@
 """The page of engine workers, and the actions on them."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,19 +21,30 @@ from completions.admin.live import state
 from completions.jobs import workers as registry
 from completions.jobs.workers import WorkerRecord
 
+_LAST = (
+    "No other worker takes jobs of {}: its requests get 503 until one does, and background jobs "
+    "and batches wait. Drain this worker?"
+)
+
 
 @require_view("view_job")
 def list_workers(request: HttpRequest) -> HttpResponseBase:
     live = state.read()
     context = {
         "live": live,
-        "workers": [_make_row(worker) for worker in live.workers],
+        "workers": [_make_row(worker, _is_last(worker, live.workers)) for worker in live.workers],
         "may_act": request.user.has_perm("completions.change_job"),
     }
     return render_page(request, "quire/workers.html", "Workers", context)
 
 
-def _make_row(worker: WorkerRecord) -> dict[str, Any]:
+def _is_last(worker: WorkerRecord, workers: Sequence[WorkerRecord]) -> bool:
+    """Whether no other worker takes jobs of the same model."""
+    others = (each for each in workers if each.model == worker.model and each is not worker)
+    return not any(each.accepting for each in others)
+
+
+def _make_row(worker: WorkerRecord, is_last: bool) -> dict[str, Any]:
     facts, slots = worker.facts, state.count_slots(worker)
     now = timezone.now()
     running, blocks = facts.get("running", 0), facts.get("kv_blocks_total", 0)
@@ -55,6 +67,7 @@ def _make_row(worker: WorkerRecord) -> dict[str, Any]:
         ),
         "preemptions": format_exact(facts.get("preemptions")),
         "can_drain": not worker.drain_wanted,
+        "question": _LAST.format(worker.model) if is_last else "",
     }
 
 

@@ -39,3 +39,15 @@ def test_draining_and_resuming(admin: Client, worker: Execution, live: redis.Red
     admin.post("/admin/workers/worker-1/resume/")
     assert not worker.beat("tiny", FACTS)
     assert "serving" in admin.get("/admin/workers/").content.decode()
+
+
+def test_draining_the_last_worker_asks_first(
+    admin: Client, worker: Execution, live: redis.Redis
+) -> None:
+    worker.beat("tiny", FACTS)
+    Execution(JobStore(live, settings.REDIS_PREFIX), "worker-2").beat("texts", FACTS)
+    assert admin.get("/admin/workers/").content.decode().count("data-confirm") == 2
+    Execution(JobStore(live, settings.REDIS_PREFIX), "worker-3").beat("tiny", FACTS)
+    page = admin.get("/admin/workers/").content.decode()
+    assert page.count("data-confirm") == 1
+    assert "No other worker takes jobs of texts" in page
