@@ -44,7 +44,7 @@ class SharedSchema:
     """The schema of all lines, if they all have the same one."""
 
     def __init__(self) -> None:
-        self._first: Mapping[str, Any] | None = None
+        self._first: Mapping[str, object] | None = None
         self._seen = 0
         self._differ = False
 
@@ -59,7 +59,7 @@ class SharedSchema:
         return None if self._differ or self._first is None else find_counted_fields(self._first)
 
 
-def find_counted_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
+def find_counted_fields(schema: Mapping[str, object]) -> dict[str, Any]:
     """Return the tree of those fields of a schema that are booleans or enums of scalars."""
     tree: dict[str, Any] = {}
     fields: dict[tuple[str, ...], dict[str, None]] = {}
@@ -109,7 +109,7 @@ def _is_nested(value: object) -> bool:
 
 
 def read_counted_values(
-    value: Any, fields: CountedFields, pointer: str = ""
+    value: object, fields: CountedFields, pointer: str = ""
 ) -> Iterator[tuple[str, str]]:
     """Yield the pointer and the JSON value of each counted field of a document, or of the part of
     one at `pointer`."""

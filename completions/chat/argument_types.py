@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 from completions.chat.tools import dump
 from completions.contract import strict_json
@@ -72,7 +71,7 @@ class _Alternative:
 class ArgumentTypes:
     """The types of a tool's arguments. Its schema is unchecked client input."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, object]) -> None:
         self._root = Document(dict(schema)).root
         self._known: dict[str, list[_Alternative]] = {}
         self._left = 0
@@ -156,7 +155,7 @@ class ArgumentTypes:
         for option in unions[0]:
             yield from self._iter_alternatives([option], joined, followed, depth + 1)
 
-    def _is_fit(self, value: Any, alternatives: Iterable[_Alternative]) -> bool:
+    def _is_fit(self, value: object, alternatives: Iterable[_Alternative]) -> bool:
         """Return whether a value is certainly an instance of one of the alternatives."""
         for each in alternatives:
             self._left -= len(each.nodes)
@@ -167,7 +166,7 @@ class ArgumentTypes:
                     return True
         return False
 
-    def _is_valid(self, value: Any, node: SchemaNode) -> bool:
+    def _is_valid(self, value: object, node: SchemaNode) -> bool:
         """Return whether a value is an instance of a schema, as far as keywords are checked."""
         if node.values is not None and not any(
             each == value and isinstance(each, bool) == isinstance(value, bool)
@@ -188,13 +187,13 @@ class ArgumentTypes:
         bounds = ((test, node.get(name)) for name, test in _BOUNDS.items())
         return all(test(value, bound) for test, bound in bounds if bound is not None)
 
-    def _are_items_valid(self, values: list[Any], node: SchemaNode) -> bool:
+    def _are_items_valid(self, values: list[object], node: SchemaNode) -> bool:
         if not node.get("minItems", 0) <= len(values) <= node.get("maxItems", len(values)):
             return False
         alternatives = list(self._iter_alternatives([node.rest]))
         return not node.prefix and all(self._is_fit(value, alternatives) for value in values)
 
-    def _are_properties_valid(self, values: dict[str, Any], node: SchemaNode) -> bool:
+    def _are_properties_valid(self, values: dict[str, object], node: SchemaNode) -> bool:
         others = node.get_schema("additionalProperties")
         return values.keys() >= set(node.required) and all(
             self._is_fit(value, self._iter_alternatives([node.get_property(name) or others]))

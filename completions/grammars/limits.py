@@ -79,13 +79,13 @@ def make_depth_error() -> GrammarError:
     return GrammarError("nested too deeply to be read; flatten it")
 
 
-def check_depth(value: Any, limits: Limits) -> None:
+def check_depth(value: object, limits: Limits) -> None:
     """Raise GrammarError for JSON that is nested too deeply."""
     if measure_depth(value, limits.max_depth) > limits.max_depth:
         raise GrammarError(f"nested deeper than {limits.max_depth} arrays and objects; flatten it")
 
 
-def measure_depth(value: Any, enough: int) -> int:
+def measure_depth(value: object, enough: int) -> int:
     """Return the nesting depth of containers, counted without recursion, and only up to `enough` +
     1."""
     level, levels = [value], 0
@@ -97,13 +97,13 @@ def measure_depth(value: Any, enough: int) -> int:
     return levels
 
 
-def get_children(value: Any) -> list[Any]:
+def get_children(value: object) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
 
 
-def iter_values(value: Any) -> Iterator[Any]:
+def iter_values(value: object) -> Iterator[Any]:
     """Yield a JSON value and all values inside it."""
     waiting = [value]
     while waiting:

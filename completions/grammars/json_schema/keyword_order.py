@@ -5,7 +5,8 @@ the like apart. It would then ignore `additionalItems`, whose `items` it does no
 """
 
 from collections.abc import Iterable
-from typing import Any
+
+from completions.grammars.schema.keywords import SchemaObject
 
 _APART = frozenset(("const", "enum", "allOf", "anyOf", "oneOf", "$ref"))
 """Keywords that separate those before them from those after them."""
@@ -19,7 +20,7 @@ _TOGETHER = (
 its order."""
 
 
-def arrange(schemas: Iterable[dict[str, Any]]) -> None:
+def arrange(schemas: Iterable[SchemaObject]) -> None:
     """Reorder the keywords of schemas, in place."""
     for schema in schemas:
         if schema.keys() & _APART:
@@ -29,7 +30,7 @@ def arrange(schemas: Iterable[dict[str, Any]]) -> None:
             schema.update(values)
 
 
-def _sort_keywords(schema: dict[str, Any]) -> list[str]:
+def _sort_keywords(schema: SchemaObject) -> list[str]:
     order = list(schema)
     for group in _TOGETHER:
         first, *others = [keyword for keyword in group if keyword in schema] or [""]

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any
 
 from completions.grammars.json_schema.rewriting.schema_algebra import restrict_texts
 from completions.grammars.patterns import rust
 from completions.grammars.patterns.reader import read
 from completions.grammars.patterns.rust import ANY_ESCAPE, Escapes
+from completions.grammars.schema.keywords import SchemaObject
 from completions.grammars.schema.pointers import escape
 from completions.regular.dfa import determinize
 from completions.regular.elimination import make_regex
@@ -89,7 +89,7 @@ def is_incomplete(pattern: str) -> bool:
     return rust.find_left_out(node) is not None
 
 
-def apply(schema: dict[str, Any], escapes: Escapes) -> dict[str, str]:
+def apply(schema: SchemaObject, escapes: Escapes) -> dict[str, str]:
     """Lower all patterns of one schema, in place. Returns the patterns of `patternProperties` that
     changed: the old by the new. Raises NotLoweredError."""
     if isinstance(schema.get("pattern"), str):

@@ -28,6 +28,7 @@ from completions.grammars.limits import (
 from completions.grammars.messages import format_value, truncate
 from completions.grammars.patterns.reader import PatternSyntaxError, read
 from completions.grammars.patterns.rust import Escapes
+from completions.grammars.schema.keywords import SchemaObject
 from completions.grammars.schema.nodes import Document, SchemaNode
 from completions.grammars.schema.pointers import escape
 
@@ -55,7 +56,7 @@ _CONTROL_ESCAPE = re.compile(
 class Schema:
     """A checked schema with options for llguidance, and warnings of what is ignored."""
 
-    compiled: dict[str, Any]
+    compiled: SchemaObject
     warnings: list[Diagnostic]
     survey: Survey
     rewritten: rewriting.Rewritten
@@ -70,11 +71,11 @@ class Schema:
     def write_grammar(self) -> str:
         return dump({"grammars": [{"json_schema": self.compiled}]})
 
-    def make_part(self, node: SchemaNode, types: Sequence[str] = ()) -> dict[str, Any]:
+    def make_part(self, node: SchemaNode, types: Sequence[str] = ()) -> SchemaObject:
         """Return one schema inside this one, by itself; `types`, if any, replaces its own types."""
         narrowed = {**node.keywords, "type": list(types)} if types else dict(node.keywords)
         if '"$ref":' in dump(node.keywords):
-            reference: dict[str, Any] = {"$ref": _INSIDE + quote(node.pointer)}
+            reference: SchemaObject = {"$ref": _INSIDE + quote(node.pointer)}
             narrowed = {"allOf": [reference, {"type": list(types)}]} if types else reference
             schemas = {id(each.schema) for each in self.survey.nodes.values()}
             root = self.survey.document.root
@@ -134,7 +135,7 @@ def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
     return read
 
 
-def _survey(value: Mapping[str, Any], limits: Limits) -> tuple[dict[str, Any], Survey]:
+def _survey(value: Mapping[str, Any], limits: Limits) -> tuple[SchemaObject, Survey]:
     """Return a copy of a schema without the keywords that have no effect, and the result of the
     walk over it. Takes roughly linear time. Raises GrammarError."""
     schema = dict(value)
@@ -191,14 +192,14 @@ def _check_syntax(seen: Survey) -> None:
 
 
 def _lower_patterns(
-    schema: dict[str, Any],
+    schema: SchemaObject,
     seen: Survey,
     rewritten: rewriting.Rewritten,
     escapes: Escapes,
     limits: Limits,
 ) -> Survey:
     """Lower all patterns in place. Returns the survey of the result. Raises GrammarError."""
-    changed: list[tuple[dict[str, Any], dict[str, str]]] = []
+    changed: list[tuple[SchemaObject, dict[str, str]]] = []
     for pointer, node in seen.nodes.items():
         try:
             if names := pattern_lowering.apply(node.keywords, escapes):
@@ -251,9 +252,9 @@ def _write_spaces(whitespace: str | int) -> int:
     return _SPACES[whitespace] if isinstance(whitespace, str) else whitespace
 
 
-def _make_options(whitespace: str | int, escapes: Escapes) -> dict[str, Any]:
+def _make_options(whitespace: str | int, escapes: Escapes) -> SchemaObject:
     spaces = _write_spaces(whitespace)
-    options: dict[str, Any] = {"whitespace_flexible": False}
+    options: SchemaObject = {"whitespace_flexible": False}
     if spaces:
         options = {"whitespace_pattern": rf"[ \t\n\r]{{1,{spaces}}}"}
     if not escapes.numeric:
@@ -309,24 +310,24 @@ def _has_control_patterns(node: SchemaNode) -> bool:
     )
 
 
-def _iter_texts(value: Any) -> Iterator[str]:
+def _iter_texts(value: object) -> Iterator[str]:
     """Yield every string and every name in a JSON value."""
     for each in iter_values(value):
         yield from each if isinstance(each, dict) else [each] if isinstance(each, str) else []
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise GrammarError("a number is too large; give one below 1.8e308") from error
 
 
-def _check_chains(root: dict[str, Any], limits: Limits) -> None:
+def _check_chains(root: SchemaObject, limits: Limits) -> None:
     """Raise GrammarError for long chains of references, along which llguidance recurses."""
     used: dict[int, list[int]] = {}
     document = Document(root)
-    waiting: list[Any] = [root]
+    waiting: list[object] = [root]
     while waiting:
         value = waiting.pop()
         if id(value) in used:

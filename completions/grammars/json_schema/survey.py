@@ -23,6 +23,7 @@ from completions.grammars.schema.keywords import (
     COUNT,
     KEYWORDS,
     TYPES,
+    SchemaObject,
     is_number,
 )
 from completions.grammars.schema.nodes import Document, SchemaNode
@@ -55,13 +56,13 @@ _DRAFTS = re.compile(
 )
 
 
-def survey_schema(root: dict[str, Any], limits: Limits) -> Survey:
+def survey_schema(root: SchemaObject, limits: Limits) -> Survey:
     """Walk the schema, taking out what has no effect: `root` is changed in place."""
     return _Walk(root, limits).run()
 
 
 class _Walk:
-    def __init__(self, root: dict[str, Any], limits: Limits) -> None:
+    def __init__(self, root: SchemaObject, limits: Limits) -> None:
         self._limits = limits
         self._document = Document(root)
         self._found = Survey(self._document)
@@ -197,7 +198,7 @@ class _Walk:
             message = f"the format {name[:64]} has no effect on this type"
             self._warn("format", pointer, message)
 
-    def _check_identifiers(self, pointer: str, schema: dict[str, Any]) -> None:
+    def _check_identifiers(self, pointer: str, schema: SchemaObject) -> None:
         dialect = schema.get("$schema")
         if isinstance(dialect, str) and not _DRAFTS.fullmatch(dialect):
             del schema["$schema"]
@@ -222,7 +223,7 @@ def _count_remainders(multiple: float) -> int:
     return int(digits.rstrip("0") or "0")
 
 
-def _find_inexact(value: Any) -> float | None:
+def _find_inexact(value: object) -> float | None:
     """Return a number in a JSON value that llguidance would change: it holds numbers as floats, and
     cuts integers to 64 bits."""
     numbers = (each for each in iter_values(value) if is_number(each) and abs(each) > _ALL_EXACT)
@@ -236,7 +237,7 @@ def _find_inexact(value: Any) -> float | None:
     )
 
 
-def _has_no_effect(name: str, schema: dict[str, Any]) -> bool:
+def _has_no_effect(name: str, schema: SchemaObject) -> bool:
     if name not in KEYWORDS:
         return name in _ANCHORS
     keyword, value = KEYWORDS[name], schema[name]
@@ -245,5 +246,5 @@ def _has_no_effect(name: str, schema: dict[str, Any]) -> bool:
     return any(value == each and type(value) is type(each) for each in keyword.harmless)
 
 
-def _has_reference(value: Any) -> bool:
+def _has_reference(value: object) -> bool:
     return any(isinstance(each, dict) and "$ref" in each for each in iter_values(value))

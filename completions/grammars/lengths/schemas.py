@@ -68,7 +68,7 @@ class SchemaGraph:
         self.graph.loops[loop] = UNKNOWN
         return loop
 
-    def _add_constant(self, at: int, value: Any) -> int:
+    def _add_constant(self, at: int, value: object) -> int:
         if isinstance(value, list | dict | float):
             return self._add_anything(at)
         if isinstance(value, str):

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-Test = Callable[[Any], bool]
+SchemaObject = dict[str, Any]
+"""The keywords of a schema, with their values."""
+JSONSchema = SchemaObject | bool
+Test = Callable[[object], bool]
 
 
 def _is_any(*types: type) -> Test:
@@ -19,7 +22,7 @@ def _have_all(test: Test) -> Test:
     return lambda value: isinstance(value, dict) and all(map(test, value.values()))
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -74,7 +77,7 @@ class Keyword:
     shape: Shape = ANY
     is_rewritten: bool = False
     """Whether llguidance does not enforce it, so that a schema with it is written anew."""
-    harmless: tuple[Any, ...] = ()
+    harmless: tuple[object, ...] = ()
     """Values with which it has no effect."""
     beside: tuple[str, ...] = ()
     """It has no effect unless one of these stands beside it."""

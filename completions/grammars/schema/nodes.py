@@ -6,10 +6,9 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
-from completions.grammars.schema.keywords import KEYWORDS
+from completions.grammars.schema.keywords import KEYWORDS, JSONSchema, SchemaObject
 from completions.grammars.schema.pointers import escape, get
 
-JSONSchema = dict[str, Any] | bool
 _TYPES = {str: "string", list: "array", dict: "object", type(None): "null", bool: "boolean"}
 
 
@@ -66,7 +65,7 @@ class SchemaNode:
     document: Document
     pointer: str
     schema: JSONSchema
-    keywords: dict[str, Any]
+    keywords: SchemaObject
     """Those of the schema: `true` has none, `false` is an `enum` without values."""
 
     def get(self, keyword: str, default: Any = None) -> Any:
@@ -113,7 +112,7 @@ class SchemaNode:
         return [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
 
     @property
-    def values(self) -> list[Any] | None:
+    def values(self) -> list[object] | None:
         """The values that `const` or `enum` lists; None if neither does."""
         if "const" in self.keywords:
             return [self.keywords["const"]]
@@ -181,7 +180,7 @@ class SchemaNode:
             yield f"patternProperties/{escape(name)}", name
 
 
-def list_value_types(value: Any) -> set[str]:
+def list_value_types(value: object) -> set[str]:
     """Return the types of a value: an integer is a number, too."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return {_TYPES[type(value)]}

@@ -4,7 +4,6 @@ are JSON."""
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from completions.grammars import regex
 from completions.grammars.exceptions import GrammarError
@@ -40,7 +39,7 @@ _BEGINNINGS = {
 _ANY_BEGINNING = r'/[{\["0-9tfn-]/'
 
 
-def make_json_symbol(compiled: Mapping[str, Any], kind: Any = None) -> Opaque:
+def make_json_symbol(compiled: Mapping[str, object], kind: object = None) -> Opaque:
     """Return the part for a checked schema; `kind` is its type if that is known."""
     first = _BEGINNINGS.get(kind, _ANY_BEGINNING) if isinstance(kind, str) else _ANY_BEGINNING
     return Opaque(f"%json {json.dumps(compiled, ensure_ascii=False)}", first)
@@ -298,7 +297,7 @@ def _can_be_text(leaf: SchemaNode) -> bool:
 
 
 def _list_constants(
-    kinds: Sequence[str], values: Sequence[Any], constants: Sequence[str] | None
+    kinds: Sequence[str], values: Sequence[object], constants: Sequence[str] | None
 ) -> list[str]:
     """Return the allowed constants, in the spelling that a style has for true, false and null."""
     if constants is None:

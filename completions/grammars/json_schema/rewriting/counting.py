@@ -3,15 +3,9 @@
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.schema_algebra import (
-    Node,
-    combine,
-    make_key,
-    negate,
-)
+from completions.grammars.json_schema.rewriting.schema_algebra import combine, make_key, negate
 from completions.grammars.json_schema.rewriting.shapes import (
     Array,
     Boolean,
@@ -25,6 +19,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     Union,
     is_match,
 )
+from completions.grammars.schema.keywords import JSONSchema
 
 MAX_ALTERNATIVES = 64
 """Alternatives of one constraint."""
@@ -37,8 +32,8 @@ Possible = Callable[[Shape], bool]
 
 
 def expand_arrays(
-    shape: Array, read: Callable[[Node], Union], is_possible: Possible
-) -> list[Array | list[Any]]:
+    shape: Array, read: Callable[[JSONSchema], Union], is_possible: Possible
+) -> list[Array | list[object]]:
     """Return arrays without `contains` and `uniqueItems`, or the listed values of one."""
     shape = shape.trim()
     if shape.high is not None and shape.low > shape.high:
@@ -64,7 +59,7 @@ def expand_arrays(
 
 
 def _expand_contains(
-    shape: Array, contains: Contains, read: Callable[[Node], Union]
+    shape: Array, contains: Contains, read: Callable[[JSONSchema], Union]
 ) -> Iterator[Array]:
     shape = replace(shape, contains=())
     if contains.high is None and (contains.low == 0):
@@ -93,7 +88,7 @@ def _expand_contains(
             yield replace(shape, prefix=tuple(nodes), rest=False, low=low)
 
 
-def _is_implied(shape: Array, contains: Contains, read: Callable[[Node], Union]) -> bool:
+def _is_implied(shape: Array, contains: Contains, read: Callable[[JSONSchema], Union]) -> bool:
     """Return whether the other constraints already make enough items instances."""
     wrong = negate(contains.node)
     count = sum(
@@ -103,7 +98,7 @@ def _is_implied(shape: Array, contains: Contains, read: Callable[[Node], Union])
     return count >= contains.low
 
 
-def _expand_unique(shape: Array, read: Callable[[Node], Union], pointer: str) -> list[Any]:
+def _expand_unique(shape: Array, read: Callable[[JSONSchema], Union], pointer: str) -> list[object]:
     advice = (
         "it is supported where maxItems is 1 or the items have few values, "
         "such as an enum of up to 5"
@@ -114,8 +109,8 @@ def _expand_unique(shape: Array, read: Callable[[Node], Union], pointer: str) ->
         raise CannotWriteError(pointer, "uniqueItems", advice)
     high = shape.high if shape.high is not None else len(lists) + len(values)
     high = min(high, len(lists) + len(values))
-    results: list[list[Any]] = []
-    tuples: list[list[Any]] = [[]]
+    results: list[object] = []
+    tuples: list[list[object]] = [[]]
     for length in range(high + 1):
         if length >= shape.low:
             results += tuples
@@ -131,9 +126,9 @@ def _expand_unique(shape: Array, read: Callable[[Node], Union], pointer: str) ->
     return results
 
 
-def _list_values(union: Union) -> list[Any] | None:
+def _list_values(union: Union) -> list[object] | None:
     """Return the values of a union, if they are finitely many."""
-    values: list[Any] = []
+    values: list[object] = []
     for shape in union:
         if isinstance(shape, Null):
             values.append(None)
@@ -244,7 +239,9 @@ def _list_optional(shape: Object) -> list[str]:
 
 def _restrict_to(shape: Object, chosen: tuple[str, ...]) -> Object:
     """Return the object with these of its optional properties, and without the others."""
-    absent: dict[str, Node] = {name: False for name in _list_optional(shape) if name not in chosen}
+    absent: dict[str, JSONSchema] = {
+        name: False for name in _list_optional(shape) if name not in chosen
+    }
     return replace(
         shape, properties={**shape.properties, **absent}, required=(*shape.required, *chosen)
     )

@@ -3,8 +3,9 @@
 from itertools import combinations
 
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, make_key
+from completions.grammars.json_schema.rewriting.schema_algebra import make_key
 from completions.grammars.json_schema.rewriting.shapes import TooManyShapesError
+from completions.grammars.schema.keywords import JSONSchema
 from completions.grammars.schema.nodes import SchemaNode
 from completions.regular.nfa import PatternError
 
@@ -14,7 +15,7 @@ _LEVELS = 3
 """References followed in a row, and levels of properties."""
 
 
-def are_disjoint(options: list[Node], reader: Reader) -> bool:
+def are_disjoint(options: list[JSONSchema], reader: Reader) -> bool:
     """Return whether no value is an instance of two of them. False if that cannot be decided
     cheaply."""
     nodes = [reader.document.parse(option) for option in options]

@@ -4,9 +4,9 @@ A format that is not in the table says nothing, and is reported by the walk over
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from completions.grammars.json_schema.rewriting.schema_algebra import restrict_texts
+from completions.grammars.schema.keywords import SchemaObject
 
 NATIVE = frozenset(("duration", "ipv4", "uuid", "uri", "unknown"))
 """What llguidance enforces itself, with the same meaning as here."""
@@ -195,13 +195,13 @@ PATTERNS: Mapping[str, str] = {
 }
 
 
-def get_pattern(name: Any) -> str:
+def get_pattern(name: object) -> str:
     """Return a pattern of the texts of a format; empty if the format is unknown."""
     pattern = PATTERNS.get(name, "") if isinstance(name, str) else ""
     return f"^(?:{pattern})$" if pattern else ""
 
 
-def write_format(node: dict[str, Any]) -> dict[str, Any] | None:
+def write_format(node: SchemaObject) -> SchemaObject | None:
     """Return a schema with a pattern in place of a format that llguidance lacks; None if it has
     none."""
     name = node.get("format")

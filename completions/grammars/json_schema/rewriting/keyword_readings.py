@@ -12,12 +12,7 @@ from completions.grammars.json_schema.rewriting.plain_keyword_readings import (
     Reading,
     iter_plain_readings,
 )
-from completions.grammars.json_schema.rewriting.schema_algebra import (
-    Node,
-    combine,
-    list_values,
-    negate,
-)
+from completions.grammars.json_schema.rewriting.schema_algebra import combine, list_values, negate
 from completions.grammars.json_schema.rewriting.shapes import (
     Array,
     Boolean,
@@ -35,6 +30,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     meet,
     simplify,
 )
+from completions.grammars.schema.keywords import JSONSchema
 from completions.grammars.schema.nodes import Document, SchemaNode
 from completions.regular.nfa import PatternError, TooLargeError
 
@@ -60,10 +56,10 @@ class Reader:
         self._places = pointers
         self._open: list[tuple[str, bool]] = []
         """The references that are being followed."""
-        self._known: dict[tuple[int, bool], tuple[Node, Union]] = {}
+        self._known: dict[tuple[int, bool], tuple[JSONSchema, Union]] = {}
         self._readings = self._work = self._looks = 0
 
-    def read(self, schema: Node, pointer: str = "", *, positive: bool = True) -> Union:
+    def read(self, schema: JSONSchema, pointer: str = "", *, positive: bool = True) -> Union:
         """Raise TooManyShapesError and CircularError."""
         if isinstance(schema, bool):
             return make_everything() if schema is positive else []
@@ -130,7 +126,7 @@ class Reader:
             return False
         return all(self._is_possible(shape.get_property(name)) for name in shape.required)
 
-    def _is_possible(self, node: Node) -> bool:
+    def _is_possible(self, node: JSONSchema) -> bool:
         """Return whether a value may match. Reads only schemas that were combined from others,
         since only they can be impossible without notice."""
         if isinstance(node, bool):
@@ -168,7 +164,7 @@ class Reader:
         absent, present = Object(properties={name: False}), Object(required=(name,))
         if isinstance(needed, str):
             needed = [needed]
-        node: Node = {"required": needed} if isinstance(needed, list) else needed
+        node: JSONSchema = {"required": needed} if isinstance(needed, list) else needed
         return Reading(
             lambda: self.meet(
                 make_only(absent, present),
@@ -276,10 +272,10 @@ def _estimate_work(shape: Shape) -> int:
 
 
 def _read_properties(node: SchemaNode) -> Reading:
-    declared: Mapping[str, Node] = node.get("properties", {})
-    patterns: Mapping[str, Node] = node.get("patternProperties", {})
+    declared: Mapping[str, JSONSchema] = node.get("properties", {})
+    patterns: Mapping[str, JSONSchema] = node.get("patternProperties", {})
     rest = node.get_schema("additionalProperties")
-    properties: dict[str, Node] = {}
+    properties: dict[str, JSONSchema] = {}
     for name, inner in declared.items():
         for pattern, each in patterns.items():
             if is_match(pattern, name):
@@ -344,7 +340,7 @@ def _make_containing(contains: Contains) -> Array:
     return Array(low=contains.low, contains=(contains,))
 
 
-def _make_fewer(node: Node, count: int, pointer: str) -> Array:
+def _make_fewer(node: JSONSchema, count: int, pointer: str) -> Array:
     if count == 1:
         return Array(rest=negate(node))
     return Array(contains=(Contains(node, 0, count - 1, pointer),))

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import combinations
 
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine
+from completions.grammars.json_schema.rewriting.schema_algebra import combine
 from completions.grammars.patterns.language import compile_pattern
+from completions.grammars.schema.keywords import JSONSchema
 from completions.regular import dfa
 from completions.regular.elimination import write_pattern
 from completions.regular.nfa import PatternError
 
+Schemas = Mapping[str, JSONSchema]
 MAX_PATTERNS = 5
 """Patterns that are split if they share names: they may overlap in 31 ways."""
 
@@ -20,7 +22,7 @@ MAX_COMPARED = 16
 """Patterns of one object that are compared; llguidance refuses more if two share names."""
 
 
-def have_common_names(patterns: Mapping[str, Node]) -> bool:
+def have_common_names(patterns: Schemas) -> bool:
     """Return whether a name may have two of the patterns. False if that cannot be decided
     cheaply."""
     if len(patterns) > MAX_COMPARED:
@@ -31,7 +33,7 @@ def have_common_names(patterns: Mapping[str, Node]) -> bool:
         return False
 
 
-def split(patterns: Mapping[str, Node]) -> dict[str, Node]:
+def split(patterns: Schemas) -> dict[str, JSONSchema]:
     """Return the same constraints by patterns that share no names. Raises PatternError."""
     return {
         pattern: _combine(patterns[each] for each in chosen)
@@ -40,8 +42,8 @@ def split(patterns: Mapping[str, Node]) -> dict[str, Node]:
 
 
 def intersect(
-    mine: Mapping[str, Node], rest: Node, theirs: Mapping[str, Node], their_rest: Node
-) -> dict[str, Node]:
+    mine: Schemas, rest: JSONSchema, theirs: Schemas, their_rest: JSONSchema
+) -> dict[str, JSONSchema]:
     """Return the patterns of two schemas together. A name with no pattern of one schema has its
     rest.
 
@@ -71,8 +73,8 @@ def intersect(
 
 
 def _intersect_by_region(
-    mine: Mapping[str, Node], rest: Node, theirs: Mapping[str, Node], their_rest: Node
-) -> dict[str, Node]:
+    mine: Schemas, rest: JSONSchema, theirs: Schemas, their_rest: JSONSchema
+) -> dict[str, JSONSchema]:
     result = {}
     for chosen, pattern in _split_regions(tuple(dict.fromkeys((*mine, *theirs)))):
         one = [mine[each] for each in chosen if each in mine]
@@ -87,8 +89,8 @@ def exclude_names(pattern: str, names: Iterable[str]) -> str:
     return write_pattern(left)
 
 
-def _combine(nodes: Iterable[Node]) -> Node:
-    combined: Node = True
+def _combine(nodes: Iterable[JSONSchema]) -> JSONSchema:
+    combined: JSONSchema = True
     for node in nodes:
         combined = combine(combined, node)
     return combined

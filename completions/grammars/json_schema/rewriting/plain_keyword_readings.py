@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from completions.grammars.json_schema.rewriting.formats import get_pattern
-from completions.grammars.json_schema.rewriting.schema_algebra import Node
 from completions.grammars.json_schema.rewriting.shapes import (
     Array,
     Boolean,
@@ -20,6 +19,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     make_only,
     meet,
 )
+from completions.grammars.schema.keywords import JSONSchema
 from completions.grammars.schema.nodes import SchemaNode
 
 
@@ -81,7 +81,7 @@ def _read_types(types: list[str]) -> Reading:
     return Reading(lambda: list(shapes), lambda: [*others, *fraction])
 
 
-def _read_values(values: list[Any]) -> Reading:
+def _read_values(values: list[object]) -> Reading:
     def positive() -> Union:
         texts = tuple(dict.fromkeys(value for value in values if isinstance(value, str)))
         flags = tuple(flag for flag in (False, True) if any(value is flag for value in values))
@@ -92,10 +92,10 @@ def _read_values(values: list[Any]) -> Reading:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 union.append(Number(low=value, high=value))
             elif isinstance(value, list):
-                items: tuple[Node, ...] = tuple({"const": item} for item in value)
+                items: tuple[JSONSchema, ...] = tuple({"const": item} for item in value)
                 union.append(Array(items, False, len(value), len(value)))
             elif isinstance(value, dict):
-                properties: dict[str, Node] = {
+                properties: dict[str, JSONSchema] = {
                     name: {"const": each} for name, each in value.items()
                 }
                 union.append(Object(properties, {}, False, tuple(value)))
@@ -123,7 +123,7 @@ def _read_values(values: list[Any]) -> Reading:
     return Reading(positive, negative)
 
 
-def _exclude_value(value: list[Any] | dict[str, Any]) -> Union:
+def _exclude_value(value: list[object] | dict[str, object]) -> Union:
     """Return the arrays, or the objects, that are not this one."""
     union: Union = []
     if isinstance(value, list):
@@ -131,7 +131,7 @@ def _exclude_value(value: list[Any] | dict[str, Any]) -> Union:
         if value:
             union.append(Array(high=len(value) - 1))
         for index, item in enumerate(value):
-            prefix: tuple[Node, ...] = (*[True] * index, {"not": {"const": item}})
+            prefix: tuple[JSONSchema, ...] = (*[True] * index, {"not": {"const": item}})
             union.append(Array(prefix=prefix, low=index + 1))
         return union
     some = Some(True, "", tuple(value))

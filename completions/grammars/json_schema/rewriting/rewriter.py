@@ -6,16 +6,15 @@ Schemas that need nothing stay as they are, with their references, and propertie
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 from urllib.parse import quote
 
 from completions.grammars.json_schema.rewriting import disjointness, formats, overlaps
 from completions.grammars.json_schema.rewriting.keyword_readings import CircularError, Reader
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, serialize
+from completions.grammars.json_schema.rewriting.schema_algebra import serialize
 from completions.grammars.json_schema.rewriting.schema_writer import Writer
 from completions.grammars.json_schema.rewriting.shapes import TooManyShapesError
-from completions.grammars.schema.keywords import REWRITTEN
+from completions.grammars.schema.keywords import REWRITTEN, JSONSchema, SchemaObject
 from completions.grammars.schema.nodes import Document, SchemaNode
 from completions.grammars.schema.pointers import get
 from completions.regular.nfa import PatternError, TooLargeError
@@ -89,15 +88,15 @@ class _Walk:
         )
         self._pointer = ""
         self._visited: set[int] = set()
-        self._waiting: list[Node] = [document.root.schema]
-        self._changes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._waiting: list[JSONSchema] = [document.root.schema]
+        self._changes: list[tuple[SchemaObject, SchemaObject]] = []
         self._needing: dict[int, bool] = {}
-        self._alive: list[Any] = []
+        self._alive: list[JSONSchema] = []
         """Keeps what was looked at, so that no other object gets its id."""
         self._made_bytes = 0
         self._open: dict[str, str] = {}
         """Schemas made here that are being written, and the definition of each, if it has one."""
-        self._definitions: dict[str, Node] = {}
+        self._definitions: dict[str, JSONSchema] = {}
         self._free_names = _iter_free_names(document.root, "rewritten")
 
     def run(self) -> None:
@@ -118,7 +117,7 @@ class _Walk:
         if self._definitions:
             self._document.root.keywords.setdefault("$defs", {}).update(self._definitions)
 
-    def _keep(self, node: dict[str, Any]) -> None:
+    def _keep(self, node: SchemaObject) -> None:
         change = formats.write_format(node)
         if "oneOf" in node:
             self.rewritten.renamed.append(self._pointer)
@@ -134,7 +133,7 @@ class _Walk:
         target = self._document.targets.get(node.get("$ref", ""))
         self._waiting += [target.schema] if target else []
 
-    def _write_anew(self, node: dict[str, Any]) -> None:
+    def _write_anew(self, node: SchemaObject) -> None:
         pointer = self._pointer
         try:
             new = self._writer.write(self._reader.read(node, pointer))
@@ -149,7 +148,7 @@ class _Walk:
         assert isinstance(change, dict)
         self._changes.append((node, {**annotations, **change}))
 
-    def _make_refusal(self, error: Exception, node: dict[str, Any]) -> CannotWriteError:
+    def _make_refusal(self, error: Exception, node: SchemaObject) -> CannotWriteError:
         """Return the refusal at the keyword because of which a schema is written anew."""
         path, keyword = self._find_culprit(node, self._pointer)
         if not isinstance(error, CannotWriteError):
@@ -159,7 +158,7 @@ class _Walk:
         inside = f", at {error.pointer}" if error.pointer.startswith(f"{path}/") else ""
         return CannotWriteError(path, keyword, error.advice + inside)
 
-    def _find_culprit(self, node: dict[str, Any], pointer: str) -> tuple[str, str]:
+    def _find_culprit(self, node: SchemaObject, pointer: str) -> tuple[str, str]:
         """Return the pointer and the name of the first keyword because of which a schema needs
         writing."""
         for keyword in node:
@@ -173,7 +172,7 @@ class _Walk:
         keyword = next((each for each in counted if each in node), "")
         return f"{pointer}/{keyword}", keyword
 
-    def _wrap_child(self, node: Node) -> Node:
+    def _wrap_child(self, node: JSONSchema) -> JSONSchema:
         """Return a schema inside a value. One of the client's is visited later; one made here,
         now."""
         if isinstance(node, bool):
@@ -200,7 +199,7 @@ class _Walk:
         self._definitions[definition] = result
         return {"$ref": f"#/$defs/{definition}"}
 
-    def _copy_clients(self, node: dict[str, Any]) -> Node:
+    def _copy_clients(self, node: SchemaObject) -> JSONSchema:
         """Return a schema of the client; a reference to it if it may contain the schema being
         written."""
         pointer = self._pointers[id(node)]
@@ -211,14 +210,14 @@ class _Walk:
         self._document.targets[reference] = SchemaNode(self._document, pointer, node, node)
         return {"$ref": reference}
 
-    def _make(self, node: dict[str, Any]) -> Node:
+    def _make(self, node: SchemaObject) -> JSONSchema:
         """Return a combination made here that llguidance can intersect itself."""
         if node.keys() == {"allOf"}:
             return {"allOf": [self._wrap_child(inner) for inner in node["allOf"]]}
         self._waiting += [node]
         return node
 
-    def _needs_rewriting(self, node: Any) -> bool:
+    def _needs_rewriting(self, node: JSONSchema) -> bool:
         if not isinstance(node, dict):
             return False
         cached = self._needing.get(id(node))
@@ -227,7 +226,7 @@ class _Walk:
             self._alive.append(node)
         return cached
 
-    def _compute_needs(self, node: dict[str, Any]) -> bool:
+    def _compute_needs(self, node: SchemaObject) -> bool:
         if node.keys() & REWRITTEN:
             return True
         if any(
@@ -244,7 +243,7 @@ class _Walk:
             return True
         return "oneOf" in node and not self._are_disjoint(node["oneOf"])
 
-    def _are_disjoint(self, options: list[Node]) -> bool:
+    def _are_disjoint(self, options: list[JSONSchema]) -> bool:
         return disjointness.are_disjoint(options, self._reader)
 
 
@@ -264,7 +263,7 @@ def _give_advice(error: Exception, keyword: str) -> str:
     return f"a pattern in it cannot be combined or negated: {error}"
 
 
-def _is_counted(node: Mapping[str, Any]) -> bool:
+def _is_counted(node: SchemaObject) -> bool:
     """Return whether llguidance counts the properties of an object itself."""
     required = set(node.get("required", ()))
     if node.get("minProperties", 0) > len(required) + 1:
@@ -275,7 +274,7 @@ def _is_counted(node: Mapping[str, Any]) -> bool:
     return closed and node.get("minProperties", 0) <= 1 and node.get("maxProperties", 1) == 1
 
 
-def _iter_in_place(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _iter_in_place(node: SchemaObject) -> Iterator[SchemaObject]:
     """Yield the schemas that apply to the same value, without references."""
     for keyword in _IN_PLACE:
         for inner in node.get(keyword, ()):
@@ -284,7 +283,7 @@ def _iter_in_place(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield from _iter_in_place(inner)
 
 
-def _has_counts_inside(node: Mapping[str, Any]) -> bool:
+def _has_counts_inside(node: SchemaObject) -> bool:
     """Return whether a schema counts properties that another one declares."""
     combined = node.keys() & {"$ref", *_IN_PLACE}
     return bool(combined and node.keys() & _COUNTS) or any(

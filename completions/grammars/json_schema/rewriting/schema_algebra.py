@@ -2,19 +2,18 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
-Node = dict[str, Any] | bool
-"""A JSON Schema."""
+from completions.grammars.schema.keywords import JSONSchema, SchemaObject
+
 _NOT_STRINGS = ["null", "boolean", "number", "array", "object"]
 
 
-def make_key(value: Any) -> str:
+def make_key(value: object) -> str:
     """Equal for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
     return json.dumps(_to_plain(value), separators=(",", ":"))
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> object:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, list):
@@ -25,7 +24,7 @@ def _to_plain(value: Any) -> Any:
     return value
 
 
-def list_values(node: Node) -> list[Any] | None:
+def list_values(node: JSONSchema) -> list[object] | None:
     """Return the values of a schema that only lists values; None for any other schema."""
     if node is False:
         return []
@@ -37,11 +36,11 @@ def list_values(node: Node) -> list[Any] | None:
     return None
 
 
-def combine(one: Node, other: Node) -> Node:
+def combine(one: JSONSchema, other: JSONSchema) -> JSONSchema:
     """Return what both schemas accept."""
     if one is False or other is False:
         return False
-    parts: dict[str, Node] = {}
+    parts: dict[str, JSONSchema] = {}
     for part in (*_iter_conjuncts(one), *_iter_conjuncts(other)):
         parts.setdefault(serialize(part), part)
     nodes = list(parts.values())
@@ -58,7 +57,7 @@ def combine(one: Node, other: Node) -> Node:
     return nodes[0] if len(nodes) == 1 else {"allOf": nodes}
 
 
-def _iter_conjuncts(node: Node) -> Iterable[Node]:
+def _iter_conjuncts(node: JSONSchema) -> Iterable[JSONSchema]:
     if node is True or node == {}:
         return ()
     if isinstance(node, dict) and node.keys() == {"allOf"}:
@@ -66,25 +65,25 @@ def _iter_conjuncts(node: Node) -> Iterable[Node]:
     return (node,)
 
 
-def negate(node: Node) -> Node:
+def negate(node: JSONSchema) -> JSONSchema:
     """Return what the schema does not accept."""
     if isinstance(node, bool):
         return not node
     if not node:
         return False
     if node.keys() == {"not"}:
-        inner: Node = node["not"]
+        inner: JSONSchema = node["not"]
         return inner
     return {"not": node}
 
 
-def restrict_texts(schema: dict[str, Any], pattern: str) -> dict[str, Any]:
+def restrict_texts(schema: SchemaObject, pattern: str) -> SchemaObject:
     """Return a schema with a pattern that restricts only strings, to hold beside another schema."""
     text = {"type": "string", "pattern": pattern}
     return text if schema.get("type") == "string" else {"anyOf": [text, {"type": _NOT_STRINGS}]}
 
 
-def serialize(node: Node) -> str:
+def serialize(node: JSONSchema) -> str:
     """Return a key of a schema. Its order counts: it is the order in which properties are
     generated."""
     return json.dumps(node, separators=(",", ":"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from completions.grammars.json_schema.rewriting import counting, overlaps
 from completions.grammars.json_schema.rewriting.refusals import CannotWriteError
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine, make_key
+from completions.grammars.json_schema.rewriting.schema_algebra import combine, make_key
 from completions.grammars.json_schema.rewriting.shapes import (
     ALL,
     Array,
@@ -22,6 +22,7 @@ from completions.grammars.json_schema.rewriting.shapes import (
     Union,
     is_match,
 )
+from completions.grammars.schema.keywords import JSONSchema, SchemaObject
 from completions.regular.dfa import ANY
 from completions.regular.elimination import write_pattern
 
@@ -42,17 +43,17 @@ class Writer:
     """Writer of unions of shapes. `read` and `is_possible` answer questions about names and
     values."""
 
-    read: Callable[[Node], Union]
+    read: Callable[[JSONSchema], Union]
     is_possible: Callable[[Shape], bool]
-    child: Callable[[Node], Node]
+    child: Callable[[JSONSchema], JSONSchema]
     """A schema inside a value, rewritten."""
 
-    def write(self, union: Union) -> Node:
+    def write(self, union: Union) -> JSONSchema:
         """Raise CannotWriteError."""
         plain = [_NAMES[type(shape)] for shape in union if shape in ALL]
         if len(plain) == len(ALL):
             return True
-        options: list[Node] = []
+        options: list[JSONSchema] = []
         if plain:
             options.append({"type": plain[0] if len(plain) == 1 else plain})
         for shape in union:
@@ -63,7 +64,7 @@ class Writer:
             return False
         return options[0] if len(options) == 1 else {"anyOf": options}
 
-    def _write_shape(self, shape: Shape) -> list[Node]:
+    def _write_shape(self, shape: Shape) -> list[JSONSchema]:
         if isinstance(shape, Null):
             return [{"type": "null"}]
         if isinstance(shape, Boolean):
@@ -80,10 +81,10 @@ class Writer:
         expanded = counting.expand_objects(shape, self.is_possible)
         return [self._write_object(each) for each in expanded]
 
-    def _write_array(self, shape: Array | list[Any]) -> Node:
+    def _write_array(self, shape: Array | list[object]) -> JSONSchema:
         if isinstance(shape, list):
             return {"enum": shape} if shape else False
-        schema: dict[str, Any] = {"type": "array"}
+        schema: SchemaObject = {"type": "array"}
         rest = self.child(shape.rest)
         if shape.prefix:
             # This form of tuples is read in all drafts.
@@ -97,8 +98,8 @@ class Writer:
             schema["maxItems"] = shape.high
         return schema
 
-    def _write_object(self, shape: Object) -> Node:
-        schema: dict[str, Any] = {"type": "object"}
+    def _write_object(self, shape: Object) -> JSONSchema:
+        schema: SchemaObject = {"type": "object"}
         if shape.properties:
             schema["properties"] = {
                 name: self.child(node) for name, node in shape.properties.items()
@@ -162,7 +163,9 @@ class Writer:
         return replace(bare, properties=properties, patterns=patterns, rest=False)
 
 
-def _exclude_properties(pattern: str, node: Node, properties: Mapping[str, Node]) -> str:
+def _exclude_properties(
+    pattern: str, node: JSONSchema, properties: Mapping[str, JSONSchema]
+) -> str:
     """Return the pattern without the declared names whose own schema does not include the
     pattern's."""
     others = [
@@ -184,11 +187,11 @@ def _make_name_pattern(shape: String) -> str:
     return write_pattern(shape.language)
 
 
-def _write_string(shape: String) -> Node:
+def _write_string(shape: String) -> JSONSchema:
     if shape.values is not None:
         texts = shape.list_texts()
         return {"enum": texts} if texts else False
-    schema: dict[str, Any] = {"type": "string"}
+    schema: SchemaObject = {"type": "string"}
     if shape.low:
         schema["minLength"] = shape.low
     if shape.high is not None:
@@ -204,7 +207,7 @@ def _write_string(shape: String) -> Node:
     return schema
 
 
-def _write_number(shape: Number) -> list[Node]:
+def _write_number(shape: Number) -> list[JSONSchema]:
     is_one = shape.low is not None and shape.low == shape.high
     if shape.others or (shape.integer is False and is_one):
         return _list_values(shape)
@@ -236,10 +239,10 @@ def _iter_gaps(
     yield low, above, shape.high, shape.below
 
 
-def _write_range(shape: Number) -> Node:
+def _write_range(shape: Number) -> JSONSchema:
     if shape.low is not None and shape.low == shape.high:
         return {"const": shape.low}
-    schema: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
+    schema: SchemaObject = {"type": "integer" if shape.integer else "number"}
     if shape.low is not None:
         schema["exclusiveMinimum" if shape.above else "minimum"] = shape.low
     if shape.high is not None:
@@ -251,7 +254,7 @@ def _write_range(shape: Number) -> Node:
     return schema
 
 
-def _list_values(shape: Number) -> list[Node]:
+def _list_values(shape: Number) -> list[JSONSchema]:
     """Return the integers one by one, where they are few."""
     low, high = shape.low, shape.high
     if low is None or high is None or (not shape.integer and low != high):

@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any, cast
 
 from completions.grammars.json_schema.rewriting import overlaps
-from completions.grammars.json_schema.rewriting.schema_algebra import Node, combine
+from completions.grammars.json_schema.rewriting.schema_algebra import combine
 from completions.grammars.patterns.language import build_network, compile_pattern
+from completions.grammars.schema.keywords import JSONSchema
 from completions.regular import dfa
 from completions.regular.dfa import Dfa
 from completions.regular.nfa import PatternError
@@ -176,7 +177,7 @@ class String:
 class Contains:
     """How many items are instances of a schema."""
 
-    node: Node
+    node: JSONSchema
     low: int
     high: int | None
     pointer: str
@@ -184,8 +185,8 @@ class Contains:
 
 @dataclass(frozen=True)
 class Array:
-    prefix: tuple[Node, ...] = ()
-    rest: Node = True
+    prefix: tuple[JSONSchema, ...] = ()
+    rest: JSONSchema = True
     low: int = 0
     high: int | None = None
     contains: tuple[Contains, ...] = ()
@@ -209,7 +210,7 @@ class Array:
             self.repeating or other.repeating,
         )
 
-    def get_item(self, index: int) -> Node:
+    def get_item(self, index: int) -> JSONSchema:
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
     def trim(self) -> "Array":
@@ -225,7 +226,7 @@ class Array:
 class Some:
     """A property with this name and value exists."""
 
-    value: Node
+    value: JSONSchema
     pointer: str
     except_names: tuple[str, ...] = ()
     except_patterns: tuple[str, ...] = ()
@@ -237,13 +238,13 @@ class Some:
 
 @dataclass(frozen=True)
 class Object:
-    properties: Mapping[str, Node] = field(default_factory=dict)
-    patterns: Mapping[str, Node] = field(default_factory=dict)
-    rest: Node = True
+    properties: Mapping[str, JSONSchema] = field(default_factory=dict)
+    patterns: Mapping[str, JSONSchema] = field(default_factory=dict)
+    rest: JSONSchema = True
     required: tuple[str, ...] = ()
     low: int = 0
     high: int | None = None
-    names: tuple[Node, ...] = ()
+    names: tuple[JSONSchema, ...] = ()
     """The schema of all names."""
     some: tuple[Some, ...] = ()
     counted: str = ""
@@ -272,7 +273,7 @@ class Object:
             self.names_at or other.names_at,
         )
 
-    def get_property(self, name: str) -> Node:
+    def get_property(self, name: str) -> JSONSchema:
         """Return the schema of the property with this name."""
         if name in self.properties:
             return self.properties[name]
