@@ -44,7 +44,7 @@ def refuse_foreign_variables(redis_url: str) -> None:
 
 
 class Environment(environ.Env):  # type: ignore[misc] # it has no types
-    def get_value(self, var: str, cast: Any = None, *args: Any, **options: Any) -> Any:
+    def get_value(self, var: str, cast: object = None, *args: object, **options: object) -> Any:
         """Return the value of `var`, converted by `cast`. Raises ImproperlyConfigured."""
         text = os.environ.get(var, "")
         is_valid = cast is not bool or text.strip().lower() in _SWITCHES

@@ -17,7 +17,7 @@ from structlog.typing import EventDict, Processor
 from completions.contract.json_lines import encode_line
 
 
-def _remove_query(_logger: Any, _method: str, event: EventDict) -> EventDict:
+def _remove_query(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Name a request by its path alone: its query may be the code of a sign-in."""
     if isinstance(request := event.get("request"), HttpRequest):
         event["request"] = f"{request.method} {request.path}"

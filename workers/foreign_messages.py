@@ -27,14 +27,14 @@ class DropForeign(bootsteps.StartStopStep):
         handler_of = type(consumer).create_task_handler
         consumer.create_task_handler = lambda *args: _guard_handling(handler_of(consumer, *args))
 
-    def stop(self, consumer: Any) -> None:
+    def stop(self, consumer: object) -> None:
         """Do nothing: the channel ends with its connection."""
 
 
 def _guard_reading(read: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `read`, which takes a message off its queue; an unreadable one is gone."""
 
-    def read_or_drop(**options: Any) -> Any:
+    def read_or_drop(**options: object) -> Any:
         try:
             return read(**options)
         except _UNREADABLE as error:
@@ -60,7 +60,7 @@ def _guard_handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return handle_or_drop
 
 
-def _forget(message: Any) -> None:
+def _forget(message: object) -> None:
     """Drop the request that Celery may have made of a message: it would keep it while it runs."""
     for request in list(state.requests.values()):
         if request.message is message:

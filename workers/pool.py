@@ -32,7 +32,7 @@ class Handle:
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
 
-    def terminate(self, _signal: Any) -> None:
+    def terminate(self, _signal: object) -> None:
         """Do nothing: jobs are cancelled through their record in Redis, which works for queued ones
         too."""
 
@@ -60,7 +60,7 @@ class EnginePool(BasePool):
         kwargs: dict[str, Any],
         callback: Callable[[tuple[bool, None, float]], None],
         accept_callback: Callable[[int, float], None],
-        **_options: Any,
+        **_options: object,
     ) -> Handle:
         """Take a message. `args` are (task name, id, request with the decoded arguments, ...)."""
         name, _message_id, request, *_ = args
@@ -86,7 +86,7 @@ class EnginePool(BasePool):
         """Shut down at once: all jobs go back to the queue."""
         self.relay.stop()
 
-    def terminate_job(self, pid: int, signal: Any = None) -> None:
+    def terminate_job(self, pid: int, signal: object = None) -> None:
         """Do nothing: Celery ends a job by killing its process; here jobs have no process of their
         own."""
 
@@ -96,20 +96,20 @@ class _Periodic(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
-    def __init__(self, consumer: Any, **options: Any) -> None:
+    def __init__(self, consumer: object, **options: object) -> None:
         super().__init__(consumer, **options)
         self._timer: Any = None
 
-    def interval(self, consumer: Any) -> float:
+    def interval(self, consumer: object) -> float:
         raise NotImplementedError
 
-    def act(self, consumer: Any) -> None:
+    def act(self, consumer: object) -> None:
         raise NotImplementedError
 
     def start(self, consumer: Any) -> None:
         self._timer = consumer.timer.call_repeatedly(self.interval(consumer), self.act, (consumer,))
 
-    def stop(self, consumer: Any) -> None:
+    def stop(self, consumer: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -140,7 +140,7 @@ class FollowDrain(_Periodic):
     """Stops consuming while an operator wants the worker drained. Celery stays stopped when it
     reconnects; a message already on its way goes back to its queue."""
 
-    def interval(self, consumer: Any) -> float:
+    def interval(self, consumer: object) -> float:
         return FOLLOW_INTERVAL
 
     def act(self, consumer: Any) -> None:

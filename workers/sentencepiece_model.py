@@ -34,7 +34,7 @@ class _Model:
     has_prefix: bool = True
 
 
-def convert(data: bytes, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Tokenizer:
+def convert(data: bytes, config: Mapping[str, object], settings: Mapping[str, object]) -> Tokenizer:
     """Convert the tokenizer of a model in BPE. ``config`` is that of the model, ``settings`` those
     in tokenizer_config.json. Raises ValueError for other kinds of models and damaged files."""
     model = _read(data)
@@ -78,7 +78,7 @@ def _add_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{added.content} has the id {id} in tokenizer_config.json only")
 
 
-def _content(token: Any, default: str) -> str:
+def _content(token: object, default: str) -> str:
     return str(token.get("content", default) if isinstance(token, dict) else token or default)
 
 

@@ -78,7 +78,7 @@ def read_state(thing: Audited) -> dict[str, object]:
 
 
 def diff_states(
-    before: Mapping[str, Any], after: Mapping[str, Any], fields: Iterable[str] | None = None
+    before: Mapping[str, object], after: Mapping[str, object], fields: Iterable[str] | None = None
 ) -> dict[str, list[object]]:
     """Return `{field: [old, new]}` for the fields that differ."""
     names = after.keys() if fields is None else [name for name in fields if name in after]

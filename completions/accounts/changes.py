@@ -6,7 +6,6 @@ Every change is audited, and announced to all web processes once it is committed
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -37,7 +36,7 @@ def find_organization(name: str, actor: Actor) -> Organization:
 
 
 def create(
-    organization: Organization, name: str, actor: Actor = audit.SERVICE, **fields: Any
+    organization: Organization, name: str, actor: Actor = audit.SERVICE, **fields: object
 ) -> tuple[ApiKey, str]:
     """Create a key with these fields of ApiKey. Returns (key, secret)."""
     key = ApiKey(organization=organization, name=name, **fields)

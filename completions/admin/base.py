@@ -140,7 +140,7 @@ class ReadOnlyAdmin(ModelAdmin[Any]):
     list_select_related = ["organization", "api_key"]
     show_full_result_count = False
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
 
     has_change_permission = has_delete_permission = has_add_permission

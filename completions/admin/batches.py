@@ -90,7 +90,9 @@ class BatchAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         return (queryset.filter(id=term) if term else queryset), False
 
-    def change_view(self, request: HttpRequest, object_id: str, *_: Any, **__: Any) -> HttpResponse:
+    def change_view(
+        self, request: HttpRequest, object_id: str, *_: object, **__: object
+    ) -> HttpResponse:
         batch = self.get_object(request, object_id)
         if batch is None or not self.has_view_permission(request, batch):
             raise Http404(f"There is no batch {object_id}.")
@@ -114,7 +116,7 @@ def _format_rate(pace: Progress | None) -> str:
     return f"{format_compact(pace.lines_per_second)}/s" if pace and pace.lines_per_second else NONE
 
 
-def _link(table: str, key: Any) -> str:
+def _link(table: str, key: object) -> str:
     return reverse(f"admin:completions_{table}_change", args=[key])
 
 

@@ -201,7 +201,7 @@ def _list_facts(facts: _JobFacts) -> list[tuple[str, str, str]]:
     return [(name, value, link) for name, value, link in rows if value and value != "0"]
 
 
-def _get_either(*values: Any) -> Any:
+def _get_either(*values: object) -> Any:
     return next(each for each in values if each is not None)
 
 
@@ -300,7 +300,7 @@ def _get_request(facts: _JobFacts) -> Mapping[str, Any] | None:
     return orjson.loads(raw) if raw else None
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, dict) else None)

@@ -78,7 +78,9 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         ("Budgets", {"fields": [*BUDGETS]}),
     ]
 
-    def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
+    def save_model(
+        self, request: HttpRequest, obj: Organization, form: object, change: bool
+    ) -> None:
         if change:
             changes.change(obj, self.changeable, Actor.from_user(request.user))
         else:

@@ -61,7 +61,7 @@ class _Filter(admin.SimpleListFilter):
     def lookups(self, request: object, model_admin: object) -> Choices:
         return self.values
 
-    def queryset(self, request: Any, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: object, queryset: QuerySet[Any]) -> QuerySet[Any]:
         value = self.value()
         if not value:
             return queryset
@@ -69,7 +69,7 @@ class _Filter(admin.SimpleListFilter):
             raise IncorrectLookupParameters
         return self.filter_rows(queryset, value)
 
-    def filter_rows(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+    def filter_rows(self, rows: QuerySet[Any], value: object) -> QuerySet[Any]:
         return rows.filter(**{self.parameter_name or "": value})
 
 
@@ -149,7 +149,9 @@ class RequestAdmin(ReadOnlyAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         return super().changelist_view(request, {**(extra_context or {}), "title": "Requests"})
 
-    def change_view(self, request: HttpRequest, object_id: str, *_: Any, **__: Any) -> HttpResponse:
+    def change_view(
+        self, request: HttpRequest, object_id: str, *_: object, **__: object
+    ) -> HttpResponse:
         record = self.get_object(request, object_id)
         if record is None:
             return redirect("admin:completions_usagerecord_changelist")

@@ -25,7 +25,7 @@ class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
         shows_secret = obj is not None and self.has_change_permission(request, obj)
         return [*self.fields, "secret"] if shows_secret else self.fields
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_readonly_fields(self, request: HttpRequest, obj: object = None) -> Any:
         return ["organization", "secret"] if obj else []
 
 

@@ -5,7 +5,6 @@ files; 50,000 lines take some 6 MB of SQL.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from completions.batches import files
 from completions.batches.input_lines import split_lines
@@ -23,7 +22,7 @@ class Index:
         self._lines: list[tuple[int, bool, str, int, int]] = []
 
     def add(
-        self, number: int, completed: bool, result: Mapping[str, Any], place: int, size: int
+        self, number: int, completed: bool, result: Mapping[str, object], place: int, size: int
     ) -> None:
         self._lines.append((number, completed, get_reason(result), place, size))
 
@@ -75,7 +74,7 @@ def _locate_lines(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | 
                 yield None, 0
 
 
-def get_reason(result: Mapping[str, Any]) -> str:
+def get_reason(result: Mapping[str, object]) -> str:
     """Return the finish reason of the first choice, or the error's code."""
     choices = get_body(result).get("choices") or [{}]
     error = get_error(result)

@@ -53,7 +53,7 @@ def decompress_job(compressed: bytes | memoryview) -> LineJob:
     return msgspec.json.decode(line, type=LineJob)
 
 
-def compress_json(document: Mapping[str, Any]) -> bytes:
+def compress_json(document: Mapping[str, object]) -> bytes:
     return compress_lines([orjson.dumps(document)])
 
 
@@ -133,7 +133,9 @@ def make_refused_result(request_id: str, error: APIError) -> dict[str, Any]:
     return make_answered_result(response, {"attempts": 0})
 
 
-def make_answered_result(response: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+def make_answered_result(
+    response: Mapping[str, object], meta: Mapping[str, object]
+) -> dict[str, Any]:
     return {"response": response, "error": None, "meta": meta}
 
 
@@ -159,7 +161,7 @@ def read_result(batch: Batch, line: BatchLine) -> dict[str, Any]:
     return decompress_json(line.result) if line.result else make_unanswered_result(batch.outcome)
 
 
-def output_line(batch: Batch, line: BatchLine, result: Mapping[str, Any]) -> bytes:
+def output_line(batch: Batch, line: BatchLine, result: Mapping[str, object]) -> bytes:
     """Return a line of the output or error file, including its newline."""
     name = batch.request_id(line.number)
     return encode_line({"id": name, "custom_id": line.custom_id, **result}) + b"\n"

@@ -55,7 +55,7 @@ class Summary:
             if self.counted_fields is not None:
                 self._add_text(choice)
 
-    def _add_text(self, choice: Mapping[str, Any]) -> None:
+    def _add_text(self, choice: Mapping[str, object]) -> None:
         text = get_text(choice) or ""
         try:
             document = orjson.loads(text)

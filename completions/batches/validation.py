@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from itertools import pairwise
-from typing import IO, Any
+from typing import IO
 
 import orjson
 from django.conf import settings
@@ -358,7 +358,7 @@ async def prepare_line(
     checks: Checks,
     endpoint: str,
     job_id: str,
-    body: Any,
+    body: object,
     principal: Principal,
     caller: Caller | None = None,
 ) -> PreparedRequest:

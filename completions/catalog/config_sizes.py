@@ -26,7 +26,7 @@ def get_context_length(config: Mapping[str, object]) -> int | None:
     return _get_size(config, "max_position_embeddings")
 
 
-def get_context_limit(config: Mapping[str, Any]) -> int | None:
+def get_context_limit(config: Mapping[str, object]) -> int | None:
     """Return the most tokens that `max_model_len` may allow: more than the context length where
     rotary positions are stretched by a factor, as Qwen documents for YaRN."""
     stated = get_context_length(config)
@@ -45,7 +45,7 @@ def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"model_type": config.get("model_type"), **text}
 
 
-def _get_size(config: Mapping[str, Any], key: str) -> int | None:
+def _get_size(config: Mapping[str, object], key: str) -> int | None:
     text = get_text_config(config)
     family = _load_table().get(text["model_type"] or "", {})
     for name in (key, family.get(f"{key}_key")):

@@ -263,7 +263,7 @@ def _check_values(table: object, where: str) -> None:
             raise CatalogError(f"{where}: {key} must be one of {', '.join(_CHOICES[key])}")
 
 
-def _parse_speculation(value: Any, where: str) -> bool:
+def _parse_speculation(value: object, where: str) -> bool:
     if type(value) not in (str, bool) or value not in _SPECULATION:
         raise CatalogError(f'{where}: speculation must be "auto", "off", true or false')
     return _SPECULATION[value]

@@ -14,7 +14,7 @@ from completions.responses.chat import ChatResponseContext
 app_name = "console"
 
 
-def _make_view(view: type[AsyncAPIView], **options: Any) -> Any:
+def _make_view(view: type[AsyncAPIView], **options: object) -> Any:
     """Return the view under Django's CSRF check, from which DRF exempts its views."""
     callback = view.as_view(**options)
     callback.csrf_exempt = False

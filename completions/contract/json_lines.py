@@ -15,7 +15,7 @@ _ESCAPES = {"\x85": b"\\u0085", "\u2028": b"\\u2028", "\u2029": b"\\u2029"}
 _REPLACEMENTS = [(character.encode(), escape) for character, escape in _ESCAPES.items()]
 
 
-def encode_line(value: Any, default: Callable[[Any], Any] | None = None) -> bytes:
+def encode_line(value: object, default: Callable[[Any], Any] | None = None) -> bytes:
     """Return `value` as JSON that no reader cuts, without a newline. Raises
     orjson.JSONEncodeError."""
     return escape_line_breaks(orjson.dumps(value, default=default))

@@ -235,7 +235,7 @@ class _Upload(NamedTuple):
         return cls(content, content.name or "", keep)
 
 
-def _parse_retention(anchor: Any, seconds: Any) -> timedelta:
+def _parse_retention(anchor: object, seconds: object) -> timedelta:
     if anchor is None and seconds is None:
         return DEFAULT_KEEP
     if anchor != "created_at":

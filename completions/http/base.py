@@ -65,7 +65,7 @@ class AsyncAPIView(APIView):
     http_method_names = ["get", "post", "put", "patch", "delete", "head"]
 
     async def dispatch(  # type: ignore[override]
-        self, request: HttpRequest, *args: Any, **kwargs: Any
+        self, request: HttpRequest, *args: object, **kwargs: object
     ) -> HttpResponseBase:
         """Dispatch as DRF does, with `await` for the asynchronous steps."""
         self.args, self.kwargs = args, kwargs

@@ -52,7 +52,7 @@ class JSONResponse(HttpResponse):
     event streams and binary files. None is no body."""
 
     def __init__(
-        self, data: Any = None, status: int = 200, headers: Mapping[str, str] | None = None
+        self, data: object = None, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
         body = b"" if data is None else orjson.dumps(data)
         super().__init__(body, "application/json", status, headers=headers)

@@ -82,7 +82,7 @@ class _BoundedRedis(redis.asyncio.Redis):
     """Bounds commands itself: redis-py's `socket_timeout` uses `asyncio.wait_for`, which in Python
     3.11 can swallow a cancellation (python/cpython#86296), so that a client's hang-up is missed."""
 
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
+    async def execute_command(self, *args: object, **options: object) -> Any:
         async with Bounded(COMMAND_TIMEOUT):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
@@ -116,14 +116,14 @@ class DedicatedConnection:
         self._pool = client.connection_pool
         self._connection: Any = None
 
-    async def ask(self, command: Sequence[Any]) -> Any:
+    async def ask(self, command: Sequence[object]) -> Any:
         """Send one command and return its reply, undecoded. Raises RedisError or OSError."""
         (reply,) = await self.ask_all([command])
         if isinstance(reply, ResponseError):
             raise reply
         return reply
 
-    async def ask_again(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def ask_again(self, commands: Sequence[Sequence[object]]) -> list[Any]:
         """Send commands that may run twice, as `ask_all`: try a new connection if the old one is
         closed."""
         if self._connection is not None:

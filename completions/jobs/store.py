@@ -121,7 +121,7 @@ class JobStore(Generic[_Client]):
             name: client.register_script(script) for name, script in _SCRIPTS.items()
         }
 
-    def call(self, name: str, *args: Any) -> Any:
+    def call(self, name: str, *args: object) -> Any:
         """Run a script and return its reply; with an asynchronous client, an awaitable of the
         reply."""
         return self._scripts[name](keys=[self.keys.prefix], args=args)
@@ -155,7 +155,7 @@ class JobStore(Generic[_Client]):
                 replies[i] = reply
         return replies
 
-    def _command(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
+    def _command(self, name: str, args: Sequence[object]) -> tuple[Any, ...]:
         return ("EVALSHA", self._scripts[name].sha, 1, self.keys.prefix, *args)
 
     def _load(self) -> None:

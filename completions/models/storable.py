@@ -5,7 +5,7 @@ from typing import Any
 SHOWN = "\N{SYMBOL FOR NULL}"
 
 
-def replace_nul(value: Any) -> Any:
+def replace_nul(value: object) -> Any:
     """Return the JSON value with U+2400 in place of each U+0000.
 
     Only for descriptions of a request. A request that must run unchanged is refused instead.

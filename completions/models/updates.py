@@ -1,14 +1,13 @@
 """Updates many rows, each with values of its own, by one prepared statement."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from django.db import connection
 from django.db.models import Model
 
 
 def update_each(
-    model: type[Model], changed: Sequence[str], by: Sequence[str], rows: Iterable[Sequence[Any]]
+    model: type[Model], changed: Sequence[str], by: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> None:
     """Set the columns `changed` of the rows found by the columns `by`. Each item of `rows` has the
     values of both, in this order.

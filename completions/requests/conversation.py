@@ -150,7 +150,7 @@ def _list_unread_variables(variables: Mapping[str, Any], source: str) -> list[st
     return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
 
 
-def _add_switch(variables: Mapping[str, Any], files: ModelFiles, mode: str) -> Mapping[str, Any]:
+def _add_switch(variables: Mapping[str, object], files: ModelFiles, mode: str) -> Mapping[str, Any]:
     """Return the variables, with the template's thinking switch if it has one."""
     style = find_chat_style(files)
     if mode == AUTO:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from completions.grammars import Validator
 
@@ -97,7 +97,7 @@ class Checks:
         self._pool = ThreadPoolExecutor(THREADS, "checks")
 
     async def run(
-        self, owner: int, function: Callable[..., _T], *args: Any, stop: Stop = lambda: None
+        self, owner: int, function: Callable[..., _T], *args: object, stop: Stop = lambda: None
     ) -> _T:
         """Run the function in a thread, which counts as the owner's until it returns. `stop` is
         called if the caller is cancelled meanwhile."""
@@ -105,7 +105,7 @@ class Checks:
         await self._threads.acquire(owner)
         job = self._pool.submit(copy_context().run, function, *args)
 
-        def release(_job: Any) -> None:
+        def release(_job: object) -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._threads.release, owner)
 

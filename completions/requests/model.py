@@ -118,7 +118,7 @@ class ModelRequestObject(StrictObject[Any]):
         raise NotImplementedError
 
     @classmethod
-    def is_long(cls, data: Any) -> bool:
+    def is_long(cls, data: object) -> bool:
         """Return whether checking a body could hold the event loop for more than about a
         millisecond: many ids, long texts to tokenize, or many parts of anything else."""
         if cls.always_long or type(data) is not dict:
@@ -142,7 +142,7 @@ def _find_model(given: Any, principal: Principal) -> RequestedModel:
     return RequestedModel(name, entry, adapter, model_files.load(entry))
 
 
-def _is_fast(name: str, value: Any) -> bool:
+def _is_fast(name: str, value: object) -> bool:
     """Return whether a value is token ids, or a list of lists of them."""
     return name in _FAST and type(value) is list and bool(value) and type(value[0]) in (int, list)
 

@@ -103,7 +103,7 @@ class NativeRequestObject(BorrowingObject, ModelRequestObject):
         return f"{cls.own_fields.get(head, head)}{rest}"
 
     @classmethod
-    def is_long(cls, data: Any) -> bool:
+    def is_long(cls, data: object) -> bool:
         if type(data) is not dict:
             return False
         prompts = cls.own_fields["prompt"], "text"

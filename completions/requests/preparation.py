@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -68,7 +68,7 @@ class PreparedRequest(NamedTuple):
 async def prepare(
     checks: Checks,
     path: str,
-    body: Any,
+    body: object,
     principal: Principal,
     job_id: str | None = None,
     caller: Caller | None = None,
@@ -109,7 +109,7 @@ async def prepare_valid(
 async def prepare_offline(
     checks: Checks,
     path: str,
-    body: Any,
+    body: object,
     principal: Principal,
     job_id: str | None = None,
     caller: Caller | None = None,

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 from django.contrib.auth.models import Group, User
 from django.db import transaction
@@ -89,7 +88,7 @@ def _admit(claims: Mapping[str, object], configuration: Configuration, address: 
 
 
 def _refuse(
-    claims: Mapping[str, Any], configuration: Configuration, reason: str, address: str
+    claims: Mapping[str, object], configuration: Configuration, reason: str, address: str
 ) -> None:
     """Take away what earlier sign-ins gave, and record the refusal."""
     try:

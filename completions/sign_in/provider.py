@@ -189,7 +189,7 @@ def get_provider(configuration: Configuration) -> Provider:
     return Provider(configuration)
 
 
-def _check_metadata(document: Any, issuer: str, url: str) -> dict[str, Any]:
+def _check_metadata(document: object, issuer: str, url: str) -> dict[str, Any]:
     """Return what Authlib needs of a discovery document."""
     if not isinstance(document, dict):
         raise ProviderError(f"{url} is not a JSON object.")

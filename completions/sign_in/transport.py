@@ -95,7 +95,7 @@ def _use_pools(manager: Any) -> Any:
 
 
 class _Session(OAuth2Session):  # type: ignore[misc]
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         limit(self)
 

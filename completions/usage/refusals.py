@@ -158,7 +158,7 @@ def _find_hour(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-def _add(counts: dict[Any, _Count], cell: Any, more: _Count) -> None:
+def _add(counts: dict[Any, _Count], cell: object, more: _Count) -> None:
     if (counted := counts.get(cell)) is None:
         counts[cell] = more
     else:

@@ -201,7 +201,7 @@ class _Scenes:
             f"{time.monotonic() - started:.1f} s from the upload to the output file"
         )
 
-    def _make_body(self, question: str, max_tokens: int, **more: Any) -> dict[str, Any]:
+    def _make_body(self, question: str, max_tokens: int, **more: object) -> dict[str, Any]:
         """Return the arguments of a request. `/v1/tokenize` turns the question into a prompt;
         `more` has fields that OpenAI's API lacks. Starts the clock of `_write_cost`."""
         body = {"model": self._model, "messages": [{"role": "user", "content": question}]}
@@ -227,7 +227,7 @@ class _Scenes:
         )
 
 
-def _require(condition: bool, answer: Any) -> None:
+def _require(condition: bool, answer: object) -> None:
     if not condition:
         raise ShowcaseError(f"unexpected response: {answer!r}")
 

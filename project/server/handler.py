@@ -98,7 +98,7 @@ class _APIHandler(_Handler):
         run_view = self._get_response_async  # type: ignore[attr-defined]
         self._middleware_chain = convert_exception_to_response(run_view)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: object, receive: object, send: object) -> None:
         async with ThreadSensitiveContext() as context:
             response: HttpResponseBase | None = None
             try:
@@ -133,7 +133,7 @@ class _APIHandler(_Handler):
         await super().send_response(response, send)
 
     async def _answer(
-        self, request: asgi.ASGIRequest, receive: Any, send: Any
+        self, request: asgi.ASGIRequest, receive: object, send: object
     ) -> HttpResponseBase | None:
         """Run the view and send its response; cancel both if the client hangs up."""
         response: HttpResponseBase | None = None

@@ -40,7 +40,7 @@ class ThrottledBackend(ModelBackend):
         request: HttpRequest | None,
         username: str | None = None,
         password: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> User | None:
         """Raise PermissionDenied, which the login form shows as a wrong password."""
         name = username if username is not None else str(kwargs.get("username", ""))

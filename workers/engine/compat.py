@@ -80,7 +80,7 @@ def make_from_config(model_class: Any, config: Any, **options: Any) -> Any:
     return model_class._from_config(config, **options)
 
 
-def get_attention(config: Any, default: str = "") -> str:
+def get_attention(config: object, default: str = "") -> str:
     """Return the name of the attention function that a configuration asks for."""
     name: str = getattr(config, "_attn_implementation", default)
     return name
@@ -91,7 +91,7 @@ def set_attention(config: Any, name: str) -> None:
     config._attn_implementation = name
 
 
-def supports_sdpa(model: Any) -> bool:
+def supports_sdpa(model: object) -> bool:
     """Return whether a model can attend by torch's scaled dot product."""
     return bool(getattr(model, "_supports_sdpa", False))
 

@@ -56,7 +56,9 @@ def _make_set(line: Series, look: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _make_chart(kind: str, labels: Sequence[str], sets: list[Any], options: Any) -> dict[str, str]:
+def _make_chart(
+    kind: str, labels: Sequence[str], sets: list[Any], options: object
+) -> dict[str, str]:
     return {
         "kind": kind,
         "data": json.dumps({"labels": list(labels), "datasets": sets}),

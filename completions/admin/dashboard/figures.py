@@ -169,7 +169,7 @@ _PREFIX = "sum_"
 """Prepended because Django refuses an aggregate named like a column."""
 
 
-def _rename_sums(row: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_sums(row: Mapping[str, object]) -> dict[str, Any]:
     return {name.removeprefix(_PREFIX): value for name, value in row.items()}
 
 

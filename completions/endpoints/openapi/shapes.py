@@ -40,7 +40,7 @@ def make_schema(example: object) -> Shape:
     return {"type": _TYPES[type(example)]}
 
 
-def make_value(example: Any) -> Any:
+def make_value(example: object) -> Any:
     """Return the plain JSON value of an example."""
     if isinstance(example, Example):
         return make_value(example.value)
@@ -63,7 +63,7 @@ def make_one_of(value: str, *others: str, **keywords: str) -> Example:
     return Example(value, {"type": "string", "enum": [value, *others], **keywords})
 
 
-def make_or_null(example: Any) -> Example:
+def make_or_null(example: object) -> Example:
     return Example(example, make_nullable(make_schema(example)))
 
 
@@ -76,11 +76,11 @@ def make_optional(example: object) -> Example:
     return Example(example, make_schema(example), is_optional=True)
 
 
-def make_any_object(**example: Any) -> Example:
+def make_any_object(**example: object) -> Example:
     return Example(example, {"type": "object"})
 
 
-def make_page(row: Any) -> dict[str, Any]:
+def make_page(row: object) -> dict[str, Any]:
     """Return one page of a list of such rows."""
     ends = make_or_null(make_value(row)["id"])
     return {

@@ -60,7 +60,7 @@ def check_number(value: object, range: Range[float], path: str = "") -> float:
     raise FieldError("must be a finite number.", path)
 
 
-def read_each(items: Iterable[Any], read: Callable[[Any], T]) -> list[T]:
+def read_each(items: Iterable[object], read: Callable[[Any], T]) -> list[T]:
     """Apply `read` to every item. A FieldError names the item."""
     values = []
     for index, item in enumerate(items):
@@ -72,7 +72,7 @@ def read_each(items: Iterable[Any], read: Callable[[Any], T]) -> list[T]:
     return values
 
 
-def make_bounds(**keywords: Any) -> dict[str, Any]:
+def make_bounds(**keywords: object) -> dict[str, Any]:
     """Return the keywords of a JSON Schema that have a value."""
     return {name: value for name, value in keywords.items() if value is not None}
 
@@ -115,7 +115,7 @@ class Field(Generic[T]):
         """
         raise NotImplementedError
 
-    def list_ignored(self, data: Any) -> Iterator[str]:
+    def list_ignored(self, data: object) -> Iterator[str]:
         """Return paths of the parts of a valid value that have no effect, each from `.` or `[`
         on."""
         return iter(())

@@ -216,7 +216,7 @@ def _is_unset(field: str, value: Any) -> bool:
     return value in (None, "") or (field == "response_format" and value["type"] == "text")
 
 
-def _make_constraint(name: str, value: Any) -> Constraint:
+def _make_constraint(name: str, value: object) -> Constraint:
     """Return the constraint of one field, which may be another system's name for it."""
     if isinstance(value, StructuredOutputs):
         return Constraint(*value.constrained, path=f"{name}.{value.path}")

@@ -62,7 +62,7 @@ class ContentField(Field[str | None]):
         """Return the text of each part."""
         return read_each(parts, self._parse_part)
 
-    def list_ignored(self, data: Any) -> Iterator[str]:
+    def list_ignored(self, data: object) -> Iterator[str]:
         parts = enumerate(data) if type(data) is list else ()
         for index, part in parts:
             if type(part) is not dict:
@@ -75,7 +75,7 @@ class ContentField(Field[str | None]):
                 if name not in ("type", _TEXT_KEYS[kind]) and value not in (None, [], {}):
                     yield f"[{index}].{quote_key(name)}"
 
-    def _parse_part(self, part: Any) -> str:
+    def _parse_part(self, part: object) -> str:
         if type(part) is str:
             return part
         part = expect(part, dict, "a text part or a string")
@@ -111,7 +111,7 @@ class MessageObject(OpenObject[Any]):
         return _make_message(values.list_values())
 
 
-def _make_message(values: Mapping[str, Any]) -> dict[str, Any]:
+def _make_message(values: Mapping[str, object]) -> dict[str, Any]:
     fields = {name: value for name, value in values.items() if value is not None}
     return {**fields, "content": values["content"] or ""}
 
@@ -136,10 +136,10 @@ class PastReasoningField(Field[str | None]):
 
     accepts = {"type": "string"}
 
-    def read(self, data: Any, context: Context | None = None) -> str | None:
+    def read(self, data: object, context: Context | None = None) -> str | None:
         return data if type(data) is str else None
 
-    def list_ignored(self, data: Any) -> Iterator[str]:
+    def list_ignored(self, data: object) -> Iterator[str]:
         if data is not None and type(data) is not str:
             yield ""
 
@@ -206,7 +206,7 @@ class ChatMessageField(Field[Any]):
         return _choose_object(data).list_ignored(data)
 
 
-def _choose_object(data: Mapping[str, Any]) -> MessageObject:
+def _choose_object(data: Mapping[str, object]) -> MessageObject:
     role = data.get("role")
     return _BY_ROLE.get(role, _PROMPT) if type(role) is str else _PROMPT
 
@@ -229,7 +229,7 @@ class MessagesField(ListField[Any]):
             )
         return link_calls(super().read(data, context))
 
-    def list_ignored_paths(self, data: Any) -> list[str]:
+    def list_ignored_paths(self, data: object) -> list[str]:
         """Return paths of what was ignored in the messages of a body, up to MAX_NAMED of them."""
         if type(data) is not list:
             return []

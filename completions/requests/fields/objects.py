@@ -44,7 +44,7 @@ class StrictObject(Field[T]):
             "additionalProperties": False,
         }
 
-    def read(self, data: Any, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> Any:
         return self.check(self.read_values(self.check_names(data), context))
 
     def check_names(self, data: object) -> dict[str, object]:

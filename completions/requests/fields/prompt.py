@@ -111,7 +111,7 @@ def _tokenize(value: str | list[str], model: ModelFiles) -> list[list[int]]:
     return prompts
 
 
-def parse_prompt(value: Any, vocab_size: int) -> list[list[int]]:
+def parse_prompt(value: object, vocab_size: int) -> list[list[int]]:
     """Return a prompt of token ids in [0, vocab_size), or a batch of them, as a batch. A FieldError
     names the first offending element: `[1][3]`."""
     if type(value) is str:

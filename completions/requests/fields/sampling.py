@@ -105,7 +105,7 @@ class StopField(Field[list[str] | None]):
         check_count(data, self.max_texts, "strings")
         return read_each(data, self.check_text)
 
-    def check_text(self, value: Any) -> str:
+    def check_text(self, value: object) -> str:
         """Return one of the texts. Raises FieldError."""
         if type(value) is not str:
             raise FieldError(f"must be a string, not {name_type(value)}.", code="invalid_type")
@@ -120,7 +120,7 @@ class StopRegexField(StopField):
     max_texts = automaton.MAX_PATTERNS
     max_characters = automaton.MAX_PATTERN_BYTES
 
-    def check_text(self, value: Any) -> str:
+    def check_text(self, value: object) -> str:
         pattern = super().check_text(value)
         if (size := len(pattern.encode())) > self.max_characters:
             message = f"has {size} bytes in UTF-8; it may have at most {self.max_characters}."

@@ -31,7 +31,7 @@ ALLOW = "allow"
 """The setting that lets messages contain special tokens."""
 
 
-def check_token_id(value: Any, vocab_size: int, path: str) -> None:
+def check_token_id(value: object, vocab_size: int, path: str) -> None:
     """Raise FieldError unless `value` is an id of the vocabulary."""
     if type(value) is not int:
         raise FieldError(

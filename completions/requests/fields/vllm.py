@@ -137,7 +137,7 @@ _OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespa
 _FIELDS = {"json": "json_schema", "regex": "regex", "structural_tag": "structural_tag"}
 
 
-def _make_constrained(path: str, value: Any) -> Constrained | None:
+def _make_constrained(path: str, value: object) -> Constrained | None:
     """Return the constraint under a key; None where its value sets none."""
     if path == "json_object":
         return Constrained("json_schema", {"type": "object"}) if value else None

@@ -25,7 +25,7 @@ class BeatThread(bootsteps.StartStopStep):
     def create(self, worker: Any) -> Any:
         return EmbeddedService(worker.app, thread=True, scheduler_cls="celery.beat:Scheduler")
 
-    def stop(self, parent: Any) -> None:
+    def stop(self, parent: object) -> None:
         """Stop without waiting for the clock, which retries until Redis answers."""
         if self.obj is not None:
             self.obj.service.stop()
@@ -38,7 +38,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--concurrency", type=int, default=4, help="threads (default 4)")
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         # Celery would run Django's checks, which load the URL table, and ignore what they return.
         os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
         celery_app.steps["worker"].add(BeatThread)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
@@ -30,7 +29,7 @@ class Command(BaseCommand):
     help = "Start the service on a free port, send real requests end to end, stop it."
     requires_system_checks = ()
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         logging.disable(logging.INFO)  # the user sees what this command writes
         startup.prepare_process()
         with startup.explain_errors():

@@ -2,7 +2,6 @@
 
 import time
 from argparse import ArgumentParser
-from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -21,7 +20,7 @@ class Command(BaseCommand):
         parser.add_argument("models", nargs="*", metavar="ID", help="default: all of models.toml")
         parser.add_argument("--verify", action="store_true", help="also compare every checksum")
 
-    def handle(self, *args: Any, models: list[str], verify: bool, **options: Any) -> None:
+    def handle(self, *args: object, models: list[str], verify: bool, **options: object) -> None:
         try:
             catalog = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
             for entry in [catalog.choose(name) for name in models] or list(catalog):

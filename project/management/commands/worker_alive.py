@@ -1,7 +1,6 @@
 """`manage.py worker_alive`: the health check of a container that runs an engine worker."""
 
 import socket
-from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -16,7 +15,7 @@ class Command(BaseCommand):
     help = "Succeed while an engine worker of this host sends heartbeats."
     requires_system_checks = ()
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         host = socket.gethostname()
         try:
             with connect(settings.REDIS_URL, timeout=3) as client:

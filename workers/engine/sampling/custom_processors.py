@@ -127,7 +127,7 @@ def _run_processor(logits: Tensor, seq: Sequence, processor: Processor) -> Tenso
 
 
 def make_processor(
-    name: str, factory: Factory, params: Mapping[str, Any], context: ChoiceContext
+    name: str, factory: Factory, params: Mapping[str, object], context: ChoiceContext
 ) -> CustomProcessor:
     """Return the processor of one choice. Raises InvalidRequest for parameters that it refuses, and
     ProcessorError if it cannot be made."""
@@ -158,7 +158,7 @@ def _processor_error(name: str | None, cause: BaseException) -> ProcessorError:
 class DisallowedTokens:
     """``disallowed_tokens``: the ids in ``token_ids`` are never sampled."""
 
-    def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
+    def __init__(self, params: Mapping[str, object], context: ChoiceContext) -> None:
         _check_names(params, {"token_ids"})
         ids = params.get("token_ids")
         if not isinstance(ids, list) or not all(
@@ -178,7 +178,7 @@ class ThinkingBudget:
     model, by default ``<think>`` and ``</think>``.
     """
 
-    def __init__(self, params: Mapping[str, Any], context: ChoiceContext) -> None:
+    def __init__(self, params: Mapping[str, object], context: ChoiceContext) -> None:
         _check_names(params, {"thinking_budget", "start_token", "end_token"})
         budget = params.get("thinking_budget")
         if type(budget) is not int or budget < 0:
@@ -204,13 +204,13 @@ class ThinkingBudget:
             logits[self._end] = end
 
 
-def _token(text: Any, context: ChoiceContext) -> int:
+def _token(text: object, context: ChoiceContext) -> int:
     token_id = context.tokenizer.token_to_id(text) if isinstance(text, str) else None
     if token_id is None:
         raise ValueError(f"{text!r} is not a token of this model")
     return int(token_id)
 
 
-def _check_names(params: Mapping[str, Any], known: set[str]) -> None:
+def _check_names(params: Mapping[str, object], known: set[str]) -> None:
     if unknown := sorted(params.keys() - known):
         raise ValueError(f"{unknown[0]!r} is unknown; known: {', '.join(sorted(known))}")
