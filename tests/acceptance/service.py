@@ -73,10 +73,7 @@ class Installation:
         self.url = f"http://127.0.0.1:{self.port}"
         compiled.share(home)
         models = home / "models.toml"
-        models.write_text(
-            f'[models.{MODEL}]\npath = "{MODEL_FOLDER}"\nmax_num_seqs = 64\nmax_model_len = 4096\n'
-            'tool_format = "hermes"\n' + self.more_models()
-        )
+        models.write_text(self.demo_model() + self.more_models())
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -113,6 +110,13 @@ class Installation:
         if self._up is not None:
             self._up.send_signal(signal.SIGTERM)
             self._up.wait(START_TIMEOUT)
+
+    def demo_model(self) -> str:
+        """The table of the demo model in models.toml."""
+        return (
+            f'[models.{MODEL}]\npath = "{MODEL_FOLDER}"\nmax_num_seqs = 64\nmax_model_len = 4096\n'
+            'tool_format = "hermes"\n'
+        )
 
     def more_models(self) -> str:
         """Further tables of models.toml."""
