@@ -7,7 +7,6 @@ All code logs through the standard library, and structlog renders. A line has th
 import json
 import logging
 import sys
-from typing import Any
 
 import orjson
 import structlog
@@ -34,7 +33,7 @@ _KNOWN: list[Processor] = [
 ]
 
 
-def make_configuration(level: str, level_name: str) -> dict[str, Any]:
+def make_configuration(level: str, level_name: str) -> dict[str, object]:
     """Return a configuration for `dictConfig`. `auto` is text on a terminal, else JSON."""
     on_terminal = level_name == "console" or (level_name == "auto" and sys.stderr.isatty())
     return {

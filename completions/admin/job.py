@@ -122,7 +122,7 @@ class Timeline:
     first_token: float | None
     end: float | None
 
-    def list_phases(self) -> list[dict[str, Any]]:
+    def list_phases(self) -> list[dict[str, object]]:
         until = self.end
         if until is None:
             until = (timezone.now() - self.created).total_seconds() * 1000

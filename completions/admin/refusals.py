@@ -1,7 +1,6 @@
 """Refused requests: their tables, and the lists on the pages of keys and organizations."""
 
 from datetime import datetime
-from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -56,7 +55,7 @@ class WrongKeyAdmin(ReadOnlyAdmin):
     show_full_result_count = True
 
 
-def list_refusals(rows: QuerySet[Refusal], now: datetime) -> list[dict[str, Any]]:
+def list_refusals(rows: QuerySet[Refusal], now: datetime) -> list[dict[str, object]]:
     """Return the most frequent refusals of these rows, as `quire/refusals.html` shows them."""
     table = reverse("admin:completions_refusal_changelist")
     return [
@@ -72,7 +71,7 @@ def list_refusals(rows: QuerySet[Refusal], now: datetime) -> list[dict[str, Any]
     ]
 
 
-def list_wrong_keys(key: ApiKey, since: datetime, now: datetime) -> list[dict[str, Any]]:
+def list_wrong_keys(key: ApiKey, since: datetime, now: datetime) -> list[dict[str, object]]:
     """Return the uses of a key's secrets after these were replaced or revoked, or expired."""
     ids = [key.public_id, key.previous_public_id]
     rows = count_wrong_keys([mask_public_id(each) for each in ids if each], since)

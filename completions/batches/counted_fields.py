@@ -59,7 +59,7 @@ class SharedSchema:
         return None if self._differ or self._first is None else find_counted_fields(self._first)
 
 
-def find_counted_fields(schema: Mapping[str, object]) -> dict[str, Any]:
+def find_counted_fields(schema: Mapping[str, object]) -> dict[str, object]:
     """Return the tree of those fields of a schema that are booleans or enums of scalars."""
     tree: dict[str, Any] = {}
     fields: dict[tuple[str, ...], dict[str, None]] = {}

@@ -57,7 +57,7 @@ def compress_json(document: Mapping[str, object]) -> bytes:
     return compress_lines([orjson.dumps(document)])
 
 
-def decompress_json(compressed: bytes | memoryview) -> dict[str, Any]:
+def decompress_json(compressed: bytes | memoryview) -> dict[str, object]:
     (line,) = decompress_lines(compressed)
     document: dict[str, Any] = orjson.loads(line)
     return document
@@ -123,7 +123,7 @@ _CANCELLED_ALONE = {
 }
 
 
-def make_refused_result(request_id: str, error: APIError) -> dict[str, Any]:
+def make_refused_result(request_id: str, error: APIError) -> dict[str, object]:
     """Make the result of a line that never runs, with the error that a live request would get."""
     response = {
         "status_code": error.status_code,
@@ -139,7 +139,9 @@ def make_answered_result(
     return {"response": response, "error": None, "meta": meta}
 
 
-def make_unanswered_result(outcome: str, meta: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def make_unanswered_result(
+    outcome: str, meta: Mapping[str, Any] | None = None
+) -> dict[str, object]:
     error = _UNANSWERED.get(outcome, _CANCELLED_ALONE)
     return {"response": None, "error": error, "meta": meta or {"attempts": 0}}
 
@@ -156,7 +158,7 @@ def make_meta(job: EndedJob) -> dict[str, Any]:
     return meta
 
 
-def read_result(batch: Batch, line: BatchLine) -> dict[str, Any]:
+def read_result(batch: Batch, line: BatchLine) -> dict[str, object]:
     """Return the result of a line of a batch that has ended, or of a line that has a result."""
     return decompress_json(line.result) if line.result else make_unanswered_result(batch.outcome)
 

@@ -77,7 +77,7 @@ def store_answers(answers: Iterable[Answer], build_of: BuildOf) -> None:
 
 def _make_receipt(
     batch: Batch, line: BatchLine, answer: Answer, build_of: BuildOf
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Make the receipt of an answered line; None if the model's files have been removed."""
     entry = model_files.load_catalog().get(batch.model)
     request = lines.decompress_job(line.job).request

@@ -67,7 +67,7 @@ class Summary:
         for pointer, value in read_counted_values(document, self.counted_fields or {}):
             _count(self._values.setdefault(pointer, Counter()), value)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return the summary as JSON that the constructor reads."""
         return {
             "finish_reasons": self._ends,

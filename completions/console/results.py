@@ -155,7 +155,7 @@ def _parse_number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
-def _make_row(row: BatchResult, text: bytes) -> dict[str, Any]:
+def _make_row(row: BatchResult, text: bytes) -> dict[str, object]:
     output = _parse_json(text) or {}
     return {
         "number": row.number,

@@ -138,7 +138,7 @@ def _is_verbatim(step: Mapping[str, object]) -> bool:
     return bool(step["type"] == "ByteLevel")
 
 
-def _iter_steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, Any]]:
+def _iter_steps(step: dict[str, Any] | None, inside: str) -> Iterator[dict[str, object]]:
     """Yield a tokenizer step, or the steps of a sequence and of the sequences nested in it."""
     if step is None:
         return

@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -346,7 +346,7 @@ async def _present(batch: Batch) -> JSONResponse:
     return JSONResponse(body)
 
 
-def make_batch_object(batch: Batch) -> dict[str, Any]:
+def make_batch_object(batch: Batch) -> dict[str, object]:
     """Return OpenAI's Batch object. It has the id of an output file once that file has lines."""
     times = {f"{name}_at": getattr(batch, f"{name}_at") for name in _TIMES}
     times |= {f"{status}_at": None for status in _ENDS}

@@ -61,7 +61,7 @@ class CompleteUploadRequestObject(StrictObject[object]):
         return values
 
 
-def make_upload_object(upload: Upload) -> dict[str, Any]:
+def make_upload_object(upload: Upload) -> dict[str, object]:
     """Return OpenAI's Upload object."""
     expired = upload.status == UploadStatus.PENDING and upload.expires_at <= timezone.now()
     return {
@@ -187,7 +187,7 @@ class CancelUploadView(AsyncAPIView):
         return JSONResponse(make_upload_object(await _find(request, upload_id)))
 
 
-def _make_part_object(part: UploadPart) -> dict[str, Any]:
+def _make_part_object(part: UploadPart) -> dict[str, object]:
     return {
         "id": part.id,
         "object": "upload.part",

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -194,7 +194,7 @@ def _make_bucket(
     }
 
 
-def _make_result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, Any]:
+def _make_result(row: UsageRow, names: dict[int, tuple[str, str]]) -> dict[str, object]:
     """Return OpenAI's fields and Quire's own. Fields that are not in `group_by` are null."""
     key_id, key_name = names.get(row.group.get("api_key_id", 0), (None, None))
     return {

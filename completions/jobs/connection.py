@@ -73,7 +73,7 @@ class Bounded:
 
 
 class _BoundedPipeline(redis.asyncio.client.Pipeline):
-    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+    async def execute(self, raise_on_error: bool = True) -> list[object]:
         async with Bounded(COMMAND_TIMEOUT):
             return await super().execute(raise_on_error)
 
@@ -123,7 +123,7 @@ class DedicatedConnection:
             raise reply
         return reply
 
-    async def ask_again(self, commands: Sequence[Sequence[object]]) -> list[Any]:
+    async def ask_again(self, commands: Sequence[Sequence[object]]) -> list[object]:
         """Send commands that may run twice, as `ask_all`: try a new connection if the old one is
         closed."""
         if self._connection is not None:
@@ -131,7 +131,7 @@ class DedicatedConnection:
                 return await self.ask_all(commands)
         return await self.ask_all(commands)
 
-    async def ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    async def ask_all(self, commands: Sequence[Sequence[Any]]) -> list[object]:
         """Send commands and return their replies in order; the reply to a command that Redis
         refused is its error."""
         connection, self._connection = self._connection, None

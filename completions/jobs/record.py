@@ -245,7 +245,7 @@ def redis_name(name: str) -> str:
     return REDIS_NAMES.get(name, name)
 
 
-def hash_field(decode: Callable[[bytes], Any]) -> Mapping[str, Any]:
+def hash_field(decode: Callable[[bytes], Any]) -> Mapping[str, object]:
     """Return the metadata of a dataclass field that is read from a record in Redis."""
     return {"decode": decode}
 

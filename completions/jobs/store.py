@@ -142,7 +142,7 @@ class JobStore(Generic[_Client]):
 
     async def call_each(
         self, connection: DedicatedConnection, calls: Sequence[ScriptCall]
-    ) -> list[Any]:
+    ) -> list[object]:
         """Make many calls in one round trip of an asynchronous client. The reply to a call that
         fails is its error, and the other calls are not affected."""
         commands = [self._command(name, args) for name, args in calls]
@@ -155,7 +155,7 @@ class JobStore(Generic[_Client]):
                 replies[i] = reply
         return replies
 
-    def _command(self, name: str, args: Sequence[object]) -> tuple[Any, ...]:
+    def _command(self, name: str, args: Sequence[object]) -> tuple[object, ...]:
         return ("EVALSHA", self._scripts[name].sha, 1, self.keys.prefix, *args)
 
     def _load(self) -> None:
@@ -167,7 +167,7 @@ class JobStore(Generic[_Client]):
         pipeline.execute()
         self._loaded = True
 
-    def _send(self, calls: Sequence[ScriptCall]) -> list[Any]:
+    def _send(self, calls: Sequence[ScriptCall]) -> list[object]:
         pipeline: Any = self.client.pipeline(transaction=False)
         for name, args in calls:
             pipeline.execute_command(*self._command(name, args))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
@@ -150,7 +150,9 @@ def _list_unread_variables(variables: Mapping[str, Any], source: str) -> list[st
     return [f"chat_template_kwargs.{name}" for name in variables if name not in read]
 
 
-def _add_switch(variables: Mapping[str, object], files: ModelFiles, mode: str) -> Mapping[str, Any]:
+def _add_switch(
+    variables: Mapping[str, object], files: ModelFiles, mode: str
+) -> Mapping[str, object]:
     """Return the variables, with the template's thinking switch if it has one."""
     style = find_chat_style(files)
     if mode == AUTO:

@@ -148,7 +148,7 @@ class Message:
         return self._parser.is_reasoning and not self.ended
 
 
-def _make_call(context: ChatResponseContext, choice: int, piece: CallDelta) -> dict[str, Any]:
+def _make_call(context: ChatResponseContext, choice: int, piece: CallDelta) -> dict[str, object]:
     """Return a call without its arguments or its input."""
     kind, text = _name_parts(piece)
     id = context.make_call_id(choice, piece.index)
@@ -241,7 +241,7 @@ class ChatChunks(Chunks):
         messages = self._messages if index is None else [self._messages[index]]
         return sum(message.reasoning_tokens for message in messages)
 
-    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
+    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
         """Yield the first choice object has the role, the last one the finish reason."""
         index = event.index
         gain = self._messages[index].push(event)
@@ -264,10 +264,10 @@ class ChatChunks(Chunks):
             end["finish_reason"] = self._messages[index].finish_reason(event.finish_reason)
             yield {**_make_empty(index, {}), **end}
 
-    def make_hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
+    def make_hidden_states(self, record: ChoiceRecord) -> dict[str, object]:
         return _make_empty(record.index, {"hidden_states": record.hidden_states})
 
-    def _make_deltas(self, index: int, gain: Delta) -> list[dict[str, Any]]:
+    def _make_deltas(self, index: int, gain: Delta) -> list[dict[str, object]]:
         """Return deltas of the text, then of the calls. A call's first delta has only its name."""
         text: dict[str, Any] = {}
         reasoning = self._held[index] + gain.reasoning
@@ -288,7 +288,7 @@ class ChatChunks(Chunks):
         return [*([text] if text else ()), *({"tool_calls": [call]} for call in calls)]
 
 
-def _make_empty(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+def _make_empty(index: int, delta: dict[str, Any]) -> dict[str, object]:
     """Return the choice object of a chunk that has only a delta."""
     return {
         "index": index,

@@ -30,7 +30,7 @@ class ChoiceWriter:
             texts = token_texts.load_token_texts(context.served_model)
             self._logprobs = CompletionLogprobs(context.logprobs, texts.get_text)
 
-    def write(self, event: ChoiceEvent) -> dict[str, Any]:
+    def write(self, event: ChoiceEvent) -> dict[str, object]:
         """Return the choice object of an event that was already added to `choices`."""
         context, first = self._context, not self._begun
         self._begun = True
@@ -75,7 +75,7 @@ class ChoiceWriter:
 
     def _list_logprobs(
         self, logprobs: CompletionLogprobs, event: ChoiceEvent, first: bool
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return the tokens whose text has arrived, at the end those without text too; with `echo`,
         the prompt's tokens come first."""
         context = self._context

@@ -64,11 +64,11 @@ class CollectedResponse:
         for event in events:
             self.choices.add(event)
 
-    def make_response(self, usage: Usage | None) -> dict[str, Any]:
+    def make_response(self, usage: Usage | None) -> dict[str, object]:
         """Make the completion object."""
         return self._make_body(usage, ended=True)
 
-    def make_polled(self, job: JobRecord) -> dict[str, Any]:
+    def make_polled(self, job: JobRecord) -> dict[str, object]:
         """Return the same with the state of a polled job; it has no choices before its end."""
         body = {
             **self._make_body(job.usage, job.has_ended),
@@ -132,14 +132,14 @@ class Chunks:
         self._writers = [ChoiceWriter(self.choices, i) for i in range(context.num_choices)]
         self._number = 0
 
-    def make_chunks(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def make_chunks(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield (sequence number, chunk) for each choice of each event."""
         for event in events:
             record = self.choices.add(event)
             for choice in self.make_choices(event):
                 yield self._number_chunk(self._make_chunk(choice, record))
 
-    def make_end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
+    def make_end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield the chunks between the last choice and `[DONE]`: an error; or
         choices cut short, hidden states by choice, SGLang's extension and the usage."""
         cut = self.choices.end_at(end)
@@ -186,23 +186,23 @@ class Chunks:
         """Return how many tokens of one choice, or of all, are reasoning."""
         return 0
 
-    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
+    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
         """Yield the choice objects of an event that was already added to `choices`, one for each
         chunk."""
         yield self._writers[event.index].write(event)
 
-    def make_hidden_states(self, record: ChoiceRecord) -> dict[str, Any]:
+    def make_hidden_states(self, record: ChoiceRecord) -> dict[str, object]:
         """Return the choice object of the chunk with hidden states."""
         nothing = ChoiceEvent(0, record.index, [], "", None, None)
         choice = self._writers[record.index].write(nothing)
         return {**choice, "hidden_states": record.hidden_states}
 
-    def _number_chunk(self, chunk: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def _number_chunk(self, chunk: dict[str, Any]) -> tuple[int, dict[str, object]]:
         self._number += 1
         chunk["sequence_number"] = self._number
         return self._number, chunk
 
-    def _make_chunk(self, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, Any]:
+    def _make_chunk(self, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, object]:
         usage = None
         if self._context.continuous_usage_stats:
             prompt = self._context.prompt_lengths[record.index // self._context.n]

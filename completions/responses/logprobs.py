@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from completions.responses.choice_record import Scores
 from completions.responses.token_texts import TokenTexts
@@ -129,11 +129,11 @@ def make_prompt_logprobs(
 
 def make_chat_logprobs(
     token_ids: Sequence[int], scores: Scores, top: int, texts: TokenTexts
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make `choices[].logprobs` of a chat completion, with the `top` likeliest tokens per
     position."""
 
-    def make_entry(token_id: int, score: float | None) -> dict[str, Any]:
+    def make_entry(token_id: int, score: float | None) -> dict[str, object]:
         raw = list(texts.get_bytes(token_id))
         return {"token": texts.get_text(token_id), "logprob": score, "bytes": raw}
 

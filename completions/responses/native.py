@@ -64,7 +64,7 @@ class _CollectedSGLang(CollectedResponse):
         outputs = [self._make_output(record) for record in self.choices.records]
         return outputs if self._context.is_batch else outputs[0]
 
-    def _make_output(self, record: ChoiceRecord) -> dict[str, Any]:
+    def _make_output(self, record: ChoiceRecord) -> dict[str, object]:
         return {
             "text": "".join(record.texts),
             "output_ids": record.token_ids,
@@ -78,7 +78,7 @@ class _CollectedSGLang(CollectedResponse):
 class _SGLangChunks(Chunks):
     """Each chunk is the whole output so far, as SGLang sends it."""
 
-    def make_end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, Any]]]:
+    def make_end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, object]]]:
         cut = self.choices.end_at(end)
         if end.error is not None and not cut:
             yield self._number_chunk(from_job_error(end.error.code, end.error.message).envelope())
@@ -88,10 +88,10 @@ class _SGLangChunks(Chunks):
     def make_envelope(self) -> dict[str, Any]:
         return {}
 
-    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
+    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
         yield {}
 
-    def _make_chunk(self, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, Any]:
+    def _make_chunk(self, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, object]:
         info = make_meta_info(self.choices, record)
         if record.finish_reason is None:
             info["finish_reason"] = None
@@ -105,7 +105,7 @@ class _SGLangChunks(Chunks):
 class _CollectedVLLM(CollectedResponse):
     _context: VLLMContext
 
-    def make_response(self, usage: Usage | None) -> dict[str, Any]:
+    def make_response(self, usage: Usage | None) -> dict[str, object]:
         context, records = self._context, self.choices.records
         return {
             "request_id": context.request_id,
@@ -124,14 +124,14 @@ class _VLLMChunks(Chunks):
     def make_envelope(self) -> dict[str, Any]:
         return {"request_id": self._context.request_id, "choices": []}
 
-    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, Any]]:
+    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
         yield self._context.make_choice(event)
 
 
-def _make_logprobs(event: ChoiceEvent, scores: Scores, top: int) -> list[dict[str, Any]]:
+def _make_logprobs(event: ChoiceEvent, scores: Scores, top: int) -> list[dict[str, object]]:
     """Make vLLM's entries, in which a token is `token_id:` and its id."""
 
-    def make_entry(token_id: int, score: float | None) -> dict[str, Any]:
+    def make_entry(token_id: int, score: float | None) -> dict[str, object]:
         return {"token": f"token_id:{token_id}", "logprob": score, "bytes": None}
 
     return [

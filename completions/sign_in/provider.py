@@ -126,7 +126,7 @@ class Provider:
         )
         return str(logout_url["url"])
 
-    def _verify(self, client: Any, token: dict[str, Any], nonce: str) -> dict[str, Any]:
+    def _verify(self, client: Any, token: dict[str, Any], nonce: str) -> dict[str, object]:
         """Return the id token's claims. Authlib checks the expiry as well, and `azp` and
         `at_hash`."""
         client.fetch_jwk_set(force=True)
@@ -189,7 +189,7 @@ def get_provider(configuration: Configuration) -> Provider:
     return Provider(configuration)
 
 
-def _check_metadata(document: object, issuer: str, url: str) -> dict[str, Any]:
+def _check_metadata(document: object, issuer: str, url: str) -> dict[str, object]:
     """Return what Authlib needs of a discovery document."""
     if not isinstance(document, dict):
         raise ProviderError(f"{url} is not a JSON object.")
@@ -218,7 +218,7 @@ def _choose_secret_method(document: Any) -> str:
     return "client_secret_post" if only_post else "client_secret_basic"
 
 
-def _complete(client: Any, token: dict[str, Any], claims: dict[str, Any]) -> dict[str, Any]:
+def _complete(client: Any, token: dict[str, Any], claims: dict[str, Any]) -> dict[str, object]:
     """Return the claims, with those that only the provider's userinfo has."""
     if "userinfo_endpoint" not in client.server_metadata:
         return claims

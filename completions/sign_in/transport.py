@@ -123,7 +123,7 @@ def read(url: str) -> Any:
 
 def write_basic(
     client: Any, _method: str, uri: str, headers: Any, body: Any
-) -> tuple[str, Any, Any]:
+) -> tuple[str, object, object]:
     """Put the client's id and secret into a header, percent-encoded as RFC 6749 wants it (section
     2.3.1). Authlib encodes neither."""
     name = quote(client.client_id, safe=_PLAIN.replace(":", ""))

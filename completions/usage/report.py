@@ -138,7 +138,7 @@ def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> None:
     table.writerows(_lines(hours, width))
 
 
-def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[Any]]:
+def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[object]]:
     organizations = dict(Organization.objects.values_list("id", "name"))
     keys = {key.pk: key for key in ApiKey.objects.only("id", "name", "public_id")}
     for values in group_rows(hours, width, GROUPS).iterator(chunk_size=1000):

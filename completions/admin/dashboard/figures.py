@@ -125,7 +125,7 @@ def _compute_mean(
 
 def _group_by_bucket(
     period: Period, rows: Iterable[Mapping[str, Any]]
-) -> defaultdict[datetime, list[Mapping[str, Any]]]:
+) -> defaultdict[datetime, list[Mapping[str, object]]]:
     """Group rows by bucket. SQL groups by minute, hour or day; a bucket may span several."""
     buckets: defaultdict[datetime, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -173,11 +173,11 @@ def _rename_sums(row: Mapping[str, object]) -> dict[str, Any]:
     return {name.removeprefix(_PREFIX): value for name, value in row.items()}
 
 
-def _make_hour_sums(names: Sequence[str]) -> dict[str, Any]:
+def _make_hour_sums(names: Sequence[str]) -> dict[str, object]:
     return {f"{_PREFIX}{name}": Coalesce(Sum(name), 0) for name in names}
 
 
-def _make_record_sums() -> dict[str, Any]:
+def _make_record_sums() -> dict[str, object]:
     counts = {
         "requests": Count("id"),
         "failed": Count("id", filter=Q(status="failed")),
@@ -219,11 +219,11 @@ def count_daily_tokens(key_ids: Sequence[int], now: datetime) -> dict[int, list[
     return tokens
 
 
-def sum_by_model(period: Period, now: datetime) -> dict[str, dict[str, Any]]:
+def sum_by_model(period: Period, now: datetime) -> dict[str, dict[str, object]]:
     """Return the sums of each model, including its adapters."""
     return {row["model"]: row for row in rank(period, now, "model", limit=1000)}
 
 
-def sum_by_organization(period: Period, now: datetime) -> dict[int, dict[str, Any]]:
+def sum_by_organization(period: Period, now: datetime) -> dict[int, dict[str, object]]:
     rows = rank(period, now, "organization_id", limit=10_000)
     return {row["organization_id"]: row for row in rows}

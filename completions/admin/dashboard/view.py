@@ -40,7 +40,7 @@ class Tile:
     change: str = ""
 
 
-def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, object]:
     """Add what the dashboard's template shows to the context. unfold calls this."""
     period = PERIODS.get(request.GET.get("period", ""), DAY)
     now = timezone.now()
@@ -140,7 +140,7 @@ def _make_live_tiles(live: state.Live) -> list[Tile]:
 # Rankings ---------------------------------------------------------------------------------------
 
 
-def _make_ranking(row: Mapping[str, Any], sums: Sums) -> dict[str, Any]:
+def _make_ranking(row: Mapping[str, Any], sums: Sums) -> dict[str, object]:
     whole = sums["prompt_tokens"] + sums["completion_tokens"]
     return {
         "requests": format_exact(row["requests"]),
@@ -151,7 +151,7 @@ def _make_ranking(row: Mapping[str, Any], sums: Sums) -> dict[str, Any]:
     }
 
 
-def _rank_keys(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]]:
+def _rank_keys(period: Period, now: datetime, sums: Sums) -> list[dict[str, object]]:
     rows = figures.rank(period, now, "api_key_id")
     keys = ApiKey.objects.select_related("organization").in_bulk([r["api_key_id"] for r in rows])
     return [
@@ -166,7 +166,7 @@ def _rank_keys(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]
     ]
 
 
-def _rank_models(period: Period, now: datetime, sums: Sums) -> list[dict[str, Any]]:
+def _rank_models(period: Period, now: datetime, sums: Sums) -> list[dict[str, object]]:
     requests = reverse("admin:completions_usagerecord_changelist")
     return [
         {
@@ -179,7 +179,7 @@ def _rank_models(period: Period, now: datetime, sums: Sums) -> list[dict[str, An
     ]
 
 
-def _list_failures(period: Period, now: datetime) -> list[dict[str, Any]]:
+def _list_failures(period: Period, now: datetime) -> list[dict[str, object]]:
     rows = figures.count_failures(period, now)
     last = UsageRecord.objects.in_bulk([row["last_id"] for row in rows])
     requests = reverse("admin:completions_usagerecord_changelist")

@@ -24,7 +24,9 @@ def list_models(request: HttpRequest) -> HttpResponseBase:
     return render_page(request, "quire/models.html", "Models", {"live": live, "models": rows})
 
 
-def _make_row(entry: ModelEntry, live: state.Live, used: dict[str, Any] | None) -> dict[str, Any]:
+def _make_row(
+    entry: ModelEntry, live: state.Live, used: dict[str, Any] | None
+) -> dict[str, object]:
     workers = [worker for worker in live.workers if worker.model == entry.id]
     accepting = sum(worker.accepting for worker in workers)
     try:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase

@@ -154,7 +154,7 @@ def _is_plain(type: Type) -> TypeGuard[Scalar]:
     return isinstance(type, Scalar) and type in _TYPES
 
 
-def _values(row: ExportRow, columns: Columns, report: Report) -> list[Any]:
+def _values(row: ExportRow, columns: Columns, report: Report) -> list[object]:
     report.add(row)
     values: list[Any] = []
     for column in columns.all:

@@ -75,7 +75,7 @@ class Tally:
 
 def forecast(
     batch: Batch, facts: Mapping[str, Any], plan: Plan, now: datetime, done: Histogram | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make the response of `dry_run`. `done` holds the completion tokens of ended lines."""
     tokens = _completion_tokens(facts, done)
     computed = plan.prompt_tokens if plan.computed_tokens is None else plan.computed_tokens
@@ -109,7 +109,7 @@ def _completion_tokens(facts: Mapping[str, Any], done: Histogram | None) -> Inte
 
 def _cost(
     batch: Batch, tokens: Interval, computed: int, cached: int, now: datetime
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Estimate the cost at the model's prices, and what the budgets of the key and its organization
     leave."""
     entry = model_files.load_catalog().get(batch.model)
@@ -213,7 +213,7 @@ def _format_interval(interval: Interval, digits: int = 0) -> dict[str, float | N
     }
 
 
-def forecast_batch(batch: Batch, now: datetime) -> dict[str, Any] | None:
+def forecast_batch(batch: Batch, now: datetime) -> dict[str, object] | None:
     """Return the forecast of a batch with a pilot, refined by its results so far; None without a
     pilot."""
     if batch.pilot is None or not batch.forecast or not batch.plan:

@@ -82,7 +82,7 @@ def _make_operation(method: str, path: str, tag: str, operation: Operation) -> d
     return result
 
 
-def _make_responses(method: str, operation: Operation) -> dict[str, Any]:
+def _make_responses(method: str, operation: Operation) -> dict[str, object]:
     errors: tuple[int, ...] = ()
     if not operation.is_public:
         errors = *(WRITE_ERRORS if method == "POST" else READ_ERRORS), *operation.errors

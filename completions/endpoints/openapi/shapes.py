@@ -80,7 +80,7 @@ def make_any_object(**example: object) -> Example:
     return Example(example, {"type": "object"})
 
 
-def make_page(row: object) -> dict[str, Any]:
+def make_page(row: object) -> dict[str, object]:
     """Return one page of a list of such rows."""
     ends = make_or_null(make_value(row)["id"])
     return {

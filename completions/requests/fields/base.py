@@ -72,12 +72,12 @@ def read_each(items: Iterable[object], read: Callable[[Any], T]) -> list[T]:
     return values
 
 
-def make_bounds(**keywords: object) -> dict[str, Any]:
+def make_bounds(**keywords: object) -> dict[str, object]:
     """Return the keywords of a JSON Schema that have a value."""
     return {name: value for name, value in keywords.items() if value is not None}
 
 
-def make_nullable(schema: dict[str, Any]) -> dict[str, Any]:
+def make_nullable(schema: dict[str, Any]) -> dict[str, object]:
     return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
 
 
@@ -120,11 +120,11 @@ class Field(Generic[T]):
         on."""
         return iter(())
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         """Return JSON Schema of the accepted values, without null."""
         return self.accepts
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the schema with the documentation and the default. An optional field may be
         null."""
         schema = self.to_schema() if self.required else make_nullable(self.to_schema())
@@ -192,7 +192,7 @@ class IntegerField(Field[T]):
         super().__init__(help, required=required, default=default)
         self.min_value, self.max_value = min_value, max_value
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"type": "integer", **make_bounds(minimum=self.min_value, maximum=self.max_value)}
 
     def read(self, data: object, context: Context | None = None) -> int:
@@ -214,7 +214,7 @@ class NumberField(Field[float]):
         super().__init__(help, default=range.default)
         self.range = range
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         low = "exclusiveMinimum" if self.range.excludes_low else "minimum"
         return {
             "type": "number",
@@ -266,7 +266,7 @@ class TextField(Field[T]):
         super().__init__(help, required=required, default=default)
         self.max_length, self.pattern = max_length, re.compile(pattern) if pattern else None
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         pattern = f"^(?:{self.pattern.pattern})$" if self.pattern else None
         return {"type": "string", **make_bounds(maxLength=self.max_length, pattern=pattern)}
 
@@ -307,7 +307,7 @@ class ChoiceField(Field[T]):
         super().__init__(help, required=required, default=default)
         self.choices = list(choices)
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"type": "string", "enum": self.choices}
 
     def read(self, data: object, context: Context | None = None) -> str:

@@ -97,7 +97,7 @@ class JSONSchemaFormatObject(StrictObject[dict[str, Any] | None]):
         "formats too."
     )
 
-    def check(self, values: Self) -> dict[str, Any]:
+    def check(self, values: Self) -> dict[str, object]:
         return values.list_values()
 
 
@@ -123,7 +123,7 @@ class ResponseFormatObject(StrictObject[dict[str, Any] | None]):
         **dict.fromkeys(("format", "structures", "triggers", "at_least_one"), "structural_tag"),
     }
 
-    def check(self, values: Self) -> dict[str, Any]:
+    def check(self, values: Self) -> dict[str, object]:
         fields = {name: value for name, value in values.list_values().items() if value is not None}
         for name, kind in self._types.items():
             if name in fields and kind != fields["type"]:
@@ -141,7 +141,7 @@ class GrammarObject(StrictObject[dict[str, Any] | None]):
         required=True,
     )
 
-    def check(self, values: Self) -> dict[str, Any]:
+    def check(self, values: Self) -> dict[str, object]:
         kind, value = values.type, values.value
         if kind in ("regex", "lark") and not isinstance(value, str):
             raise FieldError(f"must be a string with type {kind}.", "value", code="invalid_type")

@@ -50,7 +50,7 @@ class ListField(Field[T]):
         super().__init__(help, required=required)
         self.child, self.max_length, self.not_empty = child, max_length, not_empty
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         lengths = make_bounds(minItems=1 if self.not_empty else None, maxItems=self.max_length)
         return {"type": "array", "items": self.child.to_schema(), **lengths}
 
@@ -98,12 +98,12 @@ class PerPromptField(Field[PerPrompt | None]):
         super().__init__(help)
         self.child, self.holes = child, holes
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         one = self.child.to_schema()
         items = make_nullable(one) if self.holes else one
         return {"anyOf": [one, {"type": "array", "items": items}]}
 
-    def is_array(self, data: object) -> TypeGuard[list[Any]]:
+    def is_array(self, data: object) -> TypeGuard[list[object]]:
         """Return whether `data` has a value for each prompt."""
         return type(data) is list
 

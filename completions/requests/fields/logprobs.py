@@ -27,11 +27,11 @@ from completions.responses.response_context import SGLangLogprobs
 class ScoredIdsField(PerPromptField):
     """One id, an array of ids for all prompts, or an array of ids for each prompt."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         ids = self.child.to_schema()
         return {"anyOf": [ids["items"], ids, {"type": "array", "items": ids}]}
 
-    def is_array(self, data: object) -> TypeGuard[list[Any]]:
+    def is_array(self, data: object) -> TypeGuard[list[object]]:
         return type(data) is list and bool(data) and all(type(item) is not int for item in data)
 
     def read(self, data: object, context: Context | None = None) -> Any:

@@ -42,7 +42,7 @@ Message = Mapping[str, Any]
 class ContentField(Field[str | None]):
     """A message's text: a string, or an array of parts that are joined."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         part = {
             "type": "object",
             "properties": {
@@ -189,7 +189,7 @@ _BY_ROLE: Mapping[Any, MessageObject] = {
 class ChatMessageField(Field[Any]):
     """A message with the fields of its role."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         fields = {**_PROMPT.fields, **_ANSWER.fields, **_RESULT.fields}
         return {
             "type": "object",
@@ -214,7 +214,7 @@ def _choose_object(data: Mapping[str, object]) -> MessageObject:
 class MessagesField(ListField[Any]):
     """Messages; or, as in mistral.rs, one text without a template, read as token ids."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"anyOf": [super().to_schema(), {"type": "string"}]}
 
     def read(self, data: object, context: Context | None = None) -> Any:

@@ -23,7 +23,7 @@ _IDS_ONLY = {int}  # the set of exact types: `type(True)` is bool
 class PromptField(Field[list[list[int]]]):
     """Read as a batch: a list of lists of token ids."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         ids = {"type": "array", "items": TOKEN_ID, "minItems": 1}
         texts = {"type": "array", "items": {"type": "string"}, "minItems": 1}
         several = {"minItems": 1, "maxItems": MAX_PROMPTS}
@@ -40,7 +40,7 @@ class PromptField(Field[list[list[int]]]):
 class TextPromptField(PromptField):
     """One text or several. Read as a batch of token ids."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         texts = {"type": "array", "items": {"type": "string"}}
         return {"anyOf": [{"type": "string"}, {**texts, "minItems": 1, "maxItems": MAX_PROMPTS}]}
 
@@ -54,7 +54,7 @@ class TextPromptField(PromptField):
 class IdsPromptField(PromptField):
     """Token ids, or a batch of them. Read as a batch."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         ids = {"type": "array", "items": TOKEN_ID, "minItems": 1}
         return {"anyOf": [ids, {"type": "array", "items": ids, "maxItems": MAX_PROMPTS}]}
 

@@ -94,7 +94,7 @@ class StopField(Field[list[str] | None]):
     max_texts = 16
     max_characters = 256
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         text = {"type": "string", "minLength": 1, "maxLength": self.max_characters}
         return {"anyOf": [text, {"type": "array", "items": text, "maxItems": self.max_texts}]}
 

@@ -1,6 +1,6 @@
 """Fields of token ids, and texts as token ids: the model's vocabulary decides what is valid."""
 
-from typing import Any, Final, Literal, overload
+from typing import Final, Literal, overload
 
 from django.conf import settings
 
@@ -107,7 +107,7 @@ class TokenIdsField(Field[T]):
         super().__init__(help, required=required)
         self.max_length = max_length
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"type": "array", "items": TOKEN_ID, **make_bounds(maxItems=self.max_length)}
 
     def read(self, data: object, context: Context | None = None) -> list[int]:
@@ -127,7 +127,7 @@ class TokenIdsField(Field[T]):
 class LogitBiasField(Field[dict[int, float] | None]):
     """A map from token ids, as decimals, to the numbers that are added to their logits."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {
             "type": "object",
             "propertyNames": {"pattern": "^(0|[1-9][0-9]*)$"},

@@ -166,7 +166,7 @@ class ToolChoiceObject(StrictObject[ToolChoice]):
 class ToolChoiceField(Field[ToolChoice | None]):
     """A word, one tool by name, or a choice among some tools. Read as a ToolChoice."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         words = {"type": "string", "enum": [NONE, AUTO, REQUIRED]}
         return {"anyOf": [words, ToolChoiceObject().to_schema()]}
 
