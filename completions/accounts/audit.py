@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from django.contrib.auth.models import AnonymousUser, User
 
@@ -40,7 +39,7 @@ SERVICE = Actor("service")
 
 
 def record(
-    actor: Actor, action: AuditAction, thing: Audited, changes: Mapping[str, Any] | None = None
+    actor: Actor, action: AuditAction, thing: Audited, changes: Mapping[str, object] | None = None
 ) -> AuditEntry:
     """Write an entry. Runs in the caller's transaction."""
     is_key = isinstance(thing, ApiKey)

@@ -147,7 +147,7 @@ class ReadOnlyAdmin(ModelAdmin[Any]):
 
 
 def render_page(
-    request: HttpRequest, template: str, title: str, context: dict[str, Any], status: int = 200
+    request: HttpRequest, template: str, title: str, context: dict[str, object], status: int = 200
 ) -> TemplateResponse:
     """Render a page inside the admin's frame."""
     frame = {**admin.site.each_context(request), "title": title, "subtitle": None}

@@ -251,7 +251,7 @@ def _list_parameters(facts: _JobFacts) -> list[tuple[str, str, bool]]:
 
     The prompt is left out, and so is a grammar unless the organization stores prompts.
     """
-    payload: Mapping[str, Any] = {}
+    payload: Mapping[str, object] = {}
     if facts.record and facts.record.parameters:
         payload = facts.record.parameters
     elif facts.job:

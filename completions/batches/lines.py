@@ -59,7 +59,7 @@ def compress_json(document: Mapping[str, object]) -> bytes:
 
 def decompress_json(compressed: bytes | memoryview) -> dict[str, object]:
     (line,) = decompress_lines(compressed)
-    document: dict[str, Any] = orjson.loads(line)
+    document: dict[str, object] = orjson.loads(line)
     return document
 
 
@@ -140,7 +140,7 @@ def make_answered_result(
 
 
 def make_unanswered_result(
-    outcome: str, meta: Mapping[str, Any] | None = None
+    outcome: str, meta: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     error = _UNANSWERED.get(outcome, _CANCELLED_ALONE)
     return {"response": None, "error": error, "meta": meta or {"attempts": 0}}
@@ -149,7 +149,7 @@ def make_unanswered_result(
 def make_meta(job: EndedJob) -> dict[str, Any]:
     """Describe how a line ran: attempts by workers, seconds in the queue and with a worker, and
     paths in its body that had no effect, as in `x-ignored-params`."""
-    meta: dict[str, Any] = {"attempts": job.attempt}
+    meta: dict[str, object] = {"attempts": job.attempt}
     if job.started is not None:
         meta["queue_seconds"] = round(max(0.0, job.started - job.created), 3)
         meta["run_seconds"] = round(max(0.0, job.finished - job.started), 3)

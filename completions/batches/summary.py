@@ -80,7 +80,7 @@ class Summary:
 
     def as_summary(self) -> dict[str, Any]:
         """Return the extension `summary` of the batch object."""
-        summary: dict[str, Any] = {
+        summary: dict[str, object] = {
             "finish_reasons": dict(self._ends.most_common()),
             "errors": dict(self._errors.most_common()),
             **{name: each.as_summary(_HISTOGRAMS[name]) for name, each in self._numbers.items()},

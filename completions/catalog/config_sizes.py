@@ -57,5 +57,5 @@ def _get_size(config: Mapping[str, object], key: str) -> int | None:
 
 @cache
 def _load_table() -> Mapping[str, Mapping[str, Any]]:
-    table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text("utf-8"))
+    table: dict[str, dict[str, object]] = json.loads(TABLE.read_text("utf-8"))
     return table

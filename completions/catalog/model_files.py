@@ -244,7 +244,7 @@ def _read_eos_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, .
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        document: dict[str, object] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ModelFilesError(f"cannot read {path}: {error}") from error
     if not isinstance(document, dict):

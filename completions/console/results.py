@@ -166,7 +166,7 @@ def _make_row(row: BatchResult, text: bytes) -> dict[str, object]:
     }
 
 
-def _shorten(output: dict[str, Any]) -> str:
+def _shorten(output: dict[str, object]) -> str:
     """Return the answer's text, or the error's message."""
     if error := lines.get_error(output):
         return str(error.get("message", ""))[:_PREVIEW]

@@ -28,7 +28,7 @@ class StrictJSONError(ValueError):
         self.column = column
 
 
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, object]:
+def _make_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) != len(pairs):
         seen: set[str] = set()

@@ -50,7 +50,7 @@ class ExpiresAfterObject(StrictObject["ExpiresAfterObject | None"]):
 def make_file_object(file: File, is_written: bool = True) -> dict[str, object]:
     """Return OpenAI's FileObject. OpenAI's client waits until the deprecated `status` is
     `processed`."""
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "id": file.id,
         "object": "file",
         "bytes": file.bytes,

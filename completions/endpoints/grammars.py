@@ -1,7 +1,7 @@
 """POST /v1/grammars/validate: check a constraint, and whether a text matches it."""
 
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Self
 
 from completions.catalog.model_files import ModelFiles
 from completions.delivery import rate_limits
@@ -51,7 +51,7 @@ class ValidateView(AsyncAPIView):
 
 def _make_answer(result: ValidationResult) -> dict[str, object]:
     error = result.error
-    answer: dict[str, Any] = {
+    answer: dict[str, object] = {
         "valid": error is None,
         "error": error and error.message,
         "code": error and error.code,

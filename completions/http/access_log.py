@@ -30,7 +30,7 @@ def begin(given_id: str) -> dict[str, Any]:
     """Start the facts of a request and return them. Its id, the client's if it is harmless, is in
     every log line of this context and in the header `x-request-id`."""
     request_id = given_id if _HARMLESS.fullmatch(given_id) else f"req_{secrets.token_hex(16)}"
-    facts: dict[str, Any] = {"request_id": request_id}
+    facts: dict[str, object] = {"request_id": request_id}
     _facts.set(facts)
     bind_contextvars(request_id=request_id)
     return facts

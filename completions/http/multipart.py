@@ -21,7 +21,7 @@ class MultiPartParser(parsers.MultiPartParser):
         self,
         stream: IO[Any],
         media_type: str | None = None,
-        parser_context: Mapping[str, Any] | None = None,
+        parser_context: Mapping[str, object] | None = None,
     ) -> Any:
         boundary = parse_header_parameters(media_type or "")[1].get("boundary", "")
         if boundary and boundary.isascii():  # Django refuses others

@@ -89,7 +89,7 @@ class WebProcess:
         self.spawn(self._keep_lease())
         self.spawn(self._keep_refusals())
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, coroutine: Coroutine[object, object, object]) -> asyncio.Task[Any]:
         """Run a coroutine to its end, whether or not somebody awaits it. A failure is logged."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
@@ -107,7 +107,7 @@ class WebProcess:
             else:
                 return
 
-    def _settle(self, task: asyncio.Task[Any]) -> None:
+    def _settle(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, APIError):

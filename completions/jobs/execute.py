@@ -190,7 +190,7 @@ class Execution:
         return verdicts, [reply == 1 for reply in replies]
 
     def _publish_args(self, steps: Sequence[StepEvent]) -> list[object]:
-        args: list[Any] = [self.worker_id]
+        args: list[object] = [self.worker_id]
         for step in steps:
             number, choices = step.sequence_number, step.choices
             event = events.encode_choices(number, choices) if choices else b""

@@ -188,7 +188,7 @@ class NewJob:
     def record_fields(self, web_id: str) -> list[object]:
         """Return alternating names and values of the fields that `submit.lua` adds to its own.
         `web_id` is the web process whose end cancels the job, or empty."""
-        values: dict[str, Any] = {
+        values: dict[str, object] = {
             "request": self.request_json,
             "context": self.context,
             "priority": self.priority,

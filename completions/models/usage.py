@@ -107,7 +107,7 @@ class StoredPrompt(models.Model):
     def document(self) -> dict[str, Any]:
         """Return the request: prompts, sampling, grammar."""
         (line,) = decompress_lines(self.request)
-        request: dict[str, Any] = orjson.loads(line)
+        request: dict[str, object] = orjson.loads(line)
         return request
 
 

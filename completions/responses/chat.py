@@ -210,7 +210,7 @@ class CollectedChat(CollectedResponse):
 
 def _make_message(context: ChatResponseContext, index: int, delta: Delta) -> dict[str, Any]:
     """Return the message object. Its content is null if it has only calls."""
-    message: dict[str, Any] = {"role": "assistant", "content": delta.content, "refusal": None}
+    message: dict[str, object] = {"role": "assistant", "content": delta.content, "refusal": None}
     if context.think_tags is not None:
         message |= dict.fromkeys(settings.REASONING_FIELDS, delta.reasoning or None)
     calls: list[dict[str, Any]] = []
@@ -269,7 +269,7 @@ class ChatChunks(Chunks):
 
     def _make_deltas(self, index: int, gain: Delta) -> list[dict[str, object]]:
         """Return deltas of the text, then of the calls. A call's first delta has only its name."""
-        text: dict[str, Any] = {}
+        text: dict[str, object] = {}
         reasoning = self._held[index] + gain.reasoning
         self._held[index] = ""
         if self._messages[index].is_reasoning and not self._context.stream_reasoning:
@@ -278,7 +278,7 @@ class ChatChunks(Chunks):
             text |= dict.fromkeys(settings.REASONING_FIELDS, reasoning)
         if gain.content:
             text["content"] = gain.content
-        calls: list[dict[str, Any]] = []
+        calls: list[dict[str, object]] = []
         for piece in gain.calls:
             if piece.name is not None:
                 calls.append({"index": piece.index, **_make_call(self._context, index, piece)})
@@ -288,7 +288,7 @@ class ChatChunks(Chunks):
         return [*([text] if text else ()), *({"tool_calls": [call]} for call in calls)]
 
 
-def _make_empty(index: int, delta: dict[str, Any]) -> dict[str, object]:
+def _make_empty(index: int, delta: dict[str, object]) -> dict[str, object]:
     """Return the choice object of a chunk that has only a delta."""
     return {
         "index": index,

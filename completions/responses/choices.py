@@ -35,7 +35,7 @@ class ChoiceWriter:
         context, first = self._context, not self._begun
         self._begun = True
         text = event.text
-        choice: dict[str, Any] = {
+        choice: dict[str, object] = {
             "index": event.index,
             "text": text,
             "logprobs": None,

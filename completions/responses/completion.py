@@ -197,12 +197,12 @@ class Chunks:
         choice = self._writers[record.index].write(nothing)
         return {**choice, "hidden_states": record.hidden_states}
 
-    def _number_chunk(self, chunk: dict[str, Any]) -> tuple[int, dict[str, object]]:
+    def _number_chunk(self, chunk: dict[str, object]) -> tuple[int, dict[str, object]]:
         self._number += 1
         chunk["sequence_number"] = self._number
         return self._number, chunk
 
-    def _make_chunk(self, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, object]:
+    def _make_chunk(self, choice: dict[str, object], record: ChoiceRecord) -> dict[str, object]:
         usage = None
         if self._context.continuous_usage_stats:
             prompt = self._context.prompt_lengths[record.index // self._context.n]

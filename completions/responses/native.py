@@ -91,12 +91,12 @@ class _SGLangChunks(Chunks):
     def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
         yield {}
 
-    def _make_chunk(self, choice: dict[str, Any], record: ChoiceRecord) -> dict[str, object]:
+    def _make_chunk(self, choice: dict[str, object], record: ChoiceRecord) -> dict[str, object]:
         info = make_meta_info(self.choices, record)
         if record.finish_reason is None:
             info["finish_reason"] = None
         info["weight_version"] = self._context.weight_version
-        output: dict[str, Any] = {"text": "".join(record.texts), "output_ids": record.token_ids}
+        output: dict[str, object] = {"text": "".join(record.texts), "output_ids": record.token_ids}
         if self._context.is_batch:
             output["index"] = record.index
         return {**output, "meta_info": info}

@@ -127,7 +127,7 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def make_envelope(self) -> dict[str, Any]:
         """Return the keys that every object of this completion begins with."""
-        envelope: dict[str, Any] = {
+        envelope: dict[str, object] = {
             "id": self.id,
             "object": self.object,
             "created": self.created,

@@ -126,7 +126,7 @@ class Provider:
         )
         return str(logout_url["url"])
 
-    def _verify(self, client: Any, token: dict[str, Any], nonce: str) -> dict[str, object]:
+    def _verify(self, client: Any, token: dict[str, object], nonce: str) -> dict[str, object]:
         """Return the id token's claims. Authlib checks the expiry as well, and `azp` and
         `at_hash`."""
         client.fetch_jwk_set(force=True)
@@ -196,7 +196,7 @@ def _check_metadata(document: object, issuer: str, url: str) -> dict[str, object
     if document.get("issuer") != issuer:
         message = f"{url} names the issuer {document.get('issuer')!r}, and QUIRE_OIDC_ISSUER is "
         raise ProviderError(message + repr(issuer))
-    metadata: dict[str, Any] = {"issuer": issuer}
+    metadata: dict[str, object] = {"issuer": issuer}
     for name in (*_ENDPOINTS, *_OPTIONAL):
         if name not in document and name in _OPTIONAL:
             continue
@@ -218,7 +218,9 @@ def _choose_secret_method(document: Any) -> str:
     return "client_secret_post" if only_post else "client_secret_basic"
 
 
-def _complete(client: Any, token: dict[str, Any], claims: dict[str, Any]) -> dict[str, object]:
+def _complete(
+    client: Any, token: dict[str, object], claims: dict[str, object]
+) -> dict[str, object]:
     """Return the claims, with those that only the provider's userinfo has."""
     if "userinfo_endpoint" not in client.server_metadata:
         return claims

@@ -5,7 +5,6 @@ No page here names a cause that only an operator can mend: the log and the audit
 
 import logging
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
 from django.contrib import admin, auth
@@ -130,5 +129,5 @@ def _show_unreachable(request: HttpRequest) -> HttpResponseBase:
 
 
 def _show_refusal(request: HttpRequest, message: str, advice: str, status: int) -> HttpResponseBase:
-    context: dict[str, Any] = {"message": message, "advice": advice}
+    context: dict[str, object] = {"message": message, "advice": advice}
     return render_page(request, "quire/not_signed_in.html", "Not signed in", context, status)

@@ -69,7 +69,7 @@ def group_rows(
     """Sum hours by bucket and group, ordered by both."""
     start = Trunc("hour", "day" if width == "1d" else "hour", output_field=DateTimeField())
     split = hours.annotate(start=start).order_by("start", *groups).values("start", *groups)
-    sums: QuerySet[UsageHour, dict[str, Any]]
+    sums: QuerySet[UsageHour, dict[str, object]]
     sums = split.annotate(**{f"sum_{name}": Sum(name) for name in COUNTED})
     return sums
 

@@ -40,7 +40,7 @@ class Tile:
     change: str = ""
 
 
-def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, object]:
+def fill(request: HttpRequest, context: dict[str, object]) -> dict[str, object]:
     """Add what the dashboard's template shows to the context. unfold calls this."""
     period = PERIODS.get(request.GET.get("period", ""), DAY)
     now = timezone.now()

@@ -156,7 +156,7 @@ def _is_plain(type: Type) -> TypeGuard[Scalar]:
 
 def _values(row: ExportRow, columns: Columns, report: Report) -> list[object]:
     report.add(row)
-    values: list[Any] = []
+    values: list[object] = []
     for column in columns.all:
         value = replace_nul(row.values.get(column.name))  # PostgreSQL rejects U+0000
         if value is not None and not _is_plain(column.type):

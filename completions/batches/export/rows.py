@@ -119,7 +119,7 @@ def _number_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> ExportRow:
     line = json.loads(text)
     body, error = get_body(line), get_error(line)
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "custom_id": line["custom_id"],
         "status_code": (line["response"] or {}).get("status_code"),
         "error_code": error.get("code"),

@@ -89,7 +89,7 @@ def _read_answers(output: Path) -> dict[str, Any]:
     return answers
 
 
-def _check(receipt: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> None:
+def _check(receipt: Mapping[str, Any], choices: Sequence[Mapping[str, object]]) -> None:
     """Check the form of a receipt and of the choices beside it. Raises ValueError, TypeError and
     KeyError."""
     _ = [receipt[name] for name in _OF_A_RECEIPT]

@@ -27,7 +27,7 @@ _BEARER = "ApiKey"
 @lru_cache(maxsize=1)
 def make_document() -> dict[str, object]:
     """Return the document. Do not modify it: every caller gets the same object."""
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     schemas = dict(shapes.SCHEMAS)
     for tag, operations in OPERATIONS.items():
         for key, operation in operations.items():

@@ -82,7 +82,7 @@ _PART = {
 
 
 def _make_generation(
-    what: str, path: str, request: type[StrictObject[Any]], response: Any, **example: Any
+    what: str, path: str, request: type[StrictObject[object]], response: Any, **example: Any
 ) -> dict[str, Operation]:
     """Return the operations that completions and chat completions share."""
     row = {"id": response.value["id"], "status": "queued"}

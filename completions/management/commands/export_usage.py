@@ -32,7 +32,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["begin"] and options["end"] and options["end"] < options["begin"]:
             raise CommandError("--to must not be before --from")
-        span: dict[str, Any] = {}
+        span: dict[str, object] = {}
         if options["begin"]:
             span["hour__gte"] = options["begin"]
         if options["end"]:
