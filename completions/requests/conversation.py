@@ -130,7 +130,7 @@ class ConversationFields(ModelRequestObject):
             raise FieldError(f"{error}.", "messages") from error
 
 
-def _list_unread_variables(variables: Mapping[str, Any], source: str) -> list[str]:
+def _list_unread_variables(variables: Mapping[str, object], source: str) -> list[str]:
     if len(variables) > MAX_VARIABLES:
         message = f"has {len(variables)} variables; it may have at most {MAX_VARIABLES}."
         raise FieldError(message, "chat_template_kwargs")

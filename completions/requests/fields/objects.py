@@ -36,7 +36,7 @@ class StrictObject(Field[T]):
             name: each.default for name, each in cls.fields.items() if not each.required
         }
 
-    def to_schema(self) -> dict[str, object]:
+    def to_schema(self) -> dict[str, Any]:
         return {
             "type": "object",
             "properties": {name: field.describe() for name, field in self.fields.items()},
@@ -118,7 +118,7 @@ class StrictObject(Field[T]):
 class OpenObject(StrictObject[T]):
     """An object that may have any other keys. They have no effect."""
 
-    def to_schema(self) -> dict[str, object]:
+    def to_schema(self) -> dict[str, Any]:
         return {**super().to_schema(), "additionalProperties": True}
 
     def list_ignored(self, data: Any) -> Iterator[str]:
