@@ -93,7 +93,7 @@ refuse_foreign_variables(_redis_url)
 # Database: SQLite under QUIRE_HOME, or DATABASE_URL ----------------------------------------------
 
 
-def _make_database() -> dict[str, object]:
+def _make_database() -> dict[str, Any]:
     embedded = f"sqlite:///{quote(str(QUIRE_HOME))}/quire.sqlite3"
     config: dict[str, Any] = env.db("DATABASE_URL", default=embedded)
     if "ENGINE" not in config:
