@@ -43,7 +43,7 @@ def _is_last(worker: WorkerRecord, workers: Sequence[WorkerRecord]) -> bool:
     return not any(each.accepting for each in others)
 
 
-def _make_row(worker: WorkerRecord, is_last: bool) -> dict[str, Any]:
+def _make_row(worker: WorkerRecord, is_last: bool) -> dict[str, object]:
     facts, slots = worker.facts, state.count_slots(worker)
     now = timezone.now()
     running, blocks = facts.get("running", 0), facts.get("kv_blocks_total", 0)
