@@ -8,6 +8,7 @@ from typing import Any
 from completions.catalog.entries import AUTO, NONE
 from completions.catalog.model_files import ModelFiles, ModelFilesError
 from completions.chat import template
+from completions.chat.markers import find_marks
 from completions.chat.reasoning import ThinkTags
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_format import ToolFormat
@@ -105,7 +106,9 @@ def _find_think_tags(
     if files.entry.think_tags is not None:
         return ThinkTags(*files.entry.think_tags) if files.entry.think_tags else None
     if tool_format is not None and tool_format.think is not None:
-        return ThinkTags(*tool_format.think)
+        marks = find_marks("".join(tool_format.think))
+        if all(mark in source for mark in marks):
+            return ThinkTags(*tool_format.think)
     # Some templates write only one of the usual tags.
     usual = THINK_TAGS[0]
     if usual.begin in source or usual.end in source:

@@ -52,7 +52,7 @@ class ToolFormat:
     """Where an answer's own text does not stand alone: the text that may begin each of its parts,
     and the text before its own text."""
     think: tuple[str, str] | None = None
-    """The tags around reasoning, where the chat template does not show them."""
+    """The tags around reasoning, which the chat template puts together from special tokens."""
     ends_reasoning: bool = False
     """Whether a call may end the reasoning, without its end tag."""
     first_id: int = 0

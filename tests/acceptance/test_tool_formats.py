@@ -3,6 +3,7 @@ AI SDK, every call is an instance of its schema."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,19 @@ SCHEMA = {
 TOOL = {
     "type": "function",
     "function": {"name": "weather", "parameters": SCHEMA, "strict": True},
+}
+LARK = r"""
+start: "SELECT " COLUMN (", " COLUMN)~0..2 "\n\tFROM \"" TABLE "\";"
+COLUMN: "id" | "name"
+TABLE: /[a-z]{1,8}/
+"""
+QUERY = r'SELECT (id|name)(, (id|name)){0,2}\n\tFROM "[a-z]{1,8}";'
+CUSTOM: Any = {
+    "type": "custom",
+    "custom": {
+        "name": "run_sql",
+        "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": LARK}},
+    },
 }
 QUESTION = "The weather in Rome?"
 _AI_SDK = Path(__file__).parent / "ai_sdk"
@@ -102,6 +116,7 @@ def test_calls_in_a_format_are_valid_for_every_client(
     found = httpx.get(f"{url}/v1/models/{MODEL}", headers={"Authorization": f"Bearer {key}"})
     assert found.json()["chat_style"]["tool_format"] == form
     check(ask_with_openai(f"{url}/v1", key))
+    assert re.fullmatch(QUERY, ask_for_an_input(f"{url}/v1", key))
     check(ask_with_langchain(f"{url}/v1", key))
     if ai_sdk is None:
         pytest.skip("the rest needs the AI SDK, which npm cannot fetch here")
@@ -113,6 +128,21 @@ def check(calls: list[Any]) -> None:
     for name, arguments in calls:
         assert name == "weather"
         jsonschema.validate(arguments, SCHEMA)
+
+
+def ask_for_an_input(url: str, key: str) -> str:
+    """Call a custom tool, and return its input."""
+    client = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
+    chat: Any = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Query the tables."}],
+        tools=[CUSTOM],
+        tool_choice={"type": "custom", "custom": {"name": "run_sql"}},
+        max_tokens=120,
+    )
+    (call,) = chat.choices[0].message.tool_calls
+    assert (call.type, call.custom.name) == ("custom", "run_sql")
+    return str(call.custom.input)
 
 
 def ask_with_openai(url: str, key: str) -> list[Any]:

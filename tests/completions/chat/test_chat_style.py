@@ -68,6 +68,14 @@ def test_one_of_the_usual_tags_is_enough(tmp_path: Path, source: str) -> None:
     assert find(tmp_path, source).think_tags == THINK
 
 
+def test_tags_that_a_template_puts_together_are_found(tmp_path: Path) -> None:
+    source = "{{ '<|open|>' ~ tag ~ '<|sep|>' }}{{ '<|close|>' ~ tag ~ '<|sep|>' }}"
+    record = TOOL_FORMATS["kimi_k3"]
+    found = find(tmp_path, source)
+    assert (found.tool_format, found.think_tags) == (record, record.think)
+    assert find(tmp_path, "{{ 1 }}", tool_format="kimi_k3").think_tags is None
+
+
 def test_the_documentation_lists_the_tags() -> None:
     document = " ".join((settings.BASE_DIR / "docs" / "models.md").read_text().split())
     for tags in THINK_TAGS:
