@@ -33,6 +33,7 @@ from completions.endpoints.responses import (
     ResponsesView,
     ResponseView,
 )
+from completions.endpoints.sessions import SessionsView, SessionView, TrajectoryView
 from completions.endpoints.tokenization import DetokenizeView, TokenizeView
 from completions.endpoints.uploads import (
     CancelUploadView,
@@ -70,6 +71,9 @@ urlpatterns = [
         "v1/conversations/<str:conversation_id>/items/<str:item_id>",
         ConversationItemView.as_view(),
     ),
+    path("v1/sessions", SessionsView.as_view()),
+    path("v1/sessions/<str:session_id>", SessionView.as_view()),
+    path("v1/sessions/<str:session_id>/trajectory", TrajectoryView.as_view()),
     path("v1/batches", BatchesView.as_view()),
     path("v1/batches/<str:batch_id>", BatchView.as_view()),
     path("v1/batches/<str:batch_id>/start", StartBatchView.as_view()),

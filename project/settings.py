@@ -188,6 +188,8 @@ BACKGROUND_RESULT_TTL = env.int("QUIRE_BACKGROUND_RESULT_TTL", default=3600)
 RESPONSE_TTL = env.int("QUIRE_RESPONSE_TTL", default=30 * 24 * 3600)
 """Seconds for which a stored response is kept after its end, and a conversation after its last
 use."""
+SESSION_TTL = env.int("QUIRE_SESSION_TTL", default=7 * 24 * 3600)
+"""Seconds for which a session is kept after its last turn, unless its client says otherwise."""
 USAGE_RECORD_DAYS = env.int("QUIRE_USAGE_RECORD_DAYS", default=90)
 """Days for which usage records are kept. Their hourly sums are kept forever."""
 USAGE_HOUR_DAYS = env.int("QUIRE_USAGE_HOUR_DAYS", default=400)

@@ -1,12 +1,12 @@
-"""Batches of a Quire service, from another machine.
+"""Batches and sessions of a Quire service, from another machine.
 
     pip install ./clients
     export QUIRE_BASE_URL=https://quire.example.com/v1 QUIRE_API_KEY=sk-...
     quire submit lines.jsonl --wait
 
-In Python, `Quire` has the commands as methods, `AsyncQuire` has them as coroutines, and `map` runs
-one prompt over many rows. Anything interrupted resumes where it stopped: an upload at its next
-part, a wait with the same batch, a download at its next byte.
+In Python, `Quire` has the commands as methods, `AsyncQuire` has them as coroutines, `map` runs one
+prompt over many rows, and `sessions` keeps conversations. Anything interrupted resumes where it
+stopped: an upload at its next part, a wait with the same batch, a download at its next byte.
 """
 
 from quire_client.clients import AsyncQuire, Quire

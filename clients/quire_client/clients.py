@@ -14,6 +14,7 @@ from quire_client.connection import choose_mode, make_request, read_settings
 from quire_client.exchange import Answer, Body, Pause, Save, Send, Step, Verb, request
 from quire_client.progress import Report
 from quire_client.rows import RowBatch
+from quire_client.sessions import Sessions
 
 _T = TypeVar("_T")
 
@@ -28,6 +29,7 @@ class Quire:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._http = httpx.Client(transport=transport, **read_settings(base_url, api_key))
+        self.sessions = Sessions(self._run)
 
     def __enter__(self) -> "Quire":
         return self
@@ -137,6 +139,7 @@ class AsyncQuire:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = httpx.AsyncClient(transport=transport, **read_settings(base_url, api_key))
+        self.sessions = Sessions(self._run)
 
     async def __aenter__(self) -> "AsyncQuire":
         return self

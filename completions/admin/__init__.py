@@ -6,6 +6,7 @@ from completions.admin import (  # noqa: F401 - importing registers
     keys,
     organizations,
     requests,
+    sessions,
     usage,
     webhooks,
 )

@@ -28,6 +28,7 @@ def make_items(request: HttpRequest) -> list[Item]:
             _make_table("Requests", "receipt_long", "usagerecord"),
             _make_table("Batches", "stacks", "batch"),
             _make_table("Files", "draft", "file"),
+            _make_table("Sessions", "forum", "session"),
             _make_link("Playground", "experiment", "console:playground", "completions.view_job"),
             title="Work",
         ),

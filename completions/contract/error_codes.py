@@ -144,6 +144,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "file_not_found": _make_not_found_error("No such file, or it has expired."),
     "upload_not_found": _make_not_found_error("No such upload, or it has expired."),
     "batch_not_found": _make_not_found_error("No such batch."),
+    "session_not_found": _make_not_found_error("No such session, or it has expired."),
     # Other HTTP errors
     "method_not_allowed": ErrorKind(
         HTTPStatus.METHOD_NOT_ALLOWED,
@@ -184,6 +185,16 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "conversation_locked": _make_conflict(
         "A response of this conversation has not ended. Cancel it, or retry once it has.",
         headers=_make_retry_after(1),
+    ),
+    "completion_in_session": _make_conflict(
+        "The completion is a turn of a session. Delete the session."
+    ),
+    "turn_in_progress": _make_conflict(
+        "The turn has not ended. Wait for it, or send `after` with a choice that has.",
+        headers=_make_retry_after(1),
+    ),
+    "session_drift": _make_conflict(
+        "The model's chat template writes earlier messages in another way now."
     ),
     "file_in_use": _make_conflict("A batch that has not ended needs this file."),
     "upload_not_pending": _make_conflict("The upload takes no more parts."),

@@ -87,6 +87,7 @@ def new_job(
         stored=principal.store_prompts,
         rids=context.rids,
         turn=turn,
+        session_turn=prepared.session_turn,
     )
 
 
@@ -128,6 +129,8 @@ async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
             raise idempotency.make_conflict() from error
         except durable.ConversationLockedError as error:
             raise APIError("conversation_locked", param="conversation") from error
+        except durable.SessionLostError as error:
+            raise APIError("session_not_found", param="session") from error
     try:
         # Take the request ids (`rid`) after the idempotency key: a retry must get 409
         # idempotency_in_progress, not 400 "rid was used".
@@ -189,7 +192,7 @@ async def _withdraw(
         # Before the key: a retry must get 409 idempotency_in_progress, not 400 "rid was used".
         await _free_rids(process, job)
     if job.is_durable:
-        await durable.discard(job.id)
+        await durable.discard(job.id, job.session_turn)
     await process.cancel_job(job.id)
     # The first _free_rids may have failed for lack of Redis; cancel_job waits for it.
     await _free_rids(process, job)

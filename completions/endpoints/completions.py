@@ -8,7 +8,7 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from completions.delivery import answers, idempotency, rate_limits
+from completions.delivery import answers, idempotency, rate_limits, turns
 from completions.delivery.enqueueing import enqueue, new_job
 from completions.delivery.preferences import (
     Preferences,
@@ -19,6 +19,7 @@ from completions.delivery.preferences import (
 )
 from completions.delivery.streams import StreamQuery, stream_frames
 from completions.exceptions import APIError
+from completions.grammars import Caller
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
@@ -26,8 +27,10 @@ from completions.http.process import WebProcess
 from completions.jobs import durable
 from completions.jobs.record import JobRecord, Kind
 from completions.models import Job, Scope
+from completions.models.timed_ids import new_id
+from completions.requests.context import Earlier
 from completions.requests.fields.returns import ReturnSettings
-from completions.requests.preparation import PreparedRequest, find_route, prepare
+from completions.requests.preparation import PreparedRequest, find_route, prepare_valid
 from completions.responses import sse
 from completions.responses.completion import STATUS, ResponseContext
 
@@ -107,8 +110,17 @@ class GenerateView(AsyncAPIView):
 
     async def prepare(self, request: APIRequest) -> PreparedRequest:
         """Make a job of the body. Raises APIError."""
-        path = self.context_type.path
-        return await prepare(request.process.checks, path, request.data, request.auth)
+        route, checks = find_route(self.context_type.path), request.process.checks
+        body, earlier = await self.find_earlier(request)
+        valid = await route.request_type.validate_request(checks, body, request.auth, earlier)
+        job_id = new_id(self.context_type.id_prefix)
+        caller = Caller(request.auth.organization_id)
+        return await prepare_valid(checks, route, valid, job_id, caller)
+
+    async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
+        """Return the body, complete with what its session holds, and that. Raises APIError."""
+        route = find_route(self.context_type.path)
+        return await turns.complete_body(request.process, route, request.data, request.auth)
 
     def _note_ignored(self, context: ResponseContext) -> None:
         if context.ignored_params:
@@ -185,6 +197,8 @@ class CompletionView(AsyncAPIView):
         job = await self.find(request, job_id)
         if not job.has_ended:
             raise APIError("completion_in_progress", param="id")
+        if self.read_context(request, job).session is not None:
+            raise APIError("completion_in_session", param="id")
         await durable.discard(job_id)
         await request.process.submission.remove(job_id)
         return JSONResponse({"id": job_id, "object": self.context_type.object, "deleted": True})

@@ -1,6 +1,7 @@
 """/v1/responses: create, retrieve, stream again, cancel, delete, list the items of the input."""
 
 from http import HTTPStatus
+from typing import Any
 
 from django.http.response import HttpResponseBase
 from msgspec import structs
@@ -16,14 +17,12 @@ from completions.endpoints.completions import (
     GenerateView,
 )
 from completions.exceptions import APIError
-from completions.grammars import Caller
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.jobs.record import JobRecord
 from completions.models import Scope
-from completions.models.timed_ids import new_id
-from completions.requests.preparation import PreparedRequest, find_route, prepare_valid
+from completions.requests.context import Earlier
 from completions.requests.response import rename_path
 from completions.responses.completion import ResponseContext
 from completions.responses.response_object import ItemsResponseContext
@@ -45,14 +44,8 @@ class ResponsesView(GenerateView):
         it."""
         return Preferences(meta=wants_meta(request))
 
-    async def prepare(self, request: APIRequest) -> PreparedRequest:
-        checks, principal = request.process.checks, request.auth
-        earlier = await read_earlier(request.process, principal, request.data)
-        route = find_route(self.context_type.path)
-        valid = await route.request_type.validate_request(checks, request.data, principal, earlier)
-        job_id = new_id(self.context_type.id_prefix)
-        caller = Caller(principal.organization_id)
-        return await prepare_valid(checks, route, valid, job_id, caller)
+    async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
+        return request.data, await read_earlier(request.process, request.auth, request.data)
 
     def name_parameter(self, path: str) -> str:
         return rename_path(path)

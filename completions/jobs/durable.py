@@ -9,16 +9,18 @@ from functools import partial
 import msgspec
 import orjson
 from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.db.models.functions import Greatest
 
 from completions.contract.job_request import JobRequest
 from completions.contract.json_lines import compress_lines, decompress_lines
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
-from completions.jobs.record import IdempotencyKey, JobRecord, NewJob, Turn
+from completions.jobs.record import IdempotencyKey, JobRecord, NewJob, SessionTurn
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
-from completions.models import Conversation, Job, JobStatus, StoredResponse
+from completions.models import Conversation, Job, JobStatus, Session, StoredResponse
 from completions.models.parts import parts
 from completions.models.release import release, run_and_release
 from completions.models.timed_ids import read_time
@@ -47,9 +49,13 @@ class ConversationLockedError(Exception):
     """Another response of the same conversation has not ended, or the conversation is gone."""
 
 
+class SessionLostError(Exception):
+    """The session of a turn was deleted a moment ago, or has expired."""
+
+
 async def store(job: NewJob) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError and
-    ConversationLockedError."""
+    ConversationLockedError and SessionLostError."""
     deadline = datetime.now(UTC) + timedelta(seconds=job.seconds)
     request = msgspec.to_builtins(job.request, str_keys=True)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
@@ -61,38 +67,79 @@ async def store(job: NewJob) -> None:
         row.idempotency_key = job.idempotency.key
         row.body_digest = job.idempotency.body_digest
     try:
-        await run_and_release(partial(_insert, row, job.turn))
+        await run_and_release(partial(_insert, row, job))
     except IntegrityError as error:
         if job.idempotency is None:
             raise
         raise KeyTakenError from error
 
 
-def _insert(row: Job, turn: Turn | None) -> None:
-    """Insert the row, and with it what it is stored with. Raises ConversationLockedError."""
-    if turn is None:
+def _insert(row: Job, job: NewJob) -> None:
+    """Insert the row, and with it what it is stored with. Raises ConversationLockedError and
+    SessionLostError."""
+    if (turn := job.session_turn) is not None:
+        with transaction.atomic():
+            _add_to_session(row, turn)
+            row.save(force_insert=True)
+        return
+    if (response := job.turn) is None:
         row.save(force_insert=True)
         return
     with transaction.atomic():
-        if turn.conversation_id is not None:
-            conversation = Conversation.objects.select_for_update().filter(pk=turn.conversation_id)
-            if not conversation.exists() or StoredResponse.list_unjoined(
-                conversation_id=turn.conversation_id
+        if response.conversation_id is not None:
+            kept = Conversation.objects.select_for_update().filter(pk=response.conversation_id)
+            if not kept.exists() or StoredResponse.list_unjoined(
+                conversation_id=response.conversation_id
             ):
                 raise ConversationLockedError
         row.save(force_insert=True)
         StoredResponse(
             job=row,
-            previous_id=turn.previous_id,
-            conversation_id=turn.conversation_id,
-            is_joined=turn.conversation_id is None,
-            input=StoredResponse.pack(turn.items),
+            previous_id=response.previous_id,
+            conversation_id=response.conversation_id,
+            is_joined=response.conversation_id is None,
+            input=StoredResponse.pack(response.items),
         ).save(force_insert=True)
 
 
-async def discard(job_id: str) -> None:
-    """Delete a job that was refused after it was stored, or that its client deletes."""
-    await run_and_release(Job.objects.filter(id=job_id).delete)
+def _add_to_session(row: Job, turn: SessionTurn) -> None:
+    """Make the row a turn of its session, which is made or lives longer. Raises
+    SessionLostError."""
+    expires_at = datetime.now(UTC) + timedelta(seconds=turn.seconds)
+    row.session_id, row.turn = turn.session_id, turn.content
+    row.after_turn, row.after_index = turn.after_turn, turn.after_index
+    if turn.opens_for:
+        Session.objects.create(
+            id=turn.session_id,
+            organization_id=row.organization_id,
+            api_key_id=row.api_key_id,
+            model=turn.opens_for,
+            on_drift=turn.on_drift,
+            seconds=turn.seconds,
+            expires_at=expires_at,
+            bytes=len(turn.content),
+        )
+        return
+    more = F("bytes") + len(turn.content)
+    kept = Session.objects.filter(id=turn.session_id)
+    if not kept.update(bytes=more, expires_at=Greatest("expires_at", expires_at)):
+        raise SessionLostError
+
+
+async def discard(job_id: str, turn: SessionTurn | None = None) -> None:
+    """Delete a job that was refused after it was stored, with what it added to a session, or that
+    its client deletes."""
+
+    def delete() -> None:
+        with transaction.atomic():
+            deleted, _ = Job.objects.filter(id=job_id).delete()
+            if turn is not None and turn.opens_for:
+                Session.objects.filter(id=turn.session_id, turns=None).delete()
+            elif turn is not None and deleted:
+                kept = Session.objects.filter(id=turn.session_id)
+                kept.update(bytes=F("bytes") - len(turn.content))
+
+    await run_and_release(delete)
 
 
 async def find(job_id: str, now: datetime) -> JobRecord | None:
@@ -124,7 +171,8 @@ def store_results(ended: Sequence[EndedJob]) -> None:
         job.status = end.state
         job.error_code = end.error.code if end.error else ""
         job.finished_at = datetime.fromtimestamp(end.finished, UTC)
-        job.expires_at = job.finished_at + timedelta(seconds=job.ttl)
+        # A turn expires with its session.
+        job.expires_at = None if job.session_id else job.finished_at + timedelta(seconds=job.ttl)
         job.events = compress_lines(end.stream)
         job.request = {}
     columns = ["status", "error_code", "finished_at", "expires_at", "events", "request"]
@@ -163,8 +211,17 @@ def _make_new_job(job: Job) -> NewJob:
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
     request = msgspec.convert(job.request, JobRequest, str_keys=True)
     seconds = (job.deadline_at - datetime.now(UTC)).total_seconds()
-    context = orjson.dumps(job.context)
-    return NewJob(request=request, context=context, seconds=seconds, idempotency=key, **shared)
+    turn = None
+    if job.session_id is not None:
+        turn = SessionTurn(job.session_id, job.after_turn, job.after_index, b"", 0)
+    return NewJob(
+        request=request,
+        context=orjson.dumps(job.context),
+        seconds=seconds,
+        idempotency=key,
+        session_turn=turn,
+        **shared,
+    )
 
 
 def make_record(job: Job) -> JobRecord:

@@ -72,6 +72,25 @@ class IdempotencyKey:
     """Digest of the body that came with the key."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """What a job adds to a session."""
+
+    session_id: str
+    after_turn: str
+    """The job that it comes after; empty for the session's beginning."""
+    after_index: int
+    """The choice of that job."""
+    content: bytes
+    """What was given, as `Job.turn` has it."""
+    seconds: int
+    """How long the session is kept from now on."""
+    opens_for: str = ""
+    """The model of the session, if the turn makes it; else empty."""
+    on_drift: str = ""
+    """The same setting of a session that the turn makes."""
+
+
 @dataclass(frozen=True)  # without slots: it caches
 class NewJob:
     """A validated job on its way into the queue.
@@ -115,6 +134,8 @@ class NewJob:
     """The client's own ids, which its API key may use once."""
     turn: Turn | None = None
     """What SQL stores beside it, if it is a stored response. SQL alone has it."""
+    session_turn: SessionTurn | None = None
+    """What it adds to a session."""
 
     @property
     def priority(self) -> int:
@@ -139,13 +160,14 @@ class NewJob:
     def is_durable(self) -> bool:
         """Whether SQL stores it: it survives the loss of Redis and of its web process, and Redis
         keeps its result until SQL has it."""
-        is_asked_for = self.idempotency is not None or self.turn is not None
-        return is_asked_for or not self.is_interactive
+        is_stored = self.turn is not None or self.session_turn is not None
+        return is_stored or self.idempotency is not None or not self.is_interactive
 
     @property
     def ends_with_client(self) -> bool:
         """Whether it is cancelled when its client hangs up."""
-        return self.is_interactive and self.idempotency is None
+        is_awaited = self.idempotency is not None or self.session_turn is not None
+        return self.is_interactive and not is_awaited
 
     @property
     def is_interactive(self) -> bool:

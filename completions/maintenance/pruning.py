@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.contrib.sessions.models import Session
+from django.contrib.sessions.models import Session as Login
 from django.db.models import QuerySet
 
 from completions.batches import files, uploads, writing
@@ -15,6 +15,7 @@ from completions.models import (
     Conversation,
     LoadSample,
     Refusal,
+    Session,
     StoredPrompt,
     UsageRecord,
     WrongKey,
@@ -40,6 +41,7 @@ def prune(now: datetime) -> Counter[str]:
             "left bodies of uploads": uploads.prune_left(now),
             "jobs": durable.prune(now),
             "conversations": _delete(Conversation.objects.filter(expires_at__lte=now)),
+            "sessions of completions": _delete(Session.objects.filter(expires_at__lte=now)),
             "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),
             "refusals": _delete(Refusal.objects.filter(hour__lt=records)),
             "wrong keys": _delete(WrongKey.objects.filter(hour__lt=now - SAMPLES_KEPT)),
@@ -48,7 +50,7 @@ def prune(now: datetime) -> Counter[str]:
             "budget warnings": _delete(
                 BudgetWarning.objects.filter(created_at__lt=now - SAMPLES_KEPT)
             ),
-            "sessions": _delete(Session.objects.filter(expire_date__lt=now)),
+            "sessions": _delete(Login.objects.filter(expire_date__lt=now)),
             "load samples": _delete(LoadSample.objects.filter(at__lt=now - SAMPLES_KEPT)),
             "days of usage folded": ledger.fold(now - timedelta(days=settings.USAGE_HOUR_DAYS)),
         }

@@ -21,6 +21,7 @@ from completions.jobs.store import SyncStore
 from completions.jobs.workers import Builds
 from completions.models import StoredResponse
 from completions.responses.whole_response import make_ended_response
+from completions.sessions import recording
 from completions.usage import ledger
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
         answers = [results.make_answer(job) for job in jobs if job.kind == "batch" and job.context]
         with transaction.atomic():
             ledger.record(jobs)
+            recording.record_turns([job for job in jobs if job.context], builds)
             durable.store_results([job for job in jobs if job.is_durable and job.kind != "batch"])
             results.store_answers(answers, builds)
             _join_conversations(jobs)

@@ -26,6 +26,8 @@ from completions.models.organizations import Scope as Scope
 from completions.models.refusals import Refusal as Refusal
 from completions.models.refusals import WrongKey as WrongKey
 from completions.models.results import BatchResult as BatchResult
+from completions.models.sessions import OnDrift as OnDrift
+from completions.models.sessions import Session as Session
 from completions.models.uploads import Upload as Upload
 from completions.models.uploads import UploadPart as UploadPart
 from completions.models.uploads import UploadStatus as UploadStatus

@@ -1,9 +1,10 @@
-"""Background jobs, which must survive the loss of Redis."""
+"""Durable jobs: those that must survive the loss of Redis, and the turns of sessions."""
 
 from django.db import models
 from django.utils import timezone
 
 from completions.models.organizations import ApiKey, Organization
+from completions.models.sessions import Session
 
 
 class JobStatus(models.TextChoices):
@@ -46,6 +47,14 @@ class Job(models.Model):
     idempotency_key = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     body_digest = models.CharField(max_length=64, blank=True)
     events = models.BinaryField(null=True, help_text="The events, compressed, once it has ended.")
+    session = models.ForeignKey(
+        Session, models.CASCADE, null=True, blank=True, related_name="turns"
+    )
+    after_turn = models.CharField(
+        max_length=64, blank=True, help_text="The turn that it comes after, in a session."
+    )
+    after_index = models.PositiveSmallIntegerField(default=0, help_text="The choice of that turn.")
+    turn = models.BinaryField(null=True, help_text="What it adds to its session, compressed.")
 
     class Meta:
         ordering = ["-created_at"]

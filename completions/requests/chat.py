@@ -1,8 +1,8 @@
 """The body of POST /v1/chat/completions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from msgspec import structs
 
@@ -11,12 +11,14 @@ from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import cut_at_mark, mark_end
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.markers import find_marks
+from completions.chat.prompt_text import PromptText
 from completions.chat.reasoning import DISABLED, ENABLED
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.contract.stop_spans import StopSpan
-from completions.exceptions import FieldError
+from completions.exceptions import APIError, FieldError
+from completions.models import OnDrift
 from completions.requests.context import Context
 from completions.requests.conversation import (
     NO_THOUGHTS,
@@ -34,6 +36,7 @@ from completions.requests.fields.base import (
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import TO_CONTEXT, RawPromptField, TruncationField
+from completions.requests.fields.session import get_past
 from completions.requests.fields.tokens import TokenIdsField, encode_prompt
 from completions.requests.fields.tools import assign_paths
 from completions.requests.generation import (
@@ -44,6 +47,8 @@ from completions.requests.generation import (
     check_context,
     parse_length,
 )
+from completions.requests.past import INHERITED, Addition, Past, Turn
+from completions.requests.past_text import continue_past
 from completions.requests.validation import Fallback
 
 _PROMPTS = ("messages", "prompt", "input_ids")
@@ -51,6 +56,13 @@ _CHAT_FIELDS = (*TEMPLATE_FIELDS, EFFORT, "add_generation_prompt", "continue_fin
 """Fields that raw prompts do not take."""
 _TAIL = 16
 """How many tokens at the end of a raw prompt are searched for the tag that opens the reasoning."""
+
+
+class _Prompt(NamedTuple):
+    end: str
+    """The end of its text, or all of it."""
+    token_ids: list[int]
+    addition: Addition | None = None
 
 
 class ChatRequestObject(GenerationFields, ConversationFields):
@@ -124,14 +136,15 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         top_logprobs = _parse_top_logprobs(values)
         tools = assign_paths(values.tools or ())
         calls = self.make_calls(values, files, tools, values.parallel_tool_calls)
-        text_end, ids = self._render_prompt(source, values, files, calls, tools)
+        prompt = self._make_prompt(source, values, context, calls, tools)
+        ids = prompt.token_ids
         length = parse_length(context, values.max_tokens, values.max_completion_tokens)
         whole = len(ids)
         ids = _truncate(ids, values.truncate_prompt_tokens, length, files.max_model_len)
         check_context([ids], length, files.max_model_len, source)
         max_tokens = length or files.max_model_len - len(ids)
         thinking = values.thinking or Thinking()
-        reasoning = _make_reasoning(thinking, files, text_end, max_tokens, _find_budget(values))
+        reasoning = _make_reasoning(thinking, files, prompt.end, max_tokens, _find_budget(values))
         request = self.make_request(
             values,
             context,
@@ -144,23 +157,43 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             request,
             ignored=(*request.ignored, *unread, *unused),
             truncated_tokens=whole - len(ids),
+            addition=prompt.addition,
         )
         return _add_answer(request, values, calls, reasoning)
 
-    def _render_prompt(
+    def _make_prompt(
         self,
         source: str,
+        values: Self,
+        context: Context,
+        calls: ToolCalls | None,
+        tools: Sequence[Tool],
+    ) -> _Prompt:
+        files, past = context.model.files, get_past(values, context)
+        for name in ("continue_final_message", "truncate_prompt_tokens"):
+            if past is not None and getattr(values, name):
+                raise FieldError("cannot be combined with session.", name)
+        if _is_raw(source, values):
+            given: list[int] = getattr(values, source)
+            if not given:
+                raise FieldError("must hold at least one token.", source, code="empty_array")
+            end = files.tokenizer.decode(given[-_TAIL:], skip_special_tokens=False)
+            if past is None:
+                return _Prompt(end, given)
+            addition = Addition.make(past, Turn(token_ids=given))
+            return _Prompt(end, [*past.token_ids, *given], addition)
+        if past is not None:
+            return self._continue_prompt(past, values, context, calls, tools)
+        text = self._render_prompt(values, files, calls, tools)
+        return _Prompt(text, encode_prompt(files, text).to_list())
+
+    def _render_prompt(
+        self,
         values: Self,
         files: ModelFiles,
         calls: ToolCalls | None,
         tools: Sequence[Tool],
-    ) -> tuple[str, list[int]]:
-        """Return the end of the prompt as text, and its token ids."""
-        if _is_raw(source, values):
-            ids: list[int] = getattr(values, source)
-            if not ids:
-                raise FieldError("must hold at least one token.", source, code="empty_array")
-            return files.tokenizer.decode(ids[-_TAIL:], skip_special_tokens=False), ids
+    ) -> PromptText:
         continues, generates = values.continue_final_message, values.add_generation_prompt
         if continues and generates:
             message = "cannot be combined with add_generation_prompt. Send only one."
@@ -175,7 +208,49 @@ class ChatRequestObject(GenerationFields, ConversationFields):
                 text = cut_at_mark(text)
             except ChatTemplateError as error:
                 raise FieldError(f"{error}.", "continue_final_message") from error
-        return text, encode_prompt(files, text).to_list()
+        return text
+
+    def _continue_prompt(
+        self,
+        past: Past,
+        values: Self,
+        context: Context,
+        calls: ToolCalls | None,
+        tools: Sequence[Tool],
+    ) -> _Prompt:
+        """Return the prompt of a turn of a session: only the new messages become tokens, unless the
+        template writes earlier ones in another way and the turn rebases."""
+        files, given = context.model.files, context.given
+        said = past.messages
+        assert said is not None  # else the session takes no messages
+
+        def render(messages: Sequence[Mapping[str, Any]], is_all: bool) -> PromptText:
+            begins_answer = is_all and values.add_generation_prompt is not False
+            changed = values.change(messages=messages)
+            return self.render_conversation(changed, files, calls, tools, begins_answer)
+
+        continuation = continue_past(past, render, values.messages, files)
+        drift, action = continuation.drift, values.on_drift or past.on_drift
+        if drift is not None and action == OnDrift.FAIL:
+            message = (
+                f"the chat template writes message {drift} in another way now. Send on_drift "
+                "keep or rebase, or a turn after an earlier choice."
+            )
+            raise APIError("session_drift", message, "messages")
+        is_rebased = drift is not None and action == OnDrift.REBASE
+        text = continuation.whole if is_rebased else continuation.text
+        new_ids = encode_prompt(files, text).to_list()
+        messages: Any = given["messages"]
+        turn = Turn(
+            token_ids=new_ids,
+            text=str.__str__(text),  # without its mask
+            messages=messages[len(said) :],
+            fields={name: given[name] for name in INHERITED if given.get(name) is not None},
+            drift=drift,
+            is_rebased=is_rebased,
+        )
+        ids = new_ids if is_rebased else [*past.token_ids, *new_ids]
+        return _Prompt(continuation.so_far + text, ids, Addition.make(past, turn))
 
 
 def _truncate(

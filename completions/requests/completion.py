@@ -25,6 +25,7 @@ from completions.requests.fields.continuations import (
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import TO_CONTEXT, PromptField, TruncationField
+from completions.requests.fields.session import get_past
 from completions.requests.fields.tokens import encode_text
 from completions.requests.generation import (
     GenerationFields,
@@ -35,6 +36,7 @@ from completions.requests.generation import (
     check_context,
     parse_length,
 )
+from completions.requests.past import Addition, Turn
 
 
 class CompletionRequestObject(GenerationFields):
@@ -93,7 +95,10 @@ class CompletionRequestObject(GenerationFields):
         _check_tools(values)
         length = parse_length(context, values.max_tokens, values.max_completion_tokens)
         max_tokens: int = values.max_tokens if length is None else length
+        past = get_past(values, context)
         if (scored := values.continuation_token_ids) is not None:
+            if past is not None:
+                raise FieldError("cannot be combined with session.", "continuation_token_ids")
             return self._make_scoring(values, context, length, scored)
         _check_echo(values, max_tokens)
         _check_best_of(values)
@@ -108,6 +113,10 @@ class CompletionRequestObject(GenerationFields):
         room = longest - max_tokens if truncates else None
         if kept not in (None, TO_CONTEXT):
             room = kept if room is None else min(kept, room)
+        if past is not None:
+            _check_turn(values)
+            addition = Addition.make(past, Turn(token_ids=values.prompt[0]))
+            values = values.change(prompt=[[*past.token_ids, *values.prompt[0]]])
         prompts, truncated = _make_prompts(values, files, room)
         check_context(prompts, max_tokens, longest)
         request = self.make_request(
@@ -118,7 +127,8 @@ class CompletionRequestObject(GenerationFields):
             logprobs=(values.logprobs, values.echo),
             ignored_too=("parallel_tool_calls", "tools", "tool_choice"),
         )
-        return replace(request, echo=values.echo, truncated_tokens=truncated)
+        request = replace(request, echo=values.echo, truncated_tokens=truncated)
+        return request if past is None else replace(request, addition=addition)
 
     def _make_scoring(
         self, values: Self, context: Context, length: int | None, scored: Continuations
@@ -166,6 +176,15 @@ def _make_prompts(
         truncated = sum(map(len, prompts)) - sum(map(len, cut))
         prompts = cut
     return [frame.wrap(prompt) for prompt in prompts], truncated
+
+
+def _check_turn(values: CompletionRequestObject) -> None:
+    """Raise FieldError for what a turn of a session cannot have: its tokens stay as they are."""
+    for name in ("suffix", "truncate_sequence", "truncate_prompt_tokens"):
+        if getattr(values, name):
+            raise FieldError("cannot be combined with session.", name)
+    if len(values.prompt) > 1:
+        raise FieldError("must be one prompt: a turn of a session has one.", "prompt")
 
 
 def _check_tools(values: CompletionRequestObject) -> None:

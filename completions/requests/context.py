@@ -7,6 +7,7 @@ from completions.accounts.keys import Principal
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.models.conversations import Item
+from completions.requests.past import Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Earlier:
     """The items before those of the request."""
     by_id: Mapping[str, Item] = field(default_factory=dict)
     """The items that the request refers to."""
+    past: Past | None = None
+    """What the session holds that the request is a turn of."""
 
 
 NOTHING_EARLIER = Earlier()
@@ -41,7 +44,7 @@ class Context:
     """The caller."""
     model: RequestedModel
     given: Mapping[str, object]
-    """The body as the client sent it."""
+    """The body as the client sent it, with what its session holds."""
     earlier: Earlier = NOTHING_EARLIER
 
 

@@ -22,8 +22,10 @@ from completions.requests.fields.logprobs import LogprobFields, LogprobSettings,
 from completions.requests.fields.returns import ReturnFields, ReturnSettings, parse_returns
 from completions.requests.fields.routing import RoutingFields, RoutingSettings, parse_routing
 from completions.requests.fields.sampling import SamplingFields, parse_sampling
+from completions.requests.fields.session import SessionFields
 from completions.requests.fields.tokens import make_context_error
 from completions.requests.model import ModelRequestObject
+from completions.requests.past import Addition
 from completions.requests.validation import Fallback
 
 MAX_CHOICES = 1024
@@ -84,6 +86,8 @@ class GenerationRequest:
     routing: RoutingSettings
     chat: ChatSettings | None = None
     response: ResponseSettings | None = None
+    addition: Addition | None = None
+    """What the request adds to a session."""
     ignored: tuple[str, ...]
     """Paths of given fields that have no effect."""
 
@@ -104,6 +108,7 @@ class GenerationFields(
     ReturnFields,
     LogprobFields,
     RoutingFields,
+    SessionFields,
     IgnoredFields,
 ):
     """The fields of both routes. Each route adds the prompt in its form, `max_tokens` and

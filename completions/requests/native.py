@@ -157,7 +157,7 @@ class SGLangGenerateObject(
             _NO_SPLIT,
         ),
         "return_hidden_states": "POST /v1/completions takes it.",
-        "session_params": "Send the whole prompt; its prefix is cached.",
+        "session_params": "POST /v1/completions takes session.",
     }
 
     text = TextPromptField("Instead of input_ids: a text, or an array of them.")
@@ -184,14 +184,13 @@ class SGLangGenerateObject(
 
 class VLLMParamsObject(
     BorrowingObject,
-    same=(*_SAMPLING, "seed", "max_tokens", "min_tokens", "logprobs", "structured_outputs"),
-):
+    same=(
+        *_SAMPLING, "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "bad_words",
+        "allowed_token_ids", "truncate_prompt_tokens", "structured_outputs",
+    ),
+):  # fmt: skip
     unsupported = {
-        "prompt_logprobs": "POST /v1/completions with return_logprob and logprob_start_len.",
-        "bad_words": 'POST /v1/completions with custom_logit_processor "disallowed_tokens".',
-        "allowed_token_ids": "Use structured_outputs or logit_bias.",
         "include_stop_str_in_output": "The answer has no text; omit it.",
-        "truncate_prompt_tokens": "POST /v1/completions takes truncate_sequence.",
         "output_kind": "stream decides; omit it.",
         "extra_args": "Omit it.",
         "flat_logprobs": "Omit it.",

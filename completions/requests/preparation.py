@@ -14,6 +14,7 @@ from completions.chat.tools import Tool
 from completions.contract.job_request import JobRequest, Task
 from completions.exceptions import APIError
 from completions.grammars import Caller
+from completions.jobs.record import SessionTurn
 from completions.models.timed_ids import new_id
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
@@ -21,12 +22,14 @@ from completions.requests.fair_semaphore import Checks
 from completions.requests.generation import ChatSettings, GenerationRequest
 from completions.requests.model import ModelRequestObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
+from completions.requests.past import Addition, make_choice_id
 from completions.requests.response import ResponsesRequestObject
 from completions.requests.validation import validate_grammar
 from completions.responses.chat import ChatResponseContext, OfferedTool
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
 from completions.responses.native import SGLangContext, VLLMContext
+from completions.responses.response_context import SessionReference
 from completions.responses.response_object import ItemsResponseContext
 
 
@@ -63,6 +66,12 @@ class PreparedRequest(NamedTuple):
     job_request: JobRequest
     """What the worker computes."""
     context: ResponseContext
+
+    @property
+    def session_turn(self) -> SessionTurn | None:
+        """What it adds to a session."""
+        addition = self.request.addition
+        return None if addition is None else addition.make_row(self.request.model.entry.id)
 
 
 async def prepare(
@@ -187,11 +196,13 @@ def _make_context(
         continuous_usage_stats=options.continuous_usage_stats,
         obfuscation=options.include_obfuscation,
         prices=model.entry.prices or None,
-        default_length=request.default_length,
+        # A turn that the deadline cuts fails: its session does not go on from it.
+        default_length=request.default_length and request.addition is None,
         constrained=request.constraint is not None,
         grammar_compile_ms=compile_ms,
         weight_version=model.files.weight_version,
         ignored_params=request.ignored,
+        session=None if request.addition is None else _make_session(request.addition),
     )
     if request.chat is not None:
         chat = _make_chat_context(context, request.chat, logprobs.top)
@@ -199,6 +210,14 @@ def _make_context(
             return chat
         return ItemsResponseContext(**structs.asdict(chat), shown=request.response.shown)
     return _add_completion(context, request)
+
+
+def _make_session(addition: Addition) -> SessionReference:
+    past, turn = addition.past, addition.turn
+    after = make_choice_id(past.after_turn, past.after_index) if past.after_turn else None
+    action = None if turn.drift is None else "rebase" if turn.is_rebased else "keep"
+    drift = None if action is None else {"from_message": turn.drift, "action": action}
+    return SessionReference(past.session_id, after, drift)
 
 
 def _add_completion(context: ResponseContext, request: GenerationRequest) -> ResponseContext:

@@ -42,6 +42,8 @@ class ChoiceWriter:
             "finish_reason": event.finish_reason,
             "matched_stop": event.matched_stop,
         }
+        if context.session is not None:
+            choice["id"] = f"{context.id}:{event.index}"
         if self._echo is not None:
             choice["text"] = self._echo.push(event) + text
         if self._logprobs is not None:

@@ -113,7 +113,7 @@ class _CollectedVLLM(CollectedResponse):
             "created": context.created,
             "choices": [context.make_choice(record.to_event()) for record in records],
             "usage": usage and make_usage(usage, prices=context.prices),
-            "prompt_logprobs": None,
+            "prompt_logprobs": self.make_prompt_logprobs(records[0]),
             "kv_transfer_params": None,
         }
 

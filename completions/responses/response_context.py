@@ -32,6 +32,17 @@ class SGLangLogprobs(NamedTuple):
     """The first scored position of the prompt; -1 if the prompt is not scored."""
 
 
+class SessionReference(msgspec.Struct, frozen=True):
+    """Where in a session a response belongs, as it says itself."""
+
+    id: str
+    after: str | None
+    """The choice that it comes after."""
+    drift: Mapping[str, Any] | None
+    """From which message on the chat template writes the session in another way, and what was done
+    about it."""
+
+
 class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields of a response context, stored with the job so that any process can build its
     responses. To add one, give it a default: contexts of earlier versions lack it, and theirs
@@ -92,6 +103,8 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the route's default, not the request, bounds the choices' lengths."""
     grammar_compile_ms: float | None = None
     weight_version: str | None = None
+    session: SessionReference | None = None
+    """Given for a turn of a session."""
     ignored_params: Sequence[str] = ()
     """Paths of the fields in the request that had no effect."""
 
@@ -136,6 +149,8 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
         }
         if self.rid is not None:
             envelope["rid"] = self.rid
+        if self.session is not None:
+            envelope["session"] = msgspec.to_builtins(self.session)
         return envelope
 
     def get_rid(self, choice: int) -> str | None:

@@ -17,6 +17,12 @@ _CONTEXT_TYPES: Mapping[str, type[ResponseContext]] = {
 }
 
 
+def read_context(job_id: str, stored: bytes) -> ResponseContext:
+    """Read the response context of a job from what the job holds of it."""
+    prefix = re.split(r"(?<=[-_])", job_id, maxsplit=1)[0]
+    return _CONTEXT_TYPES[prefix].read(stored)
+
+
 def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body."""
     if job.error is not None:
@@ -32,8 +38,7 @@ def make_ended_response(job: EndedJob) -> dict[str, Any]:
 
 def collect(job_id: str, context: bytes, stream: Iterable[bytes]) -> CollectedResponse:
     """Collect what the events of a job say, which may have ended before its choices did."""
-    prefix = re.split(r"(?<=[-_])", job_id, maxsplit=1)[0]
-    collected = _CONTEXT_TYPES[prefix].read(context).make_collected()
+    collected = read_context(job_id, context).make_collected()
     for data in stream:
         event = decode(data)
         if not isinstance(event, EndEvent):

@@ -9,6 +9,7 @@ from typing import IO, Any, NamedTuple
 from completions.batches import files
 from completions.batches.input_lines import decode_line, is_blank, split_lines
 from completions.batches.lines import get_text
+from completions.batches.receipts import trajectory
 from completions.models import Batch, File
 
 _OF_A_RECEIPT = (
@@ -38,13 +39,19 @@ class Receipted(NamedTuple):
     receipt: Mapping[str, Any]
     answer: Mapping[str, Any]
     """The body of the response."""
+    grammar: str | None = None
+    """The grammar, where the line has it beside the request that it was made from."""
 
 
 def read_receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
     """Yield the lines with receipts in the order of the requests. Raises SourceError.
 
-    Reads the requests from a file or, without one, from the service's stored batch.
+    Reads the requests from a file or, without one, from the service's stored batch. A session's
+    trajectory has its own.
     """
+    if trajectory.is_trajectory(output):
+        yield from _read_trajectory(output)
+        return
     answers = _read_answers(output)
     if not answers:
         raise SourceError(f"{output} has no line with a receipt; run the batch with receipts")
@@ -59,6 +66,28 @@ def read_receipted(output: Path, requests: Path | None) -> Iterator[Receipted]:
     if answers:
         missing = ", ".join(sorted(answers)[:3])
         raise SourceError(f"the requests of {len(answers)} lines are missing: {missing}")
+
+
+def _read_trajectory(output: Path) -> Iterator[Receipted]:
+    """Yield the turns of a trajectory, each as a completion of all tokens before its answers."""
+    try:
+        for line, prompt in trajectory.read_turns(output):
+            body = {**line["request"], "model": line["model"], "prompt": prompt}
+            if line["grammar"] is not None:
+                body["grammar"] = trajectory.make_constraint(line["grammar"])
+            shown = ("text", "finish_reason", "matched_stop")
+            choices = [{name: each[name] for name in shown} for each in line["choices"]]
+            _check(line["receipt"], choices)
+            yield Receipted(
+                line["turn"],
+                "/v1/completions",
+                body,
+                line["receipt"],
+                {"choices": choices},
+                line["grammar"],
+            )
+    except (ValueError, TypeError, LookupError) as error:
+        raise SourceError(f"{output} is not a session's trajectory: {error!r}") from error
 
 
 def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:

@@ -39,7 +39,7 @@ async def find_faults(checks: Checks, line: Receipted) -> list[str]:
     files = prepared.request.model.files
     receipt, request = line.receipt, prepared.job_request
     faults = []
-    grammar = request.grammar
+    grammar = request.grammar if line.grammar is None else line.grammar
     for name, actual in (
         ("model", files.entry.id),
         ("tokenizer", files.tokenizer_digest),

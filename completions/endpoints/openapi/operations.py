@@ -25,6 +25,7 @@ from completions.endpoints.openapi.operation import (
     make_query,
 )
 from completions.endpoints.openapi.shapes import MODEL_ID, Shape
+from completions.endpoints.sessions import SessionRequestObject
 from completions.endpoints.tokenization import DetokenizeRequestObject, TokenizeRequestObject
 from completions.endpoints.uploads import CompleteUploadRequestObject, UploadRequestObject
 from completions.requests.chat import ChatRequestObject
@@ -229,6 +230,31 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
         "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
             "Delete an item of a conversation", response_shapes.CONVERSATION
+        ),
+    },
+    "sessions": {
+        "POST /v1/sessions": Operation(
+            "Create a session: a conversation whose token ids the service keeps",
+            shapes.SESSION,
+            "A completion with `session: new` makes one too.",
+            SessionRequestObject,
+            {"model": MODEL_ID, "on_drift": "keep"},
+            errors=(429,),
+        ),
+        "GET /v1/sessions": Operation(
+            "List sessions", shapes.make_page(shapes.SESSION), parameters=PAGE
+        ),
+        "GET /v1/sessions/{session_id}": Operation("Get a session with its turns", shapes.SESSION),
+        "DELETE /v1/sessions/{session_id}": Operation(
+            "Delete a session and its turns", shapes.DELETED
+        ),
+        "GET /v1/sessions/{session_id}/trajectory": Operation(
+            "Get a session's token ids, log probabilities and receipts",
+            '{"session": "session_1", "turn": "chatcmpl-1", ...}',
+            "JSON Lines, a turn on each; a turn comes after those that it continues.",
+            parameters=(make_query("choice", "string", "Only the turns up to this choice."),),
+            errors=(409,),
+            media_types=("application/jsonl",),
         ),
     },
     "models": {

@@ -152,6 +152,7 @@ def _make_completion(
         ),
         "meta_info": make_optional(make_any_object()),
         "hidden_states": make_optional(make_or_null([0.5])),
+        "id": make_optional(f"{prefix}6f9619ff8b86d011b42d00c04fc964ff:0"),
         "token_ids": make_optional([35]),
         "token_mask": make_optional([1]),
         "prompt_token_ids": make_optional([9703]),
@@ -184,6 +185,13 @@ def _make_completion(
                 "r-1",
                 {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
             )
+        ),
+        "session": make_optional(
+            {
+                "id": "session_1",
+                "after": make_null_or(f"{prefix}1:0"),
+                "drift": make_null_or({"from_message": 2, "action": "keep"}),
+            }
         ),
         "sglext": make_optional(make_any_object()),
         "meta": make_optional(make_any_object()),
@@ -326,6 +334,29 @@ BATCH = make_named(
         "receipts": False,
         "held": make_optional(False),
         "forecast": make_optional(make_null_or(make_any_object())),
+    },
+)
+SESSION = make_named(
+    "Session",
+    {
+        "id": "session_1",
+        "object": make_const("session"),
+        "model": MODEL_ID,
+        "on_drift": make_one_of("keep", "rebase", "fail"),
+        "created_at": 1770000000,
+        "expires_at": 1770604800,
+        "bytes": 2048,
+        "turns": make_optional(
+            [
+                {
+                    "id": "chatcmpl-1",
+                    "after": make_null_or("chatcmpl-0:0"),
+                    "status": "completed",
+                    "created_at": 1770000000,
+                    "choices": ["chatcmpl-1:0"],
+                }
+            ]
+        ),
     },
 )
 DELETED = make_named("Deleted", {"id": "file-1", "object": "file", "deleted": make_const(True)})

@@ -33,7 +33,9 @@ class PromptField(Field[list[list[int]]]):
     def read(self, data: object, context: Context | None = None) -> list[list[int]]:
         model = get_files(context)
         if model.entry.text_prompts and _is_text(data):
-            return _tokenize(data, model)
+            past = None if context is None else context.earlier.past
+            begins = past is None or not past.token_ids
+            return _tokenize(data, model, begins)
         return parse_prompt(data, model.vocab_size)
 
 
@@ -97,14 +99,14 @@ def _is_text(value: object) -> TypeGuard[str | list[str]]:
     return type(value) is str or (type(value) is list and set(map(type, value)) == {str})
 
 
-def _tokenize(value: str | list[str], model: ModelFiles) -> list[list[int]]:
-    """Return texts as token ids, with BOS where the tokenizer adds it."""
+def _tokenize(value: str | list[str], model: ModelFiles, begins: bool) -> list[list[int]]:
+    """Return texts as token ids; with BOS where they begin a prompt and the tokenizer adds it."""
     texts = [value] if isinstance(value, str) else value
     paths = [""] if isinstance(value, str) else [f"[{index}]" for index in range(len(texts))]
     _check_prompt_count(len(texts))
     for text, path in zip(texts, paths, strict=True):
         check_length(model, text, path)
-    prompts = tokenization.encode_all(model, texts)
+    prompts = tokenization.encode_all(model, texts, begins)
     for prompt, path in zip(prompts, paths, strict=True):
         if not prompt:
             raise FieldError("must hold at least one token.", path, code="empty_array")

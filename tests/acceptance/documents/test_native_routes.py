@@ -113,6 +113,12 @@ def test_a_client_of_token_ids(service: Installation, http: httpx.Client) -> Non
     (choice,) = data["choices"]
     assert data["usage"]["prompt_tokens"] == len(tokens)
     assert choice["logprobs"]["content"][0]["token"] == f"token_id:{choice['token_ids'][0]}"
+    scored = {**payload, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 1}}
+    first, *others = http.post("/inference/v1/generate", json=scored).json()["prompt_logprobs"]
+    assert first is None
+    assert [str(token) in entry for token, entry in zip(tokens[1:], others, strict=True)] == [
+        True
+    ] * len(others)
     streamed = {**payload, "stream": True, "stream_options": {"include_usage": True}}
     response = http.post("/inference/v1/generate", json=streamed)
     *frames, done, _ = response.text.split("\n\n")

@@ -48,6 +48,12 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
         {"model": MODEL, "token_ids": [1, 2], "stream": True,
          "sampling_params": {"max_tokens": 1, "logprobs": 1}},
     ),
+    ("/v1/completions", {**CALL, "session": "new", "on_drift": "keep"}),
+    ("/v1/chat/completions", {**CHAT, "session": "session_1", "after": "root"}),
+    (
+        "/v1/sessions",
+        {"model": MODEL, "expires_after": {"anchor": "last_active_at", "seconds": 60}},
+    ),
     ("/v1/tokenize", {"model": MODEL, "prompt": "hello", "add_special_tokens": True}),
     ("/v1/tokenize", {"model": MODEL, "messages": CHAT["messages"]}),
     ("/v1/detokenize", {"model": MODEL, "tokens": [1, 2, 3]}),
@@ -93,7 +99,9 @@ PATHS = (
     "/v1/completions/{id}?stream=true&starting_after=2&wait=0.1", "/v1/completions/{id}",
     "/v1/completions?limit=3&after=x&order=asc", "/v1/files?purpose=batch&limit=2",
     "/v1/files/{file}/content", "/v1/batches?limit=2&after={batch}", "/v1/batches/{batch}",
-    "/v1/models/x", "/v1/usage?start_time=1&bucket_width=1d&group_by=model", "/v1/models",
+    "/v1/sessions?limit=2&order=asc", "/v1/sessions/{session}",
+    "/v1/sessions/{session}/trajectory?choice={id}:0", "/v1/models/x",
+    "/v1/usage?start_time=1&bucket_width=1d&group_by=model", "/v1/models",
     "/docs", "/admin/login/?next=/", "/healthz", "/metrics?part=web", "/v1/openapi.json",
 )  # fmt: skip
 HEADERS = (
@@ -144,7 +152,7 @@ class Target:
     fields: Sequence[str]
     """Names of request fields."""
     ids: dict[str, str]
-    """Ids of an existing completion (`id`), `file` and `batch`."""
+    """Ids of an existing completion (`id`), `file`, `batch` and `session`."""
 
 
 def fuzzed(seed: int, number: int, target: Target) -> Fuzzed:

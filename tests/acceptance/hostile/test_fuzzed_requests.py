@@ -110,8 +110,10 @@ def target(service) -> Target:
         upload = {"file": ("a.jsonl", json.dumps(line).encode()), "purpose": (None, "batch")}
         file = client.post("/v1/files", files=upload).json()["id"]
         batch = client.post("/v1/batches", json=batch_of(file)).json()["id"]
+        session = client.post("/v1/sessions", json={"model": MODEL}).json()["id"]
     assert len(fields) > 60
-    return Target(service.key, fields, {"id": job, "file": file, "batch": batch})
+    ids = {"id": job, "file": file, "batch": batch, "session": session}
+    return Target(service.key, fields, ids)
 
 
 def batch_of(file_id: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ LISTS = {
     "/admin/completions/batch/": 8,
     "/admin/completions/file/": 8,
     "/admin/completions/auditentry/": 8,
+    "/admin/completions/session/": 8,
     "/admin/completions/refusal/": 8,
     "/admin/completions/wrongkey/": 8,
     "/admin/models/": 5,

@@ -207,9 +207,9 @@ async def test_a_refused_request_frees_its_id_before_its_key(live, monkeypatch):
     async def full(here, job):
         raise QueueFullError
 
-    async def discard_and_repeat(job_id):
+    async def discard_and_repeat(job_id, turn):
         patch.undo()
-        await discard(job_id)
+        await discard(job_id, turn)
         again.set_result(await live.post(key="k", rid="mine"))
 
     with monkeypatch.context() as patch:

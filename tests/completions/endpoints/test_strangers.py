@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from completions.batches import states
-from completions.models import Batch, File, FilePurpose, Upload
+from completions.models import Batch, File, FilePurpose, Session, Upload
 from completions.urls import urlpatterns
 from tests.completions.live_api import PREFIX, Caller
 
@@ -79,6 +79,13 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
     file = await sync_to_async(made_file)(owner)
     batch = await sync_to_async(made_batch)(owner, file)
     upload = await sync_to_async(made_upload)(owner)
+    session = await sync_to_async(Session.objects.create)(
+        organization=owner.organization,
+        api_key=owner.key,
+        model="tiny",
+        seconds=3600,
+        expires_at=timezone.now() + timedelta(hours=1),
+    )
     made = await live.http.post(
         "/v1/responses",
         json.dumps({"model": "tiny", "input": "a", "max_output_tokens": 2, "background": True}),
@@ -86,6 +93,7 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
     )
     conversation = await live.http.post("/v1/conversations", **BODIES["post"])
     ids = {
+        "/v1/sessions": session.id,
         "/v1/responses": json.loads(made.content)["id"],
         "/v1/conversations": json.loads(conversation.content)["id"],
         "/v1/completions": completion,
@@ -107,7 +115,7 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
             assert answers[0] == answers[1], f"{method} {template} distinguishes them"
             checked += 1
     assert checked >= 12
-    for path in ("completions", "chat/completions", "files", "batches"):
+    for path in ("completions", "chat/completions", "files", "batches", "sessions"):
         listed = json.loads((await them.get(f"/v1/{path}")).content)
         assert listed["data"] == []
     # nothing of it was cancelled or deleted, and the owner still sees all

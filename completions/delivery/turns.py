@@ -1,0 +1,113 @@
+"""Finds what the session of a request holds, and completes the body with it."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+from msgspec import structs
+
+from completions.accounts.keys import Principal
+from completions.batches import files
+from completions.delivery import answers
+from completions.exceptions import APIError, FieldError
+from completions.http.process import WebProcess
+from completions.models import OnDrift, Session
+from completions.models.release import run_and_release
+from completions.models.sessions import new_session_id
+from completions.requests.chat import ChatRequestObject
+from completions.requests.context import NOTHING_EARLIER, Earlier
+from completions.requests.fields.session import NEW
+from completions.requests.past import Past
+from completions.requests.preparation import Route
+from completions.responses.whole_response import read_context
+from completions.sessions import reading, recording
+from completions.sessions.reading import PathRow, Place
+
+
+async def complete_body(
+    process: WebProcess, route: Route, body: Any, principal: Principal
+) -> tuple[Any, Earlier]:
+    """Find what the session of a body holds, and complete the body with its messages and with the
+    fields that a turn repeats by itself. A field of the wrong type is left to validation. Raises
+    APIError."""
+    session_id, after = body.get("session"), body.get("after")
+    is_one = "session" in route.request_type.fields and type(session_id) is str
+    if not is_one or not isinstance(after, str | None):
+        return body, NOTHING_EARLIER
+    try:
+        past = await _find_past(process, session_id, after, principal)
+        is_chat = issubclass(route.request_type, ChatRequestObject)
+        return _complete(body, past, is_chat=is_chat), Earlier(past=past)
+    except FieldError as error:
+        raise error.api_error() from error
+
+
+async def _find_past(
+    process: WebProcess, session_id: str, after: str | None, principal: Principal
+) -> Past:
+    if session_id == NEW:
+        if after is not None:
+            raise FieldError("a new session has no choices; leave this out.", "after")
+        await run_and_release(partial(_check_room, principal.organization_id))
+        return Past(
+            session_id=new_session_id(),
+            model="",
+            seconds=settings.SESSION_TTL,
+            on_drift=OnDrift.KEEP,
+        )
+    look_up = partial(_look_up, session_id, after, principal.organization_id)
+    session, place, rows = await run_and_release(look_up)
+    ended = [row if row.has_ended else await _read_live(process, row) for row in rows]
+    return await run_and_release(partial(reading.make_past, session, ended, place))
+
+
+def _check_room(organization_id: int) -> None:
+    try:
+        files.check_room(organization_id, size=1, number=0)
+    except files.StorageLimitError as error:
+        message = f"{error} Delete some first."
+        raise APIError("storage_limit_exceeded", message, "session") from error
+
+
+def _look_up(
+    session_id: str, after: str | None, organization_id: int
+) -> tuple[Session, Place, Sequence[PathRow]]:
+    owned = reading.list_sessions(organization_id, timezone.now())
+    session = None if "\x00" in session_id else owned.filter(id=session_id).first()
+    if session is None:
+        raise APIError("session_not_found", param="session")
+    _check_room(organization_id)
+    place = reading.find_place(session, after)
+    return session, place, reading.read_path(session, place)
+
+
+async def _read_live(process: WebProcess, row: PathRow) -> PathRow:
+    """Return a turn that SQL does not know to have ended, with its answers from Redis. Raises
+    APIError."""
+    job = await process.submission.fetch(row.job.id)
+    if job is None or job.state not in ("completed", "cancelled"):
+        raise APIError("turn_in_progress", param="after")
+    context = read_context(job.id, job.context)
+    outcome = await answers.follow(process, context)
+    if outcome.end is None:
+        raise APIError("turn_in_progress", param="after")
+    choices = recording.make_choices(outcome.collected)
+    return row._replace(turn=structs.replace(row.turn, choices=choices))
+
+
+def _complete(body: Mapping[str, Any], past: Past, *, is_chat: bool) -> dict[str, Any]:
+    """Return the body with the session's model and, in a chat, its messages and the fields that
+    the prompt depends on. Raises FieldError."""
+    whole = dict(body)
+    if past.model and whole.get("model") is None:
+        whole["model"] = past.model
+    messages = whole.get("messages")
+    if not is_chat or type(messages) is not list or not messages or type(messages[0]) is int:
+        return whole
+    if (said := past.messages) is None:
+        message = "this session was given token ids; send prompt or input_ids."
+        raise FieldError(message, "messages")
+    inherited = {name: each for name, each in past.fields.items() if whole.get(name) is None}
+    return {**whole, **inherited, "messages": [*said, *messages]}

@@ -1,0 +1,158 @@
+"""What a session holds up to a choice, and what one more turn adds to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from completions.contract.job_request import JobRequest
+from completions.contract.json_lines import compress_lines, decompress_lines
+from completions.exceptions import FieldError
+from completions.jobs.record import SessionTurn
+
+INHERITED = ("tools", "thinking", "reasoning_effort", "chat_template_kwargs")
+"""Fields of a chat that a later turn of its session repeats by itself: the prompt depends on
+them."""
+
+
+class TurnChoice(Struct, frozen=True, omit_defaults=True):
+    """One answer of a turn."""
+
+    token_ids: Sequence[int]
+    finish_reason: str | None = None
+    message: Mapping[str, Any] | None = None
+    """The answer as a chat has it; None for a completion."""
+
+
+class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a turn adds to its session: stored with its job, and again with the answers."""
+
+    token_ids: Sequence[int]
+    """What was given, beyond what the session had."""
+    text: str = ""
+    """The same as text, for messages."""
+    messages: Sequence[Mapping[str, Any]] | None = None
+    """The messages that were given; None for token ids."""
+    fields: Mapping[str, Any] = {}
+    """INHERITED fields of the request."""
+    drift: int | None = None
+    """The first message that the template would write in another way."""
+    is_rebased: bool = False
+    """Whether `token_ids` are the whole prompt, in place of what the session had."""
+    choices: Sequence[TurnChoice] = ()
+    """The answers, once the turn has ended."""
+    request: JobRequest | None = None
+    """What the worker computed, without the prompt; from the end on."""
+    receipt: Mapping[str, Any] | None = None
+    """The receipt without the output's ids, from the end on."""
+
+    def compress(self) -> bytes:
+        return compress_lines([msgspec.json.encode(self)])
+
+    @classmethod
+    def decompress(cls, content: bytes | memoryview) -> "Turn":
+        (line,) = decompress_lines(content)
+        return msgspec.json.decode(line, type=cls)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A turn of the past, and which of its answers the conversation goes on from."""
+
+    turn: Turn
+    index: int
+    answer_text: str
+    """What the answer's tokens read as, special ones included."""
+
+    @property
+    def choice(self) -> TurnChoice:
+        return self.turn.choices[self.index]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """The turns of a session from its beginning to a choice."""
+
+    session_id: str
+    model: str
+    """The session's model; empty for a session that the turn makes."""
+    seconds: int
+    """How long the session is kept after a turn."""
+    on_drift: str
+    after_turn: str = ""
+    after_index: int = 0
+    turns: Sequence[Answered] = ()
+    token_ids: Sequence[int] = field(init=False)
+    """All tokens so far, given and sampled, id for id."""
+
+    def __post_init__(self) -> None:
+        ids: list[int] = []
+        for each in self.turns:
+            ids = [] if each.turn.is_rebased else ids
+            ids += each.turn.token_ids
+            ids += each.choice.token_ids
+        object.__setattr__(self, "token_ids", ids)
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]] | None:
+        """All messages so far; None if a turn was given as token ids."""
+        messages: list[Mapping[str, Any]] = []
+        for each in self.turns:
+            if each.turn.messages is None or each.choice.message is None:
+                return None
+            messages += [*each.turn.messages, each.choice.message]
+        return messages
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self.turns[-1].turn.fields if self.turns else {}
+
+    def list_parts(self) -> list[tuple[str, int]]:
+        """Return the text so far in parts, each with the index of its first message: by turns what
+        was given and what was answered."""
+        parts: list[tuple[str, int]] = []
+        count = 0
+        for each in self.turns:
+            parts = [] if each.turn.is_rebased else parts
+            given = len(each.turn.messages or ())
+            parts += [(each.turn.text, count), (each.answer_text, count + given)]
+            count += given + 1
+        return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What a request adds to the past."""
+
+    past: Past
+    turn: Turn
+    content: bytes
+    """The turn, compressed."""
+
+    @classmethod
+    def make(cls, past: Past, turn: Turn) -> "Addition":
+        """Raises FieldError for what cannot be stored."""
+        try:
+            return cls(past, turn, turn.compress())
+        except OverflowError as error:
+            message = "holds an integer of more than 64 bits, which a session cannot store."
+            raise FieldError(message, "messages") from error
+
+    def make_row(self, model: str) -> SessionTurn:
+        """Make what the job of the turn adds to its session; `model` is that of a new session."""
+        past = self.past
+        return SessionTurn(
+            session_id=past.session_id,
+            after_turn=past.after_turn,
+            after_index=past.after_index,
+            content=self.content,
+            seconds=past.seconds,
+            opens_for="" if past.model else model,
+            on_drift=past.on_drift,
+        )
+
+
+def make_choice_id(turn_id: str, index: int) -> str:
+    return f"{turn_id}:{index}"

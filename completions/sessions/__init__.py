@@ -1,0 +1,1 @@
+"""Sessions: their turns read, recorded and exported."""

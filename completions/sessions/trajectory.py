@@ -1,0 +1,82 @@
+"""A session as JSON Lines, one turn on each: what was given, what was sampled, and what computed
+it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import orjson
+
+from completions.batches.receipts.receipt import read_output_ids
+from completions.contract.job_request import JobRequest
+from completions.contract.json_lines import decompress_lines
+from completions.contract.token_origins import make_mask
+from completions.models import Job
+from completions.requests.past import Turn, make_choice_id
+from completions.responses.choice_record import ABORT, ChoiceRecord
+from completions.responses.whole_response import collect
+
+
+def make_line(job: Job, choice: int | None = None) -> dict[str, Any]:
+    """Make the line of a turn. `choice` is the one that the path goes on from, in the trajectory
+    of one path."""
+    turn = Turn.decompress(job.turn or b"")
+    after = make_choice_id(job.after_turn, job.after_index) if job.after_turn else None
+    line: dict[str, Any] = {
+        "session": job.session_id,
+        "turn": job.id,
+        "after": after,
+        "created_at": int(job.created_at.timestamp()),
+        "status": job.status,
+        "model": job.model,
+        "given": {"token_ids": turn.token_ids, "messages": turn.messages},
+        "drift": turn.drift,
+        "rebased": turn.is_rebased,
+        "choices": [],
+        "request": None if turn.request is None else _make_body(turn.request),
+        "grammar": None if turn.request is None else turn.request.grammar,
+        "receipt": None,
+    }
+    if choice is not None:
+        line["choice"] = choice
+    if job.events is None or turn.request is None:
+        return line
+    stream = decompress_lines(job.events)
+    collected = collect(job.id, orjson.dumps(job.context), stream)
+    messages = [each.message for each in turn.choices]
+    line["choices"] = [
+        _make_choice(job, record, message)
+        for record, message in zip(collected.choices.records, messages, strict=True)
+    ]
+    if turn.receipt is not None:
+        line["receipt"] = {**turn.receipt, "output_ids": read_output_ids(stream)}
+    return line
+
+
+def _make_choice(
+    job: Job, record: ChoiceRecord, message: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "id": make_choice_id(job.id, record.index),
+        "token_ids": record.token_ids,
+        "token_mask": make_mask(len(record.token_ids), record.forced),
+        "logprobs": record.scores or None,
+        "text": "".join(record.texts),
+        "message": message,
+        "finish_reason": record.finish_reason or ABORT,
+        "matched_stop": record.matched_stop,
+    }
+    if record.routed_experts is not None:
+        made["routed_experts"] = record.routed_experts
+    return made
+
+
+def _make_body(request: JobRequest) -> dict[str, Any]:
+    """Make the body of a completion that computes the same after the same tokens under the same
+    grammar, without either."""
+    sampling: dict[str, Any] = msgspec.to_builtins(request.sampling, str_keys=True)
+    sampling.pop("stop_spans", None)
+    body = {"max_tokens": request.sampling.max_tokens, **sampling}
+    if request.adapters is not None:
+        body["lora_path"] = request.adapters[0]
+    return body

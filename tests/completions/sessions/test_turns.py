@@ -1,0 +1,288 @@
+"""Sessions over HTTP with a real Redis: what a turn adds, what it comes after, what is refused."""
+
+import asyncio
+import json
+from functools import partial
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from completions.exceptions import APIError
+from completions.models import Job, Session
+from completions.requests.past import Turn
+from tests.completions.live_api import PATH, Caller
+from tests.completions.requests.validating import prepared
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+CHAT = "/v1/chat/completions"
+A, B, EOS = 32, 33, 257
+TEMPLATE = "<s><user>{}</s>\n<assistant>"
+
+
+@pytest.fixture
+def session(live):
+    """The API with a worker that answers `AB` and ends it."""
+    live.worker.run = partial(live.worker.run, tokens=(A, B, EOS))
+    return live
+
+
+def body_of(response, status=200):
+    assert response.status_code == status, response.content
+    return json.loads(response.content)
+
+
+def refusal(response):
+    body = json.loads(response.content)["error"]
+    return response.status_code, body["code"], body["param"]
+
+
+async def say(live, text, session="new", status=200, **fields):
+    messages = [{"role": "user", "content": text}]
+    body = {"messages": messages, "session": session, "prompt": None, **fields}
+    return body_of(await live.post(CHAT, **body), status)
+
+
+async def request_of(turn_id):
+    """The prompt that a turn's worker got, and what the turn stored as given."""
+    job = await Job.objects.aget(id=turn_id)
+    return Turn.decompress(job.turn)
+
+
+async def test_a_turn_gives_only_what_is_new_and_keeps_each_id(session) -> None:
+    first = await say(session, "x")
+    assert first["session"]["id"].startswith("session_")
+    assert first["session"]["after"] is None
+    assert [choice["id"] for choice in first["choices"]] == [f"{first['id']}:0"]
+    second = await say(session, "y", first["session"]["id"], return_token_ids=True)
+    assert second["session"] == {
+        "id": first["session"]["id"],
+        "after": f"{first['id']}:0",
+        "drift": None,
+    }
+    given_first, given_second = [(await request_of(each["id"])) for each in (first, second)]
+    assert given_first.text == TEMPLATE.format("x")
+    assert given_second.text == "\n<user>y</s>\n<assistant>"  # the answer ended itself
+    whole = [*given_first.token_ids, A, B, EOS, *given_second.token_ids]
+    assert second["choices"][0]["prompt_token_ids"] == whole
+    assert second["usage"]["prompt_tokens"] == len(whole)
+
+
+async def test_an_answer_that_was_cut_is_closed_by_the_next_turn(session) -> None:
+    session.worker.run = partial(session.worker.run, tokens=(A, B))
+    first = await say(session, "x")
+    second = await say(session, "y", first["session"]["id"])
+    assert (await request_of(second["id"])).text == "</s>\n<user>y</s>\n<assistant>"
+    assert second["session"]["drift"] is None
+
+
+async def test_turns_after_the_same_choice_are_branches(session) -> None:
+    first = await say(session, "x")
+    name, choice = first["session"]["id"], f"{first['id']}:0"
+    both = await asyncio.gather(*(say(session, text, name, after=choice) for text in "yz"))
+    assert [each["session"]["after"] for each in both] == [choice, choice]
+    onward = await say(session, "w", name, after=f"{both[0]['id']}:0")
+    again = await say(session, "v", name, after="root")
+    assert again["session"]["after"] is None
+    await asyncio.to_thread(session.settle)
+    shown = body_of(await session.http.get(f"/v1/sessions/{name}"))
+    after = {turn["id"]: turn["after"] for turn in shown["turns"]}
+    assert after == {
+        first["id"]: None,
+        both[0]["id"]: choice,
+        both[1]["id"]: choice,
+        onward["id"]: f"{both[0]['id']}:0",
+        again["id"]: None,
+    }
+    path = await session.http.get(
+        f"/v1/sessions/{name}/trajectory", {"choice": f"{onward['id']}:0"}
+    )
+    lines = await lines_of(path)
+    assert [line["turn"] for line in lines] == [first["id"], both[0]["id"], onward["id"]]
+    assert [line["choice"] for line in lines] == [0, 0, 0]
+
+
+async def lines_of(response):
+    assert response.status_code == 200
+    content = b"".join([part async for part in response.streaming_content])
+    return [json.loads(line) for line in content.splitlines()]
+
+
+async def test_answers_are_recorded_once_whether_or_not_a_client_reads_them(session) -> None:
+    first = await say(session, "x")
+    name = first["session"]["id"]
+    accepted = await say(session, "y", name, 202, background=True)
+    await asyncio.to_thread(session.settle)
+    held = await Session.objects.aget(id=name)
+    await asyncio.to_thread(session.settle)
+    assert (await Session.objects.aget(id=name)).bytes == held.bytes > 0
+    lines = await lines_of(await session.http.get(f"/v1/sessions/{name}/trajectory"))
+    assert [line["turn"] for line in lines] == [first["id"], accepted["id"]]
+    for line in lines:
+        (choice,) = line["choices"]
+        assert choice["token_ids"] == [A, B, EOS] == line["receipt"]["output_ids"][0]
+        assert choice["message"] == {"role": "assistant", "content": "AB"}
+    session.redis.flushall()  # SQL alone has it now
+    session.worker.execution.beat("tiny", {})
+    third = await say(session, "z", name, return_token_ids=True)
+    assert third["session"]["after"] == f"{accepted['id']}:0"
+    given = [*lines[0]["given"]["token_ids"], A, B, EOS, *lines[1]["given"]["token_ids"]]
+    assert third["choices"][0]["prompt_token_ids"][: len(given)] == given
+
+
+async def test_token_ids_go_on_from_token_ids(session) -> None:
+    first = body_of(await session.post(session="new", prompt=[1, 2, 3]))
+    name = first["session"]["id"]
+    second = body_of(await session.post(session=name, prompt=[4], return_token_ids=True))
+    assert second["choices"][0]["prompt_token_ids"] == [1, 2, 3, A, B, EOS, 4]
+    refused = await session.post(CHAT, session=name, messages=[{"content": "a"}], prompt=None)
+    assert refusal(refused) == (400, "invalid_value", "messages")
+
+
+async def test_a_session_is_made_before_its_first_turn(session) -> None:
+    body = {"model": "tiny", "expires_after": {"anchor": "last_active_at", "seconds": 60}}
+    made = body_of(await session.post("/v1/sessions", **body, prompt=None, max_tokens=None), 400)
+    assert made["error"]["code"] == "unknown_parameter"
+    made = body_of(
+        await session.http.post("/v1/sessions", json.dumps(body), content_type="application/json")
+    )
+    assert (made["model"], made["on_drift"], made["bytes"]) == ("tiny", "keep", 0)
+    assert made["expires_at"] - made["created_at"] == 60
+    first = await say(session, "x", made["id"])
+    assert first["session"] == {"id": made["id"], "after": None, "drift": None}
+    listed = body_of(await session.http.get("/v1/sessions"))
+    assert [row["id"] for row in listed["data"]] == [made["id"]]
+    deleted = body_of(await session.http.delete(f"/v1/sessions/{made['id']}"))
+    assert deleted == {"id": made["id"], "object": "session", "deleted": True}
+    assert not await Job.objects.aexists()
+
+
+async def test_several_choices_and_running_turns_need_after(session) -> None:
+    first = await say(session, "x", n=1)
+    name = first["session"]["id"]
+    session.at_once = False
+    waiting = await say(session, "y", name, 202, background=True)
+    messages = [{"role": "user", "content": "z"}]
+    running = await session.post(CHAT, messages=messages, session=name, prompt=None)
+    assert refusal(running) == (409, "turn_in_progress", "after")
+    session.at_once = True
+    beside = await say(session, "z", name, after=f"{first['id']}:0")
+    assert beside["session"]["after"] == f"{first['id']}:0"
+    session.worker.run(waiting["id"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"session": "session_0"}, (404, "session_not_found", "session")),
+        ({"session": "session_\x00"}, (404, "session_not_found", "session")),
+        ({"session": 5}, (400, "invalid_type", "session")),
+        ({"after": "root"}, (400, "invalid_value", "after")),
+        ({"on_drift": "keep"}, (400, "invalid_value", "on_drift")),
+        ({"session": "new", "after": "root"}, (400, "invalid_value", "after")),
+        ({"session": "new", "after": 5}, (400, "invalid_type", "after")),
+        ({"session": "new", "on_drift": "no"}, (400, "invalid_value", "on_drift")),
+        ({"session": "new", "prompt": [[1], [2]]}, (400, "invalid_value", "prompt")),
+        (
+            {"session": "new", "truncate_sequence": True},
+            (400, "invalid_value", "truncate_sequence"),
+        ),
+    ],
+)
+async def test_what_is_refused(session, fields, expected) -> None:
+    assert refusal(await session.post(**fields)) == expected
+    assert not await Session.objects.aexists()
+
+
+async def test_a_choice_of_another_session_or_model_is_refused(session) -> None:
+    first, other = await say(session, "x"), await say(session, "x")
+    name = first["session"]["id"]
+    for after in (f"{other['id']}:0", f"{first['id']}:1", first["id"], "a\x00:0"):
+        refused = await session.post(session=name, after=after)
+        assert refusal(refused) == (400, "invalid_value", "after")
+    refused = await session.post(session=name, model="texts")
+    assert refusal(refused) == (400, "invalid_value", "model")
+
+
+async def test_strangers_find_no_session(session, stranger) -> None:
+    name = (await say(session, "x"))["session"]["id"]
+    them = Caller(stranger)
+    body = {"model": "tiny", "prompt": [1], "session": name}
+    answer = await them.post(PATH, json.dumps(body), content_type="application/json")
+    assert refusal(answer) == (404, "session_not_found", "session")
+    for path in (f"/v1/sessions/{name}", f"/v1/sessions/{name}/trajectory"):
+        assert (await them.get(path)).status_code == 404
+    assert (await them.delete(f"/v1/sessions/{name}")).status_code == 404
+    assert body_of(await them.get("/v1/sessions"))["data"] == []
+
+
+async def test_a_refused_turn_leaves_no_session(session) -> None:
+    session.redis.flushall()  # no worker
+    assert (await session.post(session="new")).status_code == 503
+    async with asyncio.timeout(10):
+        while await Session.objects.aexists():  # noqa: ASYNC110 - SQL has no event for it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_turn_is_deleted_with_its_session_only(session) -> None:
+    first = await say(session, "x")
+    answer = await session.http.delete(f"{CHAT}/{first['id']}")
+    assert refusal(answer) == (409, "completion_in_session", "id")
+
+
+async def test_a_turn_can_be_sent_again(session) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "session": "new", "prompt": None}
+    first, again = [body_of(await session.post(CHAT, key="k", **body)) for _ in range(2)]
+    assert first == again
+    assert await Session.objects.acount() == 1
+
+
+async def test_full_storage_takes_no_turn(session, settings, owner) -> None:
+    first = await say(session, "x")
+    settings.MAX_STORED_BYTES = 1
+    refused = await session.post(session=first["session"]["id"], prompt=[1])
+    assert refusal(refused) == (400, "storage_limit_exceeded", "session")
+    await sync_to_async(Session.objects.all().delete)()
+    settings.MAX_STORED_BYTES = 10**6
+    assert (await session.post(session="new", prompt=[1])).status_code == 200
+
+
+async def test_what_happens_when_the_template_writes_an_answer_in_another_way(session) -> None:
+    session.worker.run = partial(session.worker.run, tokens=(B, A, EOS))  # whose text is AB
+    first = await say(session, "x")
+    name, choice = first["session"]["id"], f"{first['id']}:0"
+    kept = await say(session, "y", name, after=choice, return_token_ids=True)
+    assert kept["session"]["drift"] == {"from_message": 1, "action": "keep"}
+    assert (await request_of(kept["id"])).text == "\n<user>y</s>\n<assistant>"
+    assert B in kept["choices"][0]["prompt_token_ids"]
+    messages = [{"role": "user", "content": "y"}]
+    body = {"messages": messages, "session": name, "after": choice, "prompt": None}
+    failed = await session.post(CHAT, **body, on_drift="fail")
+    assert refusal(failed) == (409, "session_drift", "messages")
+    rebased = await say(session, "y", name, after=choice, on_drift="rebase", return_token_ids=True)
+    assert rebased["session"]["drift"] == {"from_message": 1, "action": "rebase"}
+    turn = await request_of(rebased["id"])
+    assert turn.is_rebased
+    assert turn.text == "<s><user>x</s>\n<assistant>AB</s>\n<user>y</s>\n<assistant>"
+    assert rebased["choices"][0]["prompt_token_ids"] == turn.token_ids
+    onward = await say(session, "z", name, after=f"{rebased['id']}:0", return_token_ids=True)
+    given = [*turn.token_ids, B, A, EOS]
+    assert onward["choices"][0]["prompt_token_ids"][: len(given)] == given
+    assert onward["session"]["drift"] == {"from_message": 3, "action": "keep"}
+
+
+async def test_what_the_prompt_depends_on_holds_for_later_turns(session) -> None:
+    variables = {"chat_template_kwargs": {"unread": 1}}
+    first = await say(session, "x", **variables)
+    second = await say(session, "y", first["session"]["id"])
+    assert (await request_of(second["id"])).fields == variables
+    other = {"chat_template_kwargs": {"unread": 2}}
+    third = await say(session, "z", first["session"]["id"], **other)
+    assert (await request_of(third["id"])).fields == other
+
+
+@pytest.mark.usefixtures("served")
+def test_a_line_of_a_batch_is_no_turn() -> None:
+    with pytest.raises(APIError) as caught:
+        prepared({"model": "tiny", "prompt": [1], "session": "new"})
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "session")
