@@ -164,38 +164,69 @@ static void multiply_row(const factor *x, int inputs, const bf16 *a, const bf16 
     }
 }
 
+/* The most registers of weights that rows are multiplied by side by side: those of four blocks. */
+enum { ROW_REGISTERS = 4 * VECTORS };
+
+/* Add to the sums of each row [rows][count] the products of a pair of its inputs with `count` registers
+   of weights. Where products take numbers, not pairs, registers hold the first or the second of all
+   pairs beside the sums, or if these are too many, both of one register of weights. */
+static inline __attribute__((always_inline)) void add_rows(const factor *x, int64_t stride,
+                                                           const ints *weights, int count, int rows,
+                                                           floats (*sums)[ROW_REGISTERS]) {
+#if defined(HAS_PAIR_PRODUCTS)
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        const Pair pair = broadcast_pair(x + i * stride);
+#pragma GCC unroll 16
+        for (int j = 0; j < count; j++) sums[i][j] = add_products(sums[i][j], pair, weights[j]);
+    }
+#else
+    const int together = rows * count + count < REGISTERS ? count : 1;
+#pragma GCC unroll 16
+    for (int from = 0; from < count; from += together)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++) {
+            floats numbers[ROW_REGISTERS];
+#pragma GCC unroll 16
+            for (int j = 0; j < together; j++)
+                numbers[j] = half ? second_of_pairs(weights[from + j])
+                                  : first_of_pairs(weights[from + j]);
+#pragma GCC unroll 8
+            for (int i = 0; i < rows; i++) {
+                const floats factor = all_of(x[i * stride + half]);
+#pragma GCC unroll 16
+                for (int j = 0; j < together; j++) {
+                    sums[i][from + j] = multiply_add(factor, numbers[j], sums[i][from + j]);
+                    if (together > 1) hold(&sums[i][from + j]);
+                }
+            }
+        }
+#endif
+}
+
 /* Multiply rows by `count` blocks; the sums of the first block go to `out[0]`. Meanwhile the blocks at
    `soon`, unless NULL, are prefetched into the L2 cache. */
 static inline __attribute__((always_inline)) void multiply_rows(
     const factor *x, int rows, int inputs, const bf16 *const *blocks, int count,
     float (*out)[ROW_BLOCK][LANES], const bf16 *const *soon) {
-    floats sums[VECTOR_ROWS][VECTOR_BLOCKS][VECTORS];
+    floats sums[VECTOR_ROWS][ROW_REGISTERS];
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < count; j++)
-            for (int v = 0; v < VECTORS; v++) sums[i][j][v] = all_of(0);
+        for (int j = 0; j < count * VECTORS; j++) sums[i][j] = all_of(0);
     for (int k = 0; k < inputs; k += 2) {
         const int64_t at = (int64_t)k * LANES;
-        ints weights[VECTOR_BLOCKS][VECTORS];
+        ints weights[ROW_REGISTERS];
 #pragma GCC unroll 2
         for (int j = 0; j < count; j++) {
             if (soon[j]) fetch(soon[j] + at);
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++)
-                weights[j][v] = load_ints(blocks[j] + at + 2 * WIDTH * v);
+                weights[j * VECTORS + v] = load_ints(blocks[j] + at + 2 * WIDTH * v);
         }
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const Pair pair = broadcast_pair(x + (int64_t)i * inputs + k);
-#pragma GCC unroll 2
-            for (int j = 0; j < count; j++)
-#pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++)
-                    sums[i][j][v] = add_products(sums[i][j][v], pair, weights[j][v]);
-        }
+        add_rows(x + k, inputs, weights, count * VECTORS, rows, sums);
     }
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < count; j++)
-            for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, sums[i][j][v]);
+        for (int j = 0; j < count * VECTORS; j++)
+            store(out[j / VECTORS][i] + j % VECTORS * WIDTH, sums[i][j]);
 }
 
 static inline void configure_tiles(int rows) { (void)rows; }

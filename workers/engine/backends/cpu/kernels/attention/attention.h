@@ -2,8 +2,6 @@
    once, and all queries of a piece attend to it. */
 
 #pragma once
-#include <limits.h>
-
 #include "plan.h"
 #include "weights.h"
 
@@ -217,7 +215,7 @@ static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, i
                 .sums = outputs, .stride = columns, .ahead = ahead,
             });
     }
-    fetch_ahead(ahead, INT_MAX);
+    fetch_ahead(ahead, ALL_LINES);
 }
 
 /* Let the queries of a segment attend to its spans. `following` is what this thread reads next. */
@@ -230,7 +228,8 @@ static void attend_segment(const Stretch *stretch, const Span *following, Room *
     for (int64_t i = stretch->first / SPAN; i < segment->end; i++) {
         const Span span = find_span(stretch, i);
         const Span next = i + 1 < segment->end ? find_span(stretch, i + 1) : *following;
-        Prefetch ahead = begin_ahead(next.context ? &next : NULL);
+        const Span *after = next.context ? &next : NULL;
+        Prefetch ahead = begin_ahead(are_few(end - begin) ? &span : after, after);
         attend_span(&span, &ahead, begin, end, segment->last == task->piece->last_run, room);
     }
 }

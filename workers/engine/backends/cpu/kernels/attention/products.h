@@ -20,39 +20,8 @@ typedef struct {
 
 #ifndef __AMX_BF16__
 
-/* SUM_REGISTERS hold sums; those of one row are at most those of four blocks. */
-enum { SUM_REGISTERS = VECTOR_ROWS * VECTOR_BLOCKS * VECTORS, ROW_REGISTERS = 4 * VECTORS };
-
-/* Add to the sums of each row [rows][count] the products of a pair of its inputs with `count` registers
-   of weights. Where products take numbers, not pairs, the first of all pairs come before the second:
-   registers hold only one of the two. */
-static inline __attribute__((always_inline)) void add_rows(const factor *x, int64_t stride,
-                                                           const ints *weights, int count, int rows,
-                                                           floats (*sums)[ROW_REGISTERS]) {
-#if defined(HAS_PAIR_PRODUCTS)
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
-        const Pair pair = broadcast_pair(x + i * stride);
-#pragma GCC unroll 16
-        for (int j = 0; j < count; j++) sums[i][j] = add_products(sums[i][j], pair, weights[j]);
-    }
-#else
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; half++) {
-        floats numbers[ROW_REGISTERS];
-#pragma GCC unroll 16
-        for (int j = 0; j < count; j++)
-            numbers[j] = half ? second_of_pairs(weights[j]) : first_of_pairs(weights[j]);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const floats factor = all_of(x[i * stride + half]);
-#pragma GCC unroll 16
-            for (int j = 0; j < count; j++)
-                sums[i][j] = multiply_add(factor, numbers[j], sums[i][j]);
-        }
-    }
-#endif
-}
+/* So many registers hold sums. */
+enum { SUM_REGISTERS = VECTOR_ROWS * VECTOR_BLOCKS * VECTORS };
 
 static inline __attribute__((always_inline)) void multiply_blocks(const Product *p, int row, int rows,
                                                                   int block, int blocks) {
@@ -65,9 +34,9 @@ static inline __attribute__((always_inline)) void multiply_blocks(const Product 
         for (int j = 0; j < count; j++)
             sums[i][j] = p->adds ? load(to + i * p->stride + j * WIDTH) : all_of(0);
     for (int k = 0; k < p->depth; k += 8) {
-        fetch_ahead(p->ahead, WITH_INPUTS * blocks);
         for (int at = k; at < k + 8; at += 2) {
             ints weights[ROW_REGISTERS];
+            fetch_ahead(p->ahead, blocks);
 #pragma GCC unroll 16
             for (int j = 0; j < count; j++)
                 weights[j] = load_ints(packed[j / VECTORS] + at * LANES + 2 * WIDTH * (j % VECTORS));
@@ -133,7 +102,7 @@ static void multiply_few(const Product *p, int block) {
     }
     for (int k = 0; k < p->depth; k += DEPTH) {
         const int at = k * LANES;
-        fetch_ahead(p->ahead, WITH_INPUTS * DEPTH / 8 * (four ? 4 : 2));
+        fetch_ahead(p->ahead, DEPTH / 2 * (four ? 4 : 2));
         _tile_loadd(4, p->x + k, x_line);
         _tile_loadd(6, packed[0] + at, 64);
         _tile_loadd(7, packed[1] + at, 64);

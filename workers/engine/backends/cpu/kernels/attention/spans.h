@@ -55,49 +55,60 @@ static inline const bf16 *find_slice(const Span *span, int slice, const bf16 *pa
     return pages + (*block * block_size + offset) * dim;
 }
 
-/* The span to prefetch while another is computed. Pages are scattered, so the hardware cannot predict
-   them, and waiting for them takes longer than computing. A core has few requests under way at once,
-   and waits if there are more, so they are spread over the steps of computing. */
+/* What to prefetch while a span is computed: slices of values, then of keys. Pages are scattered, so the
+   hardware cannot predict them, and waiting for them takes longer than computing. Values that products
+   read where they lie are fetched with the span's own scores, the next span's keys with its values: so
+   little is under way that the L1 cache holds it. Values that are packed first are those of the next
+   span. */
 typedef struct {
-    const Span *span; /* or NULL */
+    const Span *values, *keys; /* or NULL */
     const bf16 *place;
-    int quads, slices; /* groups of four lines left from `place` on; slices begun */
+    int lines, slices; /* lines left from `place` on; slices begun */
 } Prefetch;
 
-/* How many groups of four lines are fetched with eight inputs of a block's products, and with the
-   values of two tokens. With few queries, these are all. */
+/* A core has few requests under way at once, and waits if there are more. So single lines are fetched
+   between products, in the order of memory, rather than many at once. Where products take longer than
+   memory, two at once: counting them takes time too. */
 #ifdef __AMX_BF16__
-enum { WITH_INPUTS = 1, WITH_VALUES = 1 };
+enum { LINES_AT_ONCE = 4 };
 #else
-enum { WITH_INPUTS = 1, WITH_VALUES = 1 };
+enum { LINES_AT_ONCE = WIDTH == 16 ? 1 : 2 };
 #endif
 enum { LINE = 32 /* numbers */, SLICES = 2 * SPAN / SLICE /* of keys and values */ };
+enum { ALL_LINES = 2 * SPAN * MAX_HEAD_DIM / LINE };
 
-static inline Prefetch begin_ahead(const Span *span) {
-    return (Prefetch){.span = span, .slices = span ? 0 : SLICES};
+static inline Prefetch begin_ahead(const Span *values, const Span *keys) {
+    return (Prefetch){.values = values, .keys = keys};
 }
 
-/* Go to the next slice, if there is one: the keys of a span, then its values. Not inline, so that loops
-   keep their registers. */
+/* Go to the next slice, if there is one. Not inline, so that loops keep their registers. */
 static __attribute__((noinline, cold)) int turn_ahead(Prefetch *a) {
     while (a->slices < SLICES) {
-        const Context *c = a->span->context;
-        const int i = a->slices++, is_value = i >= SLICES / 2, dim = is_value ? c->value_dim : c->dim;
-        a->place = find_slice(a->span, i % (SLICES / 2) * SLICE, is_value ? c->values : c->keys, dim);
-        a->quads = SLICE * dim / LINE / 4;
+        const int i = a->slices++, is_key = i >= SLICES / 2;
+        const Span *span = is_key ? a->keys : a->values;
+        if (!span) continue;
+        const Context *c = span->context;
+        const int dim = is_key ? c->dim : c->value_dim;
+        a->place = find_slice(span, i % (SLICES / 2) * SLICE, is_key ? c->keys : c->values, dim);
+        a->lines = SLICE * dim / LINE;
         if (a->place) return 1;
     }
-    a->quads = 0;
+    a->lines = 0;
     return 0;
 }
 
-/* Prefetch the next `quads` groups of four lines, if there are as many. */
-static inline void fetch_ahead(Prefetch *a, int quads) {
-    for (int i = 0; i < quads; i++) {
-        if (!a->quads && !turn_ahead(a)) return;
-        for (int j = 0; j < 4; j++) fetch(a->place + j * LINE);
-        a->place += 4 * LINE;
-        a->quads--;
+/* Prefetch the next lines, if there are as many. */
+static inline void fetch_ahead(Prefetch *a, int lines) {
+    for (int i = 0; i < lines; i += LINES_AT_ONCE) {
+        if (!a->lines && (a->slices == SLICES || !turn_ahead(a))) return;
+        for (int j = 0; j < LINES_AT_ONCE; j++)
+#ifdef __AMX_BF16__
+            fetch(a->place + j * LINE);
+#else
+            fetch_near(a->place + j * LINE);
+#endif
+        a->place += LINES_AT_ONCE * LINE;
+        a->lines -= LINES_AT_ONCE;
     }
 }
 
@@ -117,7 +128,7 @@ static void pack_slice(const bf16 *values, int dim, int count, bf16 *out, Prefet
     const int whole = dim / (2 * WIDTH) * (2 * WIDTH);
     const ints zero = all_ints(0);
     for (int t = 0; t < SLICE; t += 2, values += 2 * dim, out += 2 * LANES) {
-        fetch_ahead(ahead, WITH_VALUES);
+        fetch_ahead(ahead, 4);
         for (int d = 0; d < whole; d += 2 * WIDTH)
             pack_pair(t < count ? load_ints(values + d) : zero,
                       t + 1 < count ? load_ints(values + dim + d) : zero, d, out);

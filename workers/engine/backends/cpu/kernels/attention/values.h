@@ -40,7 +40,7 @@ static inline __attribute__((always_inline)) void mix_columns(const Span *span,
         const int left = span->end - t, count = left < SLICE ? left : SLICE;
         for (int i = 0; i < count; i += 2, values += 2 * dim) {
             ints pairs[ROW_REGISTERS];
-            fetch_ahead(ahead, WITH_VALUES);
+            fetch_ahead(ahead, groups * WIDTH / 8);
 #pragma GCC unroll 4
             for (int g = 0; g < groups; g++) {
                 const int from = column + g * 2 * WIDTH;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum { WIDTH = 8 };
-enum { VECTOR_ROWS = 6, VECTOR_BLOCKS = 1, ROW_PAIRS = 2 }; /* 16 registers */
+enum { REGISTERS = 16, VECTOR_ROWS = 6, VECTOR_BLOCKS = 1, ROW_PAIRS = 2 };
 enum { NIBBLE_ROWS = 6, NIBBLE_BLOCKS = 1 };
 
 typedef __m256 floats;
@@ -63,22 +63,6 @@ static inline void store_ints(int32_t *x, ints values) {
 }
 static inline ints all_ints(int32_t x) { return (ints)_mm256_set1_epi32(x); }
 
-/* The first four columns of WIDTH lines of 32-bit numbers, `stride` bytes apart. Lines are put together
-   by loads, which leaves two thirds of the shuffles of a transposition in registers. */
-static inline void load_four_columns(const void *lines, int64_t stride, ints columns[4]) {
-    __m256i x[4];
-#define LINE(i) _mm_loadu_si128((const __m128i *)((const char *)lines + (i) * stride))
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) /* lines i and 4 + i */
-        x[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(LINE(i)), LINE(4 + i), 1);
-#undef LINE
-    const __m256i a = _mm256_unpacklo_epi32(x[0], x[1]), b = _mm256_unpacklo_epi32(x[2], x[3]);
-    const __m256i c = _mm256_unpackhi_epi32(x[0], x[1]), d = _mm256_unpackhi_epi32(x[2], x[3]);
-    columns[0] = (ints)_mm256_unpacklo_epi64(a, b);
-    columns[1] = (ints)_mm256_unpackhi_epi64(a, b);
-    columns[2] = (ints)_mm256_unpacklo_epi64(c, d);
-    columns[3] = (ints)_mm256_unpackhi_epi64(c, d);
-}
 static inline floats to_floats(ints x) { return _mm256_cvtepi32_ps((__m256i)x); }
 static inline ints rounded(floats x) { return (ints)_mm256_cvtps_epi32(x); }
 static inline int32_t sum_of_ints(ints x) {

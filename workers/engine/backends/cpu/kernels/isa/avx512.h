@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum { WIDTH = 16 };
-enum { VECTOR_ROWS = 8, VECTOR_BLOCKS = 2, ROW_PAIRS = 4 }; /* 32 registers */
+enum { REGISTERS = 32, VECTOR_ROWS = 8, VECTOR_BLOCKS = 2, ROW_PAIRS = 4 };
 enum { BYTE_ROWS = 6, NIBBLE_ROWS = 6, NIBBLE_BLOCKS = 2 };
 
 typedef __m512 floats;
@@ -43,26 +43,6 @@ static inline ints load_first(const bf16 *x, int count) {
 static inline void store_ints(int32_t *x, ints values) { _mm512_storeu_si512(x, (__m512i)values); }
 static inline ints all_ints(int32_t x) { return (ints)_mm512_set1_epi32(x); }
 
-/* The first four columns of WIDTH lines of 32-bit numbers, `stride` bytes apart. Lines are put together
-   by loads, which leaves half of the shuffles of a transposition in registers. */
-static inline void load_four_columns(const void *lines, int64_t stride, ints columns[4]) {
-    __m512i x[4];
-#define LINE(i) _mm_loadu_si128((const __m128i *)((const char *)lines + (i) * stride))
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) { /* lines i, 4 + i, 8 + i, 12 + i */
-        x[i] = _mm512_castsi128_si512(LINE(i));
-        x[i] = _mm512_inserti32x4(x[i], LINE(4 + i), 1);
-        x[i] = _mm512_inserti32x4(x[i], LINE(8 + i), 2);
-        x[i] = _mm512_inserti32x4(x[i], LINE(12 + i), 3);
-    }
-#undef LINE
-    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpacklo_epi32(x[2], x[3]);
-    const __m512i c = _mm512_unpackhi_epi32(x[0], x[1]), d = _mm512_unpackhi_epi32(x[2], x[3]);
-    columns[0] = (ints)_mm512_unpacklo_epi64(a, b);
-    columns[1] = (ints)_mm512_unpackhi_epi64(a, b);
-    columns[2] = (ints)_mm512_unpacklo_epi64(c, d);
-    columns[3] = (ints)_mm512_unpackhi_epi64(c, d);
-}
 static inline floats to_floats(ints x) { return _mm512_cvtepi32_ps((__m512i)x); }
 static inline ints rounded(floats x) { return (ints)_mm512_cvtps_epi32(x); }
 static inline int32_t sum_of_ints(ints x) { return _mm512_reduce_add_epi32((__m512i)x); }

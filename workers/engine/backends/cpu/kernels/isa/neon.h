@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum { WIDTH = 4 };
-enum { VECTOR_ROWS = 4, VECTOR_BLOCKS = 1, ROW_PAIRS = 2 }; /* 32 registers */
+enum { REGISTERS = 32, VECTOR_ROWS = 4, VECTOR_BLOCKS = 1, ROW_PAIRS = 2 };
 enum { BYTE_ROWS = 4, NIBBLE_ROWS = 6, NIBBLE_BLOCKS = 1 };
 
 typedef float32x4_t floats;
@@ -45,18 +45,6 @@ static inline ints load_first(const bf16 *x, int count) {
 static inline void store_ints(int32_t *x, ints values) { vst1q_s32(x, (int32x4_t)values); }
 static inline ints all_ints(int32_t x) { return (ints)vdupq_n_s32(x); }
 
-/* The first four columns of WIDTH lines of 32-bit numbers, `stride` bytes apart. */
-static inline void load_four_columns(const void *lines, int64_t stride, ints columns[4]) {
-#define LINE(i) vld1q_s32((const int32_t *)((const char *)lines + (i) * stride))
-    const int32x4x2_t a = vtrnq_s32(LINE(0), LINE(1)), b = vtrnq_s32(LINE(2), LINE(3));
-#undef LINE
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const int64x2_t left = (int64x2_t)a.val[i], right = (int64x2_t)b.val[i];
-        columns[i] = (ints)vtrn1q_s64(left, right);
-        columns[i + 2] = (ints)vtrn2q_s64(left, right);
-    }
-}
 static inline floats to_floats(ints x) { return vcvtq_f32_s32((int32x4_t)x); }
 static inline ints rounded(floats x) { return (ints)vcvtnq_s32_f32(x); }
 static inline int32_t sum_of_ints(ints x) { return vaddvq_s32((int32x4_t)x); }

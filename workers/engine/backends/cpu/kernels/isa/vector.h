@@ -8,7 +8,7 @@
    they are stored as bytes in their order; `add_nibbles` multiplies them by weights from 0 to 15, and
    may leave a lane's sum in two halves, which `nibble_sums` adds. They hold the sums of 32 inputs.
 
-   The constants say how much the available registers compute side by side: VECTOR_ROWS rows (BYTE_ROWS
+   The constants say how much the available REGISTERS compute side by side: VECTOR_ROWS rows (BYTE_ROWS
    in 8 bits) times VECTOR_BLOCKS blocks of columns; NIBBLE_ROWS rows times NIBBLE_BLOCKS blocks of 4-bit
    weights; one row times ROW_PAIRS pairs of blocks.
 
@@ -36,6 +36,18 @@ typedef int16_t words __attribute__((vector_size(4 * WIDTH), may_alias));
 
 /* Prefetch the cache line at `place` into the L2 cache. */
 static inline void fetch(const void *place) { __builtin_prefetch(place, 0, 2); }
+/* The same into the L1 cache, for what is read soon. */
+static inline void fetch_near(const void *place) { __builtin_prefetch(place, 0, 3); }
+
+/* Have the compiler hold a sum in its register. With 16 of them, it would rather load factors early and
+   move sums to memory. */
+static inline void hold(floats *sum) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    __asm__("" : "+x"(*sum));
+#else
+    (void)sum;
+#endif
+}
 
 /* Narrow `size` numbers, a multiple of 8: the last ones may fill half a register of 16. */
 static inline void narrow_all(bf16 *out, const float *x, int size) {
