@@ -87,13 +87,16 @@ static inline const uint8_t *byte_block(const Linear *linear, int block) {
     return (const uint8_t *)linear->packed + (int64_t)block * LANES * linear->inputs;
 }
 
-/* Multiply `rows` rows by VECTOR_BLOCKS blocks, the first one to `out[0]`. Meanwhile the memory at
-   `soon`, as long as a block, is prefetched into the L2 cache. */
+/* How many bytes ahead one row fetches its weights into the nearest cache. */
+enum { BYTES_AHEAD = 4096 };
+
+/* Multiply `rows` rows by `count` blocks, the first one to `out[0]`. Meanwhile the memory at `soon`, as
+   long as a block, is prefetched. */
 static inline __attribute__((always_inline)) void multiply_bytes_rows(
-    Quantized x, int rows, int inputs, const uint8_t *const *blocks,
+    Quantized x, int rows, int inputs, const uint8_t *const *blocks, int count,
     float (*out)[ROW_BLOCK][LANES], const uint8_t *const *soon) {
     const int64_t groups = groups_of(inputs);
-    for (int j = 0; j < VECTOR_BLOCKS; j++)
+    for (int j = 0; j < count; j++)
         for (int i = 0; i < rows; i++)
             for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, all_of(0));
     for (int begin = 0; begin < inputs; begin += GROUP, x.steps++, x.starts++) {
@@ -101,14 +104,17 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
         ints sums[BYTE_ROWS][VECTOR_BLOCKS][VECTORS];
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++)
-            for (int j = 0; j < VECTOR_BLOCKS; j++)
+            for (int j = 0; j < count; j++)
                 for (int v = 0; v < VECTORS; v++) sums[i][j][v] = all_ints(x.starts[i * groups]);
         for (int k = begin; k < end; k += 4) {
             const int64_t at = (int64_t)k * LANES;
             ints weights[VECTOR_BLOCKS][VECTORS];
 #pragma GCC unroll 2
-            for (int j = 0; j < VECTOR_BLOCKS; j++) {
-                if (soon[j]) fetch(soon[j] + at);
+            for (int j = 0; j < count; j++) {
+                if (rows == 1)
+                    fetch_near(soon[j] + at);
+                else if (soon[j])
+                    fetch(soon[j] + at);
 #pragma GCC unroll 4
                 for (int v = 0; v < VECTORS; v++)
                     weights[j][v] = with_offset(load_ints(blocks[j] + at + 4 * WIDTH * v));
@@ -117,7 +123,7 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
             for (int i = 0; i < rows; i++) {
                 const Four four = broadcast_four(x.values + i * groups * GROUP + k);
 #pragma GCC unroll 2
-                for (int j = 0; j < VECTOR_BLOCKS; j++)
+                for (int j = 0; j < count; j++)
 #pragma GCC unroll 4
                     for (int v = 0; v < VECTORS; v++)
                         sums[i][j][v] = add_fours(sums[i][j][v], weights[j][v], four);
@@ -127,7 +133,7 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
         for (int i = 0; i < rows; i++) {
             const floats step = all_of(x.steps[i * groups]);
 #pragma GCC unroll 2
-            for (int j = 0; j < VECTOR_BLOCKS; j++)
+            for (int j = 0; j < count; j++)
 #pragma GCC unroll 4
                 for (int v = 0; v < VECTORS; v++) {
                     float *to = out[j][i] + v * WIDTH;
@@ -138,24 +144,30 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
 }
 
 /* As multiply_block; the caller applies the columns' steps. Padding rows beyond the batch may be
-   computed too. One row is bound by the bandwidth of reading weights: what is fetched meanwhile counts. */
+   computed too. One row waits for memory: it reads one block after the other, in the order of memory. */
 static inline void multiply_bytes(const Prepared *x, int64_t row, int rows, int inputs,
                                   const uint8_t *a, const uint8_t *b, Tile *out, int64_t next) {
     const uint8_t *const blocks[2] = {a, b};
+    if (rows == 1) {
+        const Quantized from = quantized_row(x, row, inputs);
+        for (int j = 0; j < 2; j++) {
+            const uint8_t *soon = blocks[j] + BYTES_AHEAD;
+            multiply_bytes_rows(from, 1, inputs, blocks + j, 1, out->sums + j, &soon);
+        }
+        return;
+    }
     for (int j = 0; j < 2; j += VECTOR_BLOCKS)
         for (int i = 0, pass = 0, count; i < rows; i += count, pass++) {
-            count = rows == 1 ? 1 : rows_at_once(rows - i, BYTE_ROWS);
+            count = rows_at_once(rows - i, BYTE_ROWS);
             const uint8_t *soon[2] = {next && pass == 0 ? blocks[j] + next : NULL,
                                       next && fetches_second(pass, count, rows) ? b + next : NULL};
             const Quantized from = quantized_row(x, row + i, inputs);
             float(*to)[ROW_BLOCK][LANES] = (float(*)[ROW_BLOCK][LANES])out->sums[j][i];
-            if (count == 1)
-                multiply_bytes_rows(from, 1, inputs, blocks + j, to, soon);
-            else if (count == 2)
-                multiply_bytes_rows(from, 2, inputs, blocks + j, to, soon);
+            if (count == 2)
+                multiply_bytes_rows(from, 2, inputs, blocks + j, VECTOR_BLOCKS, to, soon);
             else if (count == 4)
-                multiply_bytes_rows(from, 4, inputs, blocks + j, to, soon);
+                multiply_bytes_rows(from, 4, inputs, blocks + j, VECTOR_BLOCKS, to, soon);
             else
-                multiply_bytes_rows(from, BYTE_ROWS, inputs, blocks + j, to, soon);
+                multiply_bytes_rows(from, BYTE_ROWS, inputs, blocks + j, VECTOR_BLOCKS, to, soon);
         }
 }

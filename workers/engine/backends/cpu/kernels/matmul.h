@@ -131,6 +131,9 @@ static inline int rows_at_once(int left, int most) {
 
 #ifndef __AMX_BF16__
 
+/* How far ahead one row fetches its weights into the nearest cache. */
+enum { NEAR = 1024 /* numbers */ };
+
 static inline __attribute__((always_inline)) void multiply_pairs(const factor *x, int inputs,
                                                                  const bf16 *a, const bf16 *b,
                                                                  int64_t next, int pairs,
@@ -142,13 +145,18 @@ static inline __attribute__((always_inline)) void multiply_pairs(const factor *x
         const Pair pair = broadcast_pair(x + k);
         const int64_t at = (int64_t)k * LANES;
 #pragma GCC unroll 4
-        for (int i = 0; i < pairs; i++)
+        for (int i = 0; i < pairs; i++) {
+            if (ROW_PAIRS < 4) { /* eight blocks side by side keep memory busy by themselves */
+                fetch_near(a + i * next + at + NEAR);
+                fetch_near(b + i * next + at + NEAR);
+            }
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) {
                 const int64_t of = i * next + at + 2 * WIDTH * v;
                 sums[i][0][v] = add_products(sums[i][0][v], pair, load_ints(a + of));
                 sums[i][1][v] = add_products(sums[i][1][v], pair, load_ints(b + of));
             }
+        }
     }
     for (int i = 0; i < pairs; i++)
         for (int j = 0; j < 2; j++)
