@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
 
 from completions.contract.llguidance_threads import STACK_BYTES
 from completions.grammars.limits import Limits
@@ -39,10 +38,10 @@ def _serve(limits: Limits) -> None:
         # The kernel ends the process even in native code, and if the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, limits.seconds)
         began = time.process_time()
-        answer: dict[str, Any] = validate(request, limits).to_json()
-        answer["seconds"] = time.process_time() - began
+        answer = validate(request, limits).to_json()
+        seconds = time.process_time() - began
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+        sys.stdout.buffer.write(json.dumps([answer, seconds]).encode() + b"\n")
         sys.stdout.buffer.flush()
 
 

@@ -38,8 +38,8 @@ class Child(ChildProcess):
         line = json.dumps(request.to_json()).encode() + b"\n"
         error: GrammarError
         try:
-            answer = json.loads(self.exchange(line, seconds))
-            return ValidationResult.from_json(answer), answer["seconds"]
+            answer, taken = json.loads(self.exchange(line, seconds))
+            return ValidationResult.from_json(answer), taken
         except TimeoutError:
             error = make_overload_error()
         except (OSError, ValueError):  # it died or its answer was cut off

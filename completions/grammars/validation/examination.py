@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 from completions.grammars.compiler import Compiler
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import ERRORS, Diagnostic, GrammarError
@@ -22,17 +24,14 @@ class ValidationRequest:
     tokens: TokenSource | None = None
     text: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        # Not asdict, which copies the constraint object by object.
+    def to_json(self) -> dict[str, object]:
+        # Not to_builtins, which copies the constraint object by object.
         tokens = self.tokens and asdict(self.tokens)
         return {"constraint": list(self.constraint), "tokens": tokens, "text": self.text}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "ValidationRequest":
-        tokens = value["tokens"]
-        if tokens is not None:
-            tokens = TokenSource(**tokens | {"eos_token_ids": tuple(tokens["eos_token_ids"])})
-        return cls(Constraint(*value["constraint"]), tokens, value["text"])
+    def from_json(cls, value: object) -> "ValidationRequest":
+        return msgspec.convert(value, cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +51,12 @@ class ValidationResult:
             return self.grammar
         raise _copy_error(self.error)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "grammar": self.grammar,
-            "error": self.error and _dump_error(self.error),
-            "diagnostics": [asdict(diagnostic) for diagnostic in self.diagnostics],
-            "match": self.match and asdict(self.match),
-            "relaxed": list(self.relaxed),
-        }
+    def to_json(self) -> object:
+        return msgspec.to_builtins(self, enc_hook=_dump_error)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "ValidationResult":
-        return cls(
-            value["grammar"],
-            _load_error(value["error"]) if value["error"] else None,
-            tuple(Diagnostic(**diagnostic) for diagnostic in value["diagnostics"]),
-            Match(**value["match"]) if value["match"] else None,
-            tuple(value["relaxed"]),
-        )
+    def from_json(cls, value: object) -> "ValidationResult":
+        return msgspec.convert(value, cls, dec_hook=_load_error)
 
     def measure_size(self) -> int:
         """Return the bytes that it occupies, roughly."""
@@ -117,24 +104,18 @@ def _make_refusal(
     )
 
 
-def _dump_error(error: GrammarError) -> dict[str, Any]:
-    return {
-        "code": error.code,
-        "field": error.field,
-        "message": error.message,
-        "line": error.line,
-        "column": error.column,
-        "pointer": error.pointer,
-    }
+def _dump_error(error: GrammarError) -> dict[str, object]:
+    names = ("code", "field", "message", "line", "column", "pointer")
+    return {name: getattr(error, name) for name in names}
 
 
-def _load_error(fields: Mapping[str, Any]) -> GrammarError:
-    kind = ERRORS[fields["code"]]
-    error = kind(fields["message"], fields["line"], fields["column"], pointer=fields["pointer"])
+def _load_error(kind: type, fields: Mapping[str, Any]) -> GrammarError:
+    place = fields["line"], fields["column"]
+    error = ERRORS[fields["code"]](fields["message"], *place, pointer=fields["pointer"])
     error.field = fields["field"]
     return error
 
 
 def _copy_error(error: GrammarError) -> GrammarError:
     """Return a copy without traceback: a cached error would keep all that its frames hold."""
-    return _load_error(_dump_error(error))
+    return _load_error(GrammarError, _dump_error(error))
