@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 from completions.grammars.structural_tag.json_nodes import (
     ANY_OBJECT,
@@ -23,7 +23,7 @@ INPUT = "input"
 """The only argument of a custom tool, as models see it."""
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 AUTO, NONE, REQUIRED = "auto", "none", "required"
-NO_ARGUMENTS: Mapping[str, Any] = {
+NO_ARGUMENTS: Mapping[str, object] = {
     "type": "object",
     "properties": {},
     "additionalProperties": False,
@@ -47,7 +47,7 @@ class Tool:
 
     name: str
     description: str | None = None
-    parameters: Mapping[str, Any] | None = None
+    parameters: Mapping[str, object] | None = None
     strict: bool = False
     """Whether a schema that no grammar can express is refused, not replaced by any object."""
     path: str = "tools"
@@ -60,7 +60,7 @@ class Tool:
     @classmethod
     def make_custom(cls, name: str, description: str | None, grammar: InputGrammar | None) -> Self:
         """Return a custom tool as models see it."""
-        schema: dict[str, Any] = {"type": "string"}
+        schema: dict[str, object] = {"type": "string"}
         if grammar is not None:
             text = f"Matches this grammar ({grammar.syntax}):\n{grammar.definition}"
             schema["description"] = text
@@ -79,14 +79,14 @@ class Tool:
         return f"{self.path}.function.parameters"
 
     @property
-    def read_schema(self) -> Mapping[str, Any]:
+    def read_schema(self) -> Mapping[str, object]:
         """The schema by which arguments without quotes are read. An input that matches a grammar
         has quotes."""
         return {"properties": {INPUT: {}}} if self.grammar else self.parameters or {}
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the tool in the form that chat templates expect."""
-        function: dict[str, Any] = {"name": self.name}
+        function: dict[str, object] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description
         if self.parameters is not None:
@@ -130,7 +130,7 @@ class ToolCall:
     """A tool call in a conversation."""
 
     name: str
-    arguments: Mapping[str, Any] | str
+    arguments: Mapping[str, object] | str
     """An object; or the text as it is, if that is none."""
 
     @property
@@ -156,6 +156,6 @@ class ToolChoice:
         return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     """Compact JSON, as it goes into prompts and arguments."""
     return _ENCODER.encode(value)

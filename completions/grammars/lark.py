@@ -21,6 +21,7 @@ from completions.grammars.limits import (
     check_depth,
     check_shape,
 )
+from completions.grammars.schema.keywords import SchemaObject
 
 # Where llguidance found a fault in a Lark text: at LINE(COLUMN).
 _POSITION = re.compile(r"(?:at )?(\d+)\((\d+)\):?")
@@ -44,13 +45,13 @@ _DECODER = json.JSONDecoder()
 
 
 def translate(
-    value: Mapping[str, Any], compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
+    value: Mapping[str, object], compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
 ) -> Translation:
     """Return the llguidance grammar of a list of grammars. Raises GrammarError."""
     return _Bundle(value, compiler, whitespace).translate()
 
 
-def screen(value: Mapping[str, Any], limits: Limits) -> None:
+def screen(value: Mapping[str, object], limits: Limits) -> None:
     """Raise GrammarError for a list beyond the static caps."""
     _Bundle(value, Compiler(limits=limits), COMPACT).prepare()
 
@@ -102,9 +103,9 @@ class _Bundle:
             raise GrammarError('must be {"grammars": [at least one]}')
         return [self._prepare(index, grammar) for index, grammar in enumerate(grammars)]
 
-    def _prepare(self, index: int, grammar: Any) -> dict[str, Any]:
+    def _prepare(self, index: int, grammar: object) -> dict[str, Any]:
         keys = set(grammar) - {"name"} if isinstance(grammar, dict) else set()
-        if len(keys) != 1 or not keys <= set(_KINDS):
+        if not isinstance(grammar, dict) or len(keys) != 1 or not keys <= set(_KINDS):
             raise GrammarError(f"each grammar has a name, if any, and one of: {', '.join(_KINDS)}")
         (kind,) = keys
         value = grammar[kind]
@@ -118,7 +119,7 @@ class _Bundle:
             raise GrammarError("lark_grammar must be a string")
         return {**grammar, kind: self._prepare_lark(value)}
 
-    def _prepare_schema(self, value: dict[str, Any], pointer: str) -> dict[str, Any]:
+    def _prepare_schema(self, value: SchemaObject, pointer: str) -> SchemaObject:
         move = partial(json_schema.prefix_errors, pointer)
         with move():
             schema = json_schema.prepare(value, self._whitespace, self._limits)
@@ -163,7 +164,7 @@ class _Bundle:
         return "".join([*pieces, text[position:]])
 
 
-def _iter_inline_schemas(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def _iter_inline_schemas(text: str) -> Iterator[tuple[int, int, SchemaObject]]:
     """Yield the start, the end and the value of each `%json {...}`. llguidance refuses invalid
     JSON."""
     position = 0

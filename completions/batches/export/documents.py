@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 from completions.batches.export.types import ListOf, Scalar, Struct, Type
 
@@ -17,7 +16,7 @@ class MisfitError(ValueError):
     """A value does not have the type of its column."""
 
 
-def read(text: str) -> Any:
+def read(text: str) -> object:
     """Parse the JSON document in a text. Raises UnreadableError, also for a number beyond a
     double's range and for half a surrogate pair."""
     try:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from completions.grammars import json_schema, lark, lark_quoting, regex
 from completions.grammars.exceptions import GrammarError, UnknownNodeError
@@ -38,7 +37,7 @@ from completions.grammars.structural_tag.parts import (
 
 
 def make_json_node(
-    schema: Any,
+    schema: object,
     pointer: str,
     style: Style | Literals | None = None,
     spaces: int | None = None,
@@ -54,7 +53,7 @@ def make_json_node(
     """
     original = Document(schema).root.keywords
 
-    def lowered(schema: Mapping[str, Any], lowering: Lowering) -> Part:
+    def lowered(schema: Mapping[str, object], lowering: Lowering) -> Part:
         whitespace = lowering.whitespace if spaces is None else spaces
         checked = json_schema.check_inside(
             schema, lowering.compiler, whitespace, pointer, compiles=lowering.is_careful
@@ -117,7 +116,7 @@ def _read_qwen_xml_parameter(node: JSONObject) -> Node:
     return make_json_node(_take_schema(node), f"{node.pointer}/json_schema", STYLES["qwen_xml"])
 
 
-def _take_schema(node: JSONObject) -> Any:
+def _take_schema(node: JSONObject) -> object:
     schema = node.take("json_schema")
     if not isinstance(schema, dict | bool):
         message = f"json_schema must be an object or a boolean, not {format_value(schema)}"
@@ -266,7 +265,7 @@ def _read_constrained(node: JSONObject) -> Node:
     return lower
 
 
-def _name_grammar(name: str, grammar: str) -> list[dict[str, Any]]:
+def _name_grammar(name: str, grammar: str) -> list[dict[str, object]]:
     """Return a translated grammar as entries of llguidance's list, of which the first has the
     name."""
     if not grammar.lstrip().startswith("{"):
