@@ -4,6 +4,7 @@ Without a C compiler or the instructions there is no library, and the engine com
 """
 
 import ctypes
+import fcntl
 import hashlib
 import logging
 import os
@@ -11,6 +12,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -145,16 +148,38 @@ def _compile(flags: list[str]) -> Path:
     target = _cache_folder() / f"decoder-{digest.hexdigest()[:16]}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            made = Path(folder) / target.name
-            command = [compiler, *flags, str(_FOLDER / "decoder.c"), "-o", str(made), "-lm"]
-            result = subprocess.run(  # noqa: S603 - our own sources, the user's own compiler
-                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-            )
-            if result.returncode != 0:
-                raise OSError(f"{compiler} failed: {result.stderr.strip()[-500:]}")
-            made.replace(target)  # atomic: others may compile it too
+        with _lock(target.parent):
+            if not target.exists():  # another process may have compiled it meanwhile
+                _run_compiler([compiler, *flags, str(_FOLDER / "decoder.c"), "-lm"], target)
     return target
+
+
+def _run_compiler(command: list[str], target: Path) -> None:
+    """Write ``target`` at once or not at all. Raises OSError with what the compiler says."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        result = subprocess.run(  # noqa: S603 - our own sources, the user's own compiler
+            [*command, "-o", str(made)],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise OSError(f"{command[0]} failed: {result.stderr.strip()[-500:]}")
+        made.replace(target)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Let one process at a time compile into ``folder``: several workers begin together."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _cache_folder() -> Path:

@@ -1,4 +1,5 @@
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,3 +110,15 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("subprocess.run", None)
     assert load_library() is not None
     assert list((tmp_path / "native").iterdir()) == [made]
+
+
+def test_what_another_process_compiles_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While this process waits for the lock, the other one ends."""
+    monkeypatch.setenv("CC", sys.executable)
+    targets: list[Path] = []
+    monkeypatch.setattr(library, "_run_compiler", lambda _, target: targets.append(target))
+    library._compile([])
+    [target] = targets
+    monkeypatch.setattr("fcntl.flock", lambda *_: target.touch())
+    assert library._compile([]) == target
+    assert targets == [target]
