@@ -27,6 +27,7 @@ _DIVISIBLE = ("tests/conformance/families/test_families.py",)
 _PARTS = 8
 
 TOGETHER = {
+    "tests/conformance/chat_templates/": ("package",),
     "tests/conformance/tokenizers/": ("family", "sides"),
     "tests/upgrades/test_stored_homes.py": ("upgraded",),
     "tests/upgrades/test_mixed_versions.py": ("version", "mixed"),

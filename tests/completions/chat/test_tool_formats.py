@@ -423,10 +423,7 @@ PLAIN = {
 }
 
 
-GENERATED = ["hermes", "qwen3_coder", "deepseek_v32", "pythonic", "gemma4", "kimi_k3"]
-
-
-@pytest.mark.parametrize("form", GENERATED)
+@pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_what_the_grammar_generates_is_read_as_an_instance(tmp_path: Path, form: str) -> None:
     tool = Tool("f", None, PLAIN, strict=True)
     bench = Bench(tmp_path, [*TOOL_FORMATS[form].delimiters])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from llguidance import LLMatcher
+from tokenizers import Tokenizer
 
 from completions.catalog.entries import AUTO
 from completions.chat.call_parser import CallParser
@@ -21,12 +22,16 @@ from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningParser
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import Tool, ToolChoice
-from completions.grammars import tokens, translate
+from completions.grammars import Limits, TokenSource, tokens, translate
+from completions.grammars.compiler import Compiler
 from completions.grammars.limits import FLEXIBLE
 from tests.completions.chat.test_grammar import Bench
-from tests.conformance.chat_templates.packages import Package, load
+from tests.conformance.chat_templates.packages import LLAMA_CPP, OLLAMA_UTILS, TRL, Package, load
 from tests.conformance.chat_templates.table import DIFFERENCES, FORMATS, THINKING
 from tests.conformance.registries import FetchError
+from tests.conformance.tokenizers.conftest import or_skip
+from tests.conformance.tokenizers.families import FAMILIES
+from tests.conformance.tokenizers.packages import fetched
 
 pytestmark = pytest.mark.long
 
@@ -121,22 +126,20 @@ def read(model: Model, answer: str, is_open: bool) -> tuple[str, Calls]:
     return SPECIAL.sub("", content).strip(), list(zip(names, read_arguments, strict=True))
 
 
-def accept(model: Model, texts: Mapping[str, str], is_open: bool, folder: Path) -> set[str]:
-    """Return the keys of the answers that the grammar of required calls does not accept, in a
-    vocabulary of bytes and the format's marks."""
+def list_refused(
+    model: Model, texts: Mapping[str, str], is_open: bool, compiler: Compiler, tokenizer: Tokenizer
+) -> set[str]:
+    """Return the keys of the answers that the grammar of required calls does not accept."""
     tags, written = model.style.think_tags, model.style.tool_format
-    marks = [*written.delimiters, *(tags.delimiters if tags else ())]
-    folder.mkdir()
-    bench = Bench(folder, list(dict.fromkeys(marks)))
     reasoning = Reasoning(tags, is_open=is_open) if tags else None
     calls = ToolCalls(written, TOOLS, ToolChoice(mode="required"))
     constraint = make_answer_constraint(reasoning, calls, None, FLEXIBLE, tool_format=written)
     assert constraint is not None
-    grammar = translate(constraint, bench.compiler).grammar
+    grammar = translate(constraint, compiler).grammar
     refused = set()
     for key, text in texts.items():
-        matcher = LLMatcher(tokens.load(bench.compiler.tokens), grammar, log_level=0)
-        ids = bench.tokenizer.encode(text, add_special_tokens=False).ids
+        matcher = LLMatcher(tokens.load(compiler.tokens), grammar, log_level=0)
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
         if matcher.try_consume_tokens(ids) < len(ids) or not matcher.is_accepting():
             refused.add(key)
     return refused
@@ -200,23 +203,57 @@ def test_calls_that_a_template_writes_are_read_back(package: Package, name: str)
     assert differ == list_differences(package, name, in_reading=True)
 
 
+def write_all(model: Model) -> tuple[dict[bool, dict[str, str]], set[str]]:
+    """Return what the template writes up to the end of its calls, by whether that begins inside
+    reasoning and by key; and the keys of the calls that it refuses."""
+    written = model.style.tool_format
+    end = (written.section[1] or written.end or "}").strip()
+    texts: dict[bool, dict[str, str]] = {False: {}, True: {}}
+    refused = set()
+    for key, calls in CALLS.items():
+        try:
+            answer, is_open = model.write(calls)
+        except ChatTemplateError:
+            refused.add(key)
+        else:
+            before, found, _ = answer.strip().rpartition(end)
+            texts[is_open][key] = before + found
+    return texts, refused
+
+
 @templates
 def test_the_grammar_accepts_what_a_template_writes(
     tmp_path: Path, package: Package, name: str
 ) -> None:
     model = Model(name, load_or_skip(package)[name])
-    written = model.style.tool_format
-    end = (written.section[1] or written.end or "}").strip()
-    differ = set()
-    texts: dict[bool, dict[str, str]] = {False: {}, True: {}}
-    for key, calls in CALLS.items():
-        try:
-            answer, is_open = model.write(calls)
-        except ChatTemplateError:
-            differ.add(key)
-        else:
-            before, found, _ = answer.strip().rpartition(end)
-            texts[is_open][key] = before + found
+    tags = model.style.think_tags
+    marks = [*model.style.tool_format.delimiters, *(tags.delimiters if tags else ())]
+    bench = Bench(tmp_path, list(dict.fromkeys(marks)))
+    texts, differ = write_all(model)
     for is_open, each in texts.items():
-        differ |= accept(model, each, is_open, tmp_path / str(is_open))
+        differ |= list_refused(model, each, is_open, bench.compiler, bench.tokenizer)
+    assert differ == list_differences(package, name, in_reading=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "package", "name"),
+    [
+        ("qwen3", TRL, "qwen3"),
+        ("qwen3", TRL, "qwen3_6"),
+        ("llama3_1", LLAMA_CPP, "meta-llama-Llama-3.1-8B-Instruct"),
+        ("deepseek_v3", OLLAMA_UTILS, "deepseek-v3-671b"),
+        ("deepseek_v3", LLAMA_CPP, "deepseek-ai-DeepSeek-V3.1"),
+        ("gptoss", LLAMA_CPP, "openai-gpt-oss-120b"),
+    ],
+)
+def test_the_grammar_accepts_it_in_the_models_own_tokens(
+    family: str, package: Package, name: str
+) -> None:
+    model = Model(name, load_or_skip(package)[name])
+    (found,) = (each for each in FAMILIES if str(each) == family)
+    path = str(fetched(or_skip(found).package) / "tokenizer.json")
+    compiler = Compiler(TokenSource(path, found.rows, found.ends), Limits())
+    texts, differ = write_all(model)
+    for is_open, each in texts.items():
+        differ |= list_refused(model, each, is_open, compiler, Tokenizer.from_file(path))
     assert differ == list_differences(package, name, in_reading=False)
