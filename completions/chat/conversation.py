@@ -20,6 +20,8 @@ _MARK = "\ue000end of the last message\ue000"
 """A text that no template and no message has: it begins in Unicode's private use area."""
 
 _FIRST_CALL = "tool_calls[0]"
+_PROBE = Tool("probe")
+_QUESTION = [{"role": "user", "content": "?"}]
 
 
 def render_prompt(
@@ -38,9 +40,9 @@ def render_prompt(
     source = model.choose_template(bool(tools)) or ""
     if tool_format is not None and tool_format.call_id:
         messages = rename_calls(messages, tool_format.call_id)
-    knows_tools = "tools" in template.find_variables(source)
+    knows_tools = _uses_tools(model)
     write = (tool_format or hermes.FORMAT).write
-    if knows_tools and "tool_calls" in source:
+    if knows_tools and _uses_calls(model):
         messages = _make_texts(messages)
         if _FIRST_CALL in source:  # the template would leave out the others
             messages = split_calls(messages)
@@ -62,6 +64,38 @@ def render_prompt(
             refusal = refusal or error
     assert refusal is not None
     raise refusal
+
+
+@lru_cache
+def _uses_tools(model: ModelFiles) -> bool:
+    """Return whether the template writes tools. Some name them in a branch for documents only."""
+    if "tools" not in template.find_variables(model.chat_template or ""):
+        return False
+    return _differ(model, (_QUESTION, None), (_QUESTION, [_PROBE.to_dict()]))
+
+
+@lru_cache
+def _uses_calls(model: ModelFiles) -> bool:
+    """Return whether the template writes earlier calls."""
+    if "tool_calls" not in (model.chat_template or ""):
+        return False
+    call = {"id": "0", "type": "function", "function": {"name": _PROBE.name, "arguments": {}}}
+    answer = {"role": "assistant", "content": "."}
+    tools = [_PROBE.to_dict()]
+    called = [*_QUESTION, {**answer, "tool_calls": [call]}]
+    return _differ(model, ([*_QUESTION, answer], tools), (called, tools))
+
+
+def _differ(model: ModelFiles, *conversations: tuple[Sequence[Any], Sequence[Any] | None]) -> bool:
+    """Return whether the template writes conversations unlike each other, or refuses one."""
+    try:
+        prompts = {
+            template.render(model, messages, add_generation_prompt=False, tools=tools)
+            for messages, tools in conversations
+        }
+    except ChatTemplateError:
+        return True
+    return len(prompts) > 1
 
 
 @lru_cache

@@ -17,8 +17,8 @@ from completions.chat.tools import Tool, ToolCall, dump
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}>"
 KNOWS = (
     "{{ tools | tojson }}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{{ c.function.arguments.city }}{% endfor %}{% endfor %}"
-    "{% if fast %}!{% endif %}>"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name + '@' }}{{ c.function.arguments.city }}"
+    "{% endfor %}{% endfor %}{% if fast %}!{% endif %}>"
 )
 TOOLS = (Tool("weather", "Tells it.", {"type": "object"}),)
 CALL = {
@@ -43,7 +43,7 @@ def render(folder: Path, source: str, messages: Any, form: str | None = "hermes"
 def test_a_template_that_knows_tools_gets_them(tmp_path: Path) -> None:
     text = render(tmp_path, KNOWS, MESSAGES, fast=True)
     assert text.startswith('[{"type": "function", "function": {"name": "weather",')
-    assert text.endswith("[user]Go.[assistant]Rome[tool]Sun.!>")
+    assert text.endswith("[user]Go.[assistant]weather@Rome[tool]Sun.!>")
 
 
 def test_a_template_may_search_the_text_of_a_message_without_any(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_arguments_of_the_past_in_every_kind_of_template(
 SINGLE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}"
     "{% if m.tool_calls | length != 1 %}{{ raise_exception('one call') }}{% endif %}"
-    "{{ m.tool_calls[0].function.arguments.city }}{% endif %}{% endfor %}{{ tools | length }}"
+    "@{{ m.tool_calls[0].function.arguments.city }}{% endif %}{% endfor %}{{ tools | length }}"
 )
 SHORT = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -167,7 +167,8 @@ def test_a_template_of_single_calls_gets_them_one_by_one(tmp_path: Path) -> None
         {"role": "user", "content": "And?"},
     ]
     assert render(tmp_path, SINGLE, messages) == (
-        "[user]Go.[assistant]Rome[tool]Sun 0.[assistant]Oslo[tool]Sun 1.[assistant]Bonn[user]And?1"
+        "[user]Go.[assistant]@Rome[tool]Sun 0.[assistant]@Oslo[tool]Sun 1.[assistant]@Bonn"
+        "[user]And?1"
     )
 
 
@@ -204,8 +205,10 @@ def test_no_preamble_without_tools(tmp_path: Path) -> None:
 def test_a_refusal_of_the_template_reaches_the_client(tmp_path: Path) -> None:
     with pytest.raises(ChatTemplateError, match="alternate"):
         render(tmp_path, "{{ raise_exception('must alternate') }}", MESSAGES)
+    other = tmp_path / "other"  # what a template uses is found once for a folder
+    other.mkdir()
     with pytest.raises(ChatTemplateError, match="broken"):
-        render(tmp_path, "{% if %}", MESSAGES)
+        render(other, "{% if %}", MESSAGES)
 
 
 def load_with_controls(folder: Path, source: str) -> ModelFiles:
@@ -250,7 +253,7 @@ def test_calls_as_text_have_the_special_tokens_of_their_format_alone(
 
 
 FIRST = LOOP + (
-    "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.city }}{% endif %}{% endfor %}"
+    "{% if m.tool_calls %}@{{ m.tool_calls[0].function.arguments.city }}{% endif %}{% endfor %}"
     "{{ tools | length }}"
 )
 
@@ -258,7 +261,7 @@ FIRST = LOOP + (
 def test_a_template_that_prints_the_first_call_only_gets_one_a_message(tmp_path: Path) -> None:
     messages = [MESSAGES[0], said({"city": "Rome"}, {"city": "Oslo"}), answer(0), answer(1)]
     text = render(tmp_path, FIRST, messages)
-    assert text == "[user]Go.[assistant]Rome[tool]Sun 0.[assistant]Oslo[tool]Sun 1.1"
+    assert text == "[user]Go.[assistant]@Rome[tool]Sun 0.[assistant]@Oslo[tool]Sun 1.1"
 
 
 IDS = LOOP + (
@@ -277,3 +280,33 @@ def test_ids_of_calls_are_those_of_the_models_format(tmp_path: Path) -> None:
         "[tool]Sun 0.functions.weather:0;[assistant]functions.now:2 ;[tool]Noon.functions.now:2;1"
     )
     assert "call_9" in render(tmp_path, IDS, messages, "hermes")
+
+
+ELSEWHERE = (
+    "{% if documents %}{{ tools }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}{% else %}"
+    + PLAIN
+    + "{% endif %}"
+)
+
+
+def test_a_template_with_tools_in_another_branch_gets_them_as_text(tmp_path: Path) -> None:
+    text = render(tmp_path, ELSEWHERE, MESSAGES)
+    assert "weather" in text.partition("[user]")[0]
+    assert "weather" in text.partition("[assistant]")[2]
+    assert "Rome" in text
+    assert render(tmp_path, ELSEWHERE, MESSAGES[:1], tools=()) == "[user]Go.>"
+
+
+ELSEWHERE = (
+    "{% if documents %}{{ tools }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}{% else %}"
+    + PLAIN
+    + "{% endif %}"
+)
+
+
+def test_a_template_with_tools_in_another_branch_gets_them_as_text(tmp_path: Path) -> None:
+    text = render(tmp_path, ELSEWHERE, MESSAGES)
+    assert "weather" in text.partition("[user]")[0]
+    assert "weather" in text.partition("[assistant]")[2]
+    assert "Rome" in text
+    assert render(tmp_path, ELSEWHERE, MESSAGES[:1], tools=()) == "[user]Go.>"

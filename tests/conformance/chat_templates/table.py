@@ -372,10 +372,4 @@ DIFFERENCES = (
     Difference(
         OLLAMA_UTILS, "firefunction-v2-70b", EVERY, "the template needs a variable `functions`"
     ),
-    Difference(
-        OLLAMA_UTILS,
-        "command-a-111b command-r7b-7b command-r7b-arabic-7b",
-        EVERY,
-        "the template has calls only beside documents",
-    ),
 )
