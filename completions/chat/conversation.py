@@ -39,7 +39,7 @@ def render_prompt(
     """
     source = model.choose_template(bool(tools)) or ""
     if tool_format is not None and tool_format.call_id:
-        messages = rename_calls(messages, tool_format.call_id)
+        messages = rename_calls(messages, tool_format.make_call_id)
     knows_tools = _uses_tools(model)
     write = (tool_format or hermes.FORMAT).write
     if knows_tools and _uses_calls(model):

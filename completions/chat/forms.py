@@ -63,15 +63,14 @@ def _to_object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
     return {"arguments": arguments} if isinstance(arguments, str) else arguments
 
 
-def rename_calls(messages: Sequence[Message], call_id: str) -> list[Message]:
-    """Return the messages with other ids of calls, which have the fields {name} and {id}."""
+def rename_calls(messages: Sequence[Message], make_id: Callable[[str, int], str]) -> list[Message]:
+    """Return the messages with other ids of calls, made of the name and the number of each."""
     ids: dict[str, str] = {}
     renamed: list[Message] = []
     for message in messages:
         calls = []
         for call in message.get("tool_calls") or ():
-            name, number = call["function"]["name"], str(len(ids))
-            new = call_id.replace("{name}", name).replace("{id}", number)
+            new = make_id(call["function"]["name"], len(ids))
             calls.append({**call, "id": ids.setdefault(call["id"], new)})
         if calls:
             message = {**message, "tool_calls": calls}

@@ -47,7 +47,8 @@ class ReasoningParser:
         self._tags = tags
         self._ends = (tags.end, *calls)
         self._again = (lead + tags.begin,) if lead else ()
-        self._state = "thinking" if is_open else "undecided"
+        self._is_open = is_open
+        self._state = "undecided"
         self._buffer = ""
         self._newlines = _NEWLINES
         self._begun = False
@@ -55,7 +56,7 @@ class ReasoningParser:
 
     @property
     def is_reasoning(self) -> bool:
-        return self._state == "thinking"
+        return self._state == "thinking" or (self._state == "undecided" and self._is_open)
 
     def push(self, text: str) -> tuple[str, str]:
         """Return what this text adds to the reasoning and to the answer."""
@@ -76,19 +77,20 @@ class ReasoningParser:
         """Return the same for the text that was held back. Trailing white space of reasoning is
         dropped."""
         left, self._buffer = self._buffer, ""
-        if self._state == "thinking":
+        if self.is_reasoning:
             text = left.rstrip()
             return (self._joint + text if text else ""), ""
         return "", left
 
     def _decide(self) -> None:
+        """Look for the begin tag. Models repeat that of the prompt."""
         begun = self._buffer.lstrip()
         if begun.startswith(self._tags.begin):
             self._state = "thinking"
             self._buffer = begun[len(self._tags.begin) :]
         elif not self._tags.begin.startswith(begun):
-            self._state = "answering"
-            self._newlines = 0
+            self._state = "thinking" if self._is_open else "answering"
+            self._newlines = _NEWLINES if self._is_open else 0
 
     def _take_reasoning(self) -> str:
         reasoning, tag, rest = split_at(self._buffer, self._ends)

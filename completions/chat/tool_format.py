@@ -68,7 +68,7 @@ class ToolFormat:
     """The id of a call that templates print, with the fields {name} and {id}, which counts the
     calls of a conversation; empty where any id will do."""
     id_digits: int = 1
-    """Digits of the ids that the writer writes, at least."""
+    """Digits of the numbers in ids, at least."""
     signature: tuple[str, ...] = ()
     """Texts that are all in the chat templates of models that write this format."""
     other_signature: tuple[str, ...] = ()
@@ -156,10 +156,16 @@ class ToolFormat:
 
     def _write_call(self, call: ToolCall, index: int) -> PromptText:
         arguments = self._write_arguments(call)
-        number = f"{self.first_id + index:0{self.id_digits}}"
-        fields = {NAME: call.name, ID: trust(number), ARGUMENTS: arguments}
+        fields = {NAME: call.name, ID: trust(self._make_number(index)), ARGUMENTS: arguments}
         *begin, end = (fields.get(segment, trust(segment)) for segment in self.segments)
         return concatenate([*begin, end if arguments else end.removeprefix("\n")])
+
+    def make_call_id(self, name: str, index: int) -> str:
+        """Return the id of a conversation's call, as templates print it."""
+        return self.call_id.replace(NAME, name).replace(ID, self._make_number(index))
+
+    def _make_number(self, index: int) -> str:
+        return f"{self.first_id + index:0{self.id_digits}}"
 
     def _write_arguments(self, call: ToolCall) -> str:
         style = self.arguments

@@ -6,5 +6,7 @@ FORMAT = ToolFormat(
     name="mistral",
     families="Magistral, Devstral, Ministral 3, Mistral Large 3",
     call="[TOOL_CALLS]{name}[ARGS]{arguments}",
+    id_digits=9,
+    call_id="{id}",
     signature=("[TOOL_CALLS]", "[ARGS]"),
 )

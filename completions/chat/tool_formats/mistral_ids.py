@@ -8,5 +8,6 @@ FORMAT = ToolFormat(
     call="[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}",
     ids="[a-zA-Z0-9]{9}",
     id_digits=9,
+    call_id="{id}",
     signature=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
 )

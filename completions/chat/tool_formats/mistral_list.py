@@ -9,5 +9,7 @@ FORMAT = ToolFormat(
     call='{"name": "{name}", "arguments": {arguments}}',
     separator=", ",
     trigger="[TOOL_CALLS]",
+    id_digits=9,
+    call_id="{id}",
     signature=("[TOOL_CALLS]",),
 )

@@ -295,18 +295,3 @@ def test_a_template_with_tools_in_another_branch_gets_them_as_text(tmp_path: Pat
     assert "weather" in text.partition("[assistant]")[2]
     assert "Rome" in text
     assert render(tmp_path, ELSEWHERE, MESSAGES[:1], tools=()) == "[user]Go.>"
-
-
-ELSEWHERE = (
-    "{% if documents %}{{ tools }}{% for m in messages %}{{ m.tool_calls }}{% endfor %}{% else %}"
-    + PLAIN
-    + "{% endif %}"
-)
-
-
-def test_a_template_with_tools_in_another_branch_gets_them_as_text(tmp_path: Path) -> None:
-    text = render(tmp_path, ELSEWHERE, MESSAGES)
-    assert "weather" in text.partition("[user]")[0]
-    assert "weather" in text.partition("[assistant]")[2]
-    assert "Rome" in text
-    assert render(tmp_path, ELSEWHERE, MESSAGES[:1], tools=()) == "[user]Go.>"

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 
 from completions.chat.call_parser import CallParser, CallStart, Text
+from completions.chat.chat_style import THINK_TAGS
+from completions.chat.reasoning import ReasoningParser
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
 
-ROWS = json.loads(Path(__file__).with_name("peer_rows.json").read_text())
+ROWS, THOUGHTS = (
+    json.loads(Path(__file__).with_name(name).read_text())
+    for name in ("peer_rows.json", "peer_thoughts.json")
+)
 
 
 def make_tool(name: str, **properties: Any) -> Tool:
@@ -85,4 +90,20 @@ def test_a_text_is_read_as_the_row_says(row: dict[str, Any]) -> None:
 
 
 def test_a_row_that_differs_says_why() -> None:
-    assert [row for row in ROWS if ("ours" in row) != bool(row.get("why"))] == []
+    assert [row for row in (*ROWS, *THOUGHTS) if ("ours" in row) != bool(row.get("why"))] == []
+
+
+def split(row: dict[str, Any], size: int) -> dict[str, str]:
+    """Return the reasoning and the content of a text that comes in pieces of this size."""
+    (tags,) = (each for each in THINK_TAGS if each.begin == row["begin"])
+    parser = ReasoningParser(tags, is_open=row["is_open"])
+    pieces = [row["text"][at : at + size] for at in range(0, len(row["text"]), size)]
+    reasoning, content = zip(*map(parser.push, pieces), parser.finish(), strict=True)
+    return {"reasoning": "".join(reasoning), "content": "".join(content)}
+
+
+@pytest.mark.parametrize("row", THOUGHTS, ids=lambda row: f"{row['begin']}-{row['text'][:40]!r}")
+def test_reasoning_is_split_as_the_row_says(row: dict[str, Any]) -> None:
+    theirs = {"reasoning": row["reasoning"], "content": row["content"]}
+    for size in (1, 2, 7, 1000):
+        assert split(row, size) == row.get("ours", theirs)

@@ -227,6 +227,14 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         "",
     ),
     (
+        "solar_open",
+        "<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>weather<|tool_call:args|>"
+        '{"city": "Rome"}<|tool_call:end|><|tool_call:begin|>b1b2c3d4e5<|tool_call:name|>now'
+        "<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        [WEATHER, ("now", {})],
+        "",
+    ),
+    (
         "longcat_xml",
         "Ok.<longcat_tool_call>weather\n<longcat_arg_key>city</longcat_arg_key>\n"
         "<longcat_arg_value>7</longcat_arg_value>\n</longcat_tool_call>",

@@ -41,6 +41,7 @@ FORMATS: Mapping[Package, Mapping[str, str]] = {
         """,
         "hunyuan_a13b": "Apriel-1.6-15b-Thinker-fixed unsloth-Apriel-1.5",
         "kimi_k2": "Kimi-K2-Instruct Kimi-K2-Thinking moonshotai-Kimi-K2",
+        "kimi_k3": "Kimi-K3",
         "lfm2": "LFM2-8B-A1B LFM2.5-8B-A1B LFM2.5-Instruct",
         "llama3": """
             meta-llama-Llama-3.1-8B-Instruct meta-llama-Llama-3.2-3B-Instruct
@@ -60,6 +61,7 @@ FORMATS: Mapping[Package, Mapping[str, str]] = {
             NVIDIA-Nemotron-3-Nano-30B-A3B-BF16 Qwen3-Coder Qwen3.5-4B StepFun3.5-Flash
         """,
         "seed_oss": "ByteDance-Seed-OSS",
+        "solar_open": "upstage-Solar-Open-100B",
     },
     VLLM: {
         "apertus": "apertus",
@@ -174,6 +176,8 @@ THINKING: Mapping[Package, Mapping[str, str]] = {
         "<|channel>thought": "google-gemma-4-31B-it google-gemma-4-31B-it-interleaved",
         "<|channel|>analysis<|message|>": "openai-gpt-oss-120b",
         "<|inner_prefix|>": "Apertus-8B-Instruct",
+        "<|open|>think<|sep|>": "Kimi-K3",
+        "<|think|>": "upstage-Solar-Open-100B",
         "[THINK]": "mistralai-Ministral-3-14B-Reasoning-2512",
     },
     VLLM: {
@@ -264,7 +268,9 @@ DIFFERENCES = (
         "two",
         ONE_CALL,
     ),
-    Difference(LLAMA_CPP, "Mistral-Small-3.2-24B-Instruct-2506", "two", ONE_CALL, reads=True),
+    Difference(
+        LLAMA_CPP, "Kimi-K3", EVERY, "the template writes an empty answer before calls", reads=True
+    ),
     Difference(LLAMA_CPP, "openai-gpt-oss-120b", EVERY, HARMONY),
     Difference(TRL, "gptoss", EVERY, HARMONY),
     Difference(XINFERENCE, "gpt-oss", EVERY, HARMONY),

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
-from completions.catalog.entries import AUTO
+from completions.catalog.entries import ModelEntry
+from completions.catalog.model_files import ModelFiles
 from completions.chat.call_parser import CallParser
 from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
@@ -72,22 +72,20 @@ SPECIAL = re.compile(r"<\|?[^<>\s|]+\|?>|\[/?[A-Z_]+\]|<\uff5c[^<>]+\uff5c>")
 class Model:
     """What the service knows of a model with this template."""
 
-    def __init__(self, name: str, source: str) -> None:
-        entry: Any = SimpleNamespace(
-            id=name, tool_format=AUTO, think_tags=None, thinking_switch=None
-        )
-        self.entry = entry
-        self.chat_template = source
-        self.model_type = None
-        self.special_tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+    def __init__(self, source: str, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "chat_template.jinja").write_text(source)
+        tokens = {"bos_token": "<s>", "eos_token": "</s>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
+        self._files = ModelFiles(ModelEntry("m", folder), 10, 64, (), 0)
 
     @cached_property
     def style(self) -> Any:
-        return find_chat_style(self)  # type: ignore[arg-type]
+        return find_chat_style(self._files)
 
     def render(self, *said: dict[str, Any], prompt: bool = False) -> str:
         messages = [{"role": "user", "content": "Hi"}, *said]
-        return render_prompt(self, messages, TOOLS, self.style.tool_format, {}, prompt)  # type: ignore[arg-type]
+        return render_prompt(self._files, messages, TOOLS, self.style.tool_format, {}, prompt)
 
     def write(self, calls: Calls) -> tuple[str, bool]:
         """Return what the template writes after the prompt for an assistant's calls, and whether
@@ -174,25 +172,32 @@ templates = pytest.mark.parametrize(
 )
 
 
+def find_styles(package: Package, folder: Path) -> dict[str, Any]:
+    templates = load_or_skip(package).items()
+    return {name: Model(source, folder / name).style for name, source in templates}
+
+
 @packages
-def test_the_format_of_calls_is_found(package: Package) -> None:
-    found = {name: Model(name, source).style for name, source in load_or_skip(package).items()}
+def test_the_format_of_calls_is_found(tmp_path: Path, package: Package) -> None:
+    found = find_styles(package, tmp_path)
     formats = {name: style.tool_format.name for name, style in found.items() if style.tool_format}
     table = FORMATS[package].items()
     assert formats == {name: form for form, names in table for name in names.split()}
 
 
 @packages
-def test_the_think_tags_are_found(package: Package) -> None:
-    found = {name: Model(name, source).style for name, source in load_or_skip(package).items()}
+def test_the_think_tags_are_found(tmp_path: Path, package: Package) -> None:
+    found = find_styles(package, tmp_path)
     tags = {name: style.think_tags.begin for name, style in found.items() if style.think_tags}
     table = THINKING[package].items()
     assert tags == {name: begin for begin, names in table for name in names.split()}
 
 
 @templates
-def test_calls_that_a_template_writes_are_read_back(package: Package, name: str) -> None:
-    model = Model(name, load_or_skip(package)[name])
+def test_calls_that_a_template_writes_are_read_back(
+    tmp_path: Path, package: Package, name: str
+) -> None:
+    model = Model(load_or_skip(package)[name], tmp_path / "model")
     differ = set()
     for key, calls in CALLS.items():
         try:
@@ -225,7 +230,7 @@ def write_all(model: Model) -> tuple[dict[bool, dict[str, str]], set[str]]:
 def test_the_grammar_accepts_what_a_template_writes(
     tmp_path: Path, package: Package, name: str
 ) -> None:
-    model = Model(name, load_or_skip(package)[name])
+    model = Model(load_or_skip(package)[name], tmp_path / "model")
     tags = model.style.think_tags
     marks = [*model.style.tool_format.delimiters, *(tags.delimiters if tags else ())]
     bench = Bench(tmp_path, list(dict.fromkeys(marks)))
@@ -247,9 +252,9 @@ def test_the_grammar_accepts_what_a_template_writes(
     ],
 )
 def test_the_grammar_accepts_it_in_the_models_own_tokens(
-    family: str, package: Package, name: str
+    tmp_path: Path, family: str, package: Package, name: str
 ) -> None:
-    model = Model(name, load_or_skip(package)[name])
+    model = Model(load_or_skip(package)[name], tmp_path / "model")
     (found,) = (each for each in FAMILIES if str(each) == family)
     path = str(fetched(or_skip(found).package) / "tokenizer.json")
     compiler = Compiler(TokenSource(path, found.rows, found.ends), Limits())
