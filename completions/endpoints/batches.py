@@ -1,9 +1,8 @@
 """/v1/batches: create, get, list, cancel, and resubmit the failed lines."""
 
-import re
 import threading
 from collections.abc import Mapping
-from typing import Self
+from datetime import timedelta
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -12,19 +11,21 @@ from django.db.models import F, Sum
 from django.utils import timezone
 
 from completions.accounts.keys import Principal
-from completions.batches import files, progress, resubmission, states
+from completions.batches import files, inline_requests, progress, resubmission, states
+from completions.batches.inline_requests import InlineRequestError
 from completions.batches.planning import forecast
 from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
 from completions.batches.summary import Summary
 from completions.delivery import idempotency, rate_limits
+from completions.endpoints.batch_request import ON_INVALID_HEADER, BatchRequestObject
 from completions.endpoints.files import (
+    DEFAULT_KEEP,
     KEEP_SECONDS,
-    ExpiresAfterObject,
     find_file,
     make_storage_error,
 )
-from completions.exceptions import APIError, FieldError, invalid_parameter
+from completions.exceptions import APIError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
@@ -35,81 +36,11 @@ from completions.models.batches import BATCH_ID
 from completions.models.organizations import lock_organization
 from completions.models.release import release
 from completions.requests import fair_semaphore
-from completions.requests.fields.base import (
-    BooleanField,
-    ChoiceField,
-    IntegerField,
-    ObjectField,
-    TextField,
-)
-from completions.requests.fields.objects import StrictObject
 from completions.requests.preparation import ROUTES
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 20, 100
-WINDOW_HOURS = range(1, 168 + 1)
-MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
-ON_INVALID_HEADER = "X-On-Invalid"
-MAX_PILOT_LINES = 1000
 _ROUTE = "/v1/batches"
 """The route of the idempotency keys of all requests that make batches."""
-_WINDOW = re.compile(r"([0-9]{1,3})h")
-
-
-class BatchRequestObject(StrictObject[object]):
-    """The body of POST /v1/batches."""
-
-    input_file_id = TextField("Id of an uploaded file with one request per line.", required=True)
-    endpoint = ChoiceField("The route of all requests.", choices=list(ROUTES), required=True)
-    completion_window = TextField(
-        "1h to 168h; lines that are not done by then end with batch_expired.", default="24h"
-    )
-    dry_run = BooleanField(
-        "Validate the file and answer with a forecast of tokens, cost and time; run only the "
-        "lines of a pilot."
-    )
-    pilot = IntegerField(
-        "Lines, drawn at random, that run first and narrow the forecast. After a dry run, "
-        "POST /v1/batches/{id}/start runs the others.",
-        min_value=1,
-        max_value=MAX_PILOT_LINES,
-    )
-    receipts = BooleanField(
-        "Each answered line has a receipt: hashes of weights, tokenizer, grammar and prompt, the "
-        "seed, the engine's build and the token ids. `manage.py verify` and `replay` check it."
-    )
-    metadata = ObjectField("Up to 16 strings that the batch object repeats.")
-    on_invalid = ChoiceField(
-        "What a line with a refused body does: `skip` sends its error to the error file and runs "
-        "the other lines, `fail` fails the batch before any line runs. Also as the header "
-        f"`{ON_INVALID_HEADER}`. Default skip.",
-        choices=OnInvalid.values,
-    )
-    output_expires_after = ExpiresAfterObject(
-        "When the output and error files are deleted; default 30 days."
-    )
-
-    def check(self, values: Self) -> Self:
-        window = _WINDOW.fullmatch(values.completion_window)
-        if window is None or int(window[1]) not in WINDOW_HOURS:
-            message = f'must be from "{WINDOW_HOURS[0]}h" to "{WINDOW_HOURS[-1]}h".'
-            raise FieldError(message, "completion_window")
-        _check_metadata(values.metadata or {})
-        return values
-
-
-def _check_metadata(metadata: dict[str, object]) -> None:
-    if len(metadata) > MAX_PAIRS:
-        raise FieldError(f"has {len(metadata)} pairs; it may have at most {MAX_PAIRS}.", "metadata")
-    for name, value in metadata.items():
-        path = f"metadata.{name[:MAX_NAME]}"
-        if not 1 <= len(name) <= MAX_NAME:
-            raise FieldError(f"keys must have 1-{MAX_NAME} characters.", "metadata")
-        if not isinstance(value, str):
-            raise FieldError("must be a string.", path, code="invalid_type")
-        if len(value) > MAX_VALUE:
-            raise FieldError(f"may have at most {MAX_VALUE} characters.", path)
-        if "\x00" in name + value:
-            raise FieldError("must not contain U+0000.", "metadata")
 
 
 class BatchesView(AsyncAPIView):
@@ -123,10 +54,6 @@ class BatchesView(AsyncAPIView):
             return await _repeat(first)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
         values: BatchRequestObject = BatchRequestObject().validate(request.data)
-        file = await find_file(values.input_file_id, request.auth, "input_file_id")
-        if file.purpose != FilePurpose.BATCH:
-            message = "input_file_id: this file was not uploaded for a batch."
-            raise APIError("invalid_file_purpose", message, "input_file_id")
         keep = values.output_expires_after
         batch = Batch(
             endpoint=values.endpoint,
@@ -137,7 +64,13 @@ class BatchesView(AsyncAPIView):
         )
         batch.receipts = bool(values.receipts)
         batch.pilot, batch.held = values.pilot, bool(values.dry_run)
-        if values.dry_run and values.pilot is None:
+        is_rehearsal = values.dry_run and values.pilot is None
+        if values.requests is not None and not is_rehearsal:
+            # To its end, so that a hang-up leaves no file without a batch.
+            await fair_semaphore.to_its_end(_create_inline(batch, values, request.auth, key))
+            return await _present(batch)
+        file = await _find_input(values, request.auth)
+        if is_rehearsal:
             return JSONResponse(await _rehearse(request.process, batch, file, request.auth))
         await sync_to_async(store)(batch, file, request.auth, key)
         return await _present(batch)
@@ -146,6 +79,37 @@ class BatchesView(AsyncAPIView):
         owned = Batch.objects.filter(organization_id=request.auth.organization_id)
         page = Page.parse(request, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         return JSONResponse(await page.read(owned, make_batch_object, make_time_finder(BATCH_ID)))
+
+
+async def _find_input(values: BatchRequestObject, principal: Principal) -> File:
+    """Return the file with the lines: the one that the body names, or a new one for an hour.
+    Raises APIError."""
+    if values.input_file_id is None:
+        return await _store_inline(values, principal, timedelta(hours=1))
+    file = await find_file(values.input_file_id, principal, "input_file_id")
+    if file.purpose != FilePurpose.BATCH:
+        message = "input_file_id: this file was not uploaded for a batch."
+        raise APIError("invalid_file_purpose", message, "input_file_id")
+    return file
+
+
+async def _create_inline(
+    batch: Batch, values: BatchRequestObject, principal: Principal, key: IdempotencyKey | None
+) -> None:
+    file = await _store_inline(values, principal, DEFAULT_KEEP)
+    await sync_to_async(store_again)(batch, file, principal, key)
+
+
+async def _store_inline(values: BatchRequestObject, principal: Principal, keep: timedelta) -> File:
+    """Store the file that the requests of the body would be. Raises APIError."""
+    owner = (principal.organization_id, principal.key_id)
+    writing = sync_to_async(inline_requests.store)
+    try:
+        return await writing(values.requests or [], values.endpoint, owner, keep)
+    except InlineRequestError as error:
+        raise APIError(error.code, error.message, error.param) from error
+    except files.StorageLimitError as error:
+        raise make_storage_error(error, "requests") from error
 
 
 def _parse_on_invalid(value: str | None, request: APIRequest) -> str:

@@ -18,8 +18,8 @@ from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
 from completions.requests.fields.items import ItemField, number_items
 from completions.requests.fields.lists import ListField
+from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.objects import StrictObject
-from completions.requests.fields.response_fields import MetadataField
 
 MAX_NEW_ITEMS = 20
 """Items that one request adds, as in OpenAI's API."""

@@ -20,11 +20,11 @@ from completions.requests.fields.base import BooleanField, ChoiceField, IntegerF
 from completions.requests.fields.ignored import IgnoredFields
 from completions.requests.fields.items import ItemField, ItemsField, make_messages
 from completions.requests.fields.lists import ListField
+from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.response_fields import (
     LOGPROBS,
     ConversationField,
     IncludeField,
-    MetadataField,
     ReasoningObject,
     ResponseStreamOptionsObject,
     ResponseToolChoiceField,

@@ -78,6 +78,17 @@ def test_the_official_client_runs_the_whole_flow(client: openai.OpenAI, tokenize
         client.files.retrieve(file.id)
 
 
+def test_requests_come_with_the_call(client: openai.OpenAI, tokenize):
+    bodies = [request("", tokenize("One"), seed=n)["body"] for n in range(3)]
+    extra = {"requests": [{"body": body} for body in bodies], "input_file_id": None}
+    batch = client.batches.create(
+        input_file_id="", endpoint="/v1/completions", completion_window="24h", extra_body=extra
+    )
+    done = wait(client, batch)
+    answers = lines(client, done.output_file_id)
+    assert [line["custom_id"] for line in answers] == ["request-1", "request-2", "request-3"]
+
+
 def test_the_official_client_uploads_a_file_in_parts(client: openai.OpenAI, tmp_path) -> None:
     """Its parts are larger than other bodies may be."""
     path = tmp_path / "lines.jsonl"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from completions.endpoints.batches import BatchRequestObject
+from completions.endpoints.batch_request import BatchRequestObject
 from completions.endpoints.conversations import (
     ConversationRequestObject,
     ConversationUpdateObject,

@@ -24,7 +24,7 @@ from completions.batches.export.targets import HELP, parse_target
 from completions.batches.planning import forecast
 from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
-from completions.endpoints.batches import MAX_PILOT_LINES
+from completions.endpoints.batch_request import MAX_PILOT_LINES
 from completions.endpoints.files import DEFAULT_KEEP
 from completions.exceptions import APIError
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION

@@ -33,32 +33,10 @@ from completions.requests.fields.returns import StreamOptions
 from completions.requests.fields.tools import TOOL_NAME, CustomToolObject, FunctionObject
 
 LOGPROBS: Final = "message.output_text.logprobs"
-_MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
-"""What OpenAI allows in `metadata`."""
 _HOSTED: Final = (
     "this server runs no tools of type {0!r}; leave it out, or send a tool of type function or "
     "custom and run it yourself."
 )
-
-
-class MetadataField(Field[dict[str, str] | None]):
-    """Up to 16 pairs of texts, which SQL can hold."""
-
-    accepts = {"type": "object", "additionalProperties": {"type": "string"}}
-
-    def read(self, data: object, context: Context | None = None) -> dict[str, str]:
-        pairs = expect(data, dict, "an object")
-        if len(pairs) > _MAX_PAIRS:
-            raise FieldError(f"has {len(pairs)} keys; it may have at most {_MAX_PAIRS}.")
-        for name, value in pairs.items():
-            shown = name[:_MAX_KEY]
-            if len(name) > _MAX_KEY:
-                raise FieldError(f"a key has {len(name)} characters; at most {_MAX_KEY}.", shown)
-            if len(expect(value, str, "a string", shown)) > _MAX_VALUE:
-                raise FieldError(f"has {len(value)} characters; at most {_MAX_VALUE}.", shown)
-            if "\0" in name + value:
-                raise FieldError("must not contain U+0000.", shown)
-        return pairs
 
 
 def check_fields(values: Any, needs: Collection[str], takes: Collection[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from completions.endpoints.batches import BatchRequestObject
+from completions.endpoints.batch_request import BatchRequestObject
 from completions.endpoints.tokenization import (
     DetokenizeRequestObject,
     TokenizeRequestObject,
@@ -154,6 +154,7 @@ TAKEN: Sequence[Taken] = (
         lambda seen: len(seen["metadata"]) == 16
     ),
     _made("/v1/batches", **_expires(3600))(_is_batch),
+    _made("/v1/batches", input_file_id=ABSENT, requests=[{"body": {}}])(_is_batch),
     _made("/v1/batches", on_invalid="fail", receipts=True)(
         lambda seen: _is_batch(seen) and seen["on_invalid"] == "fail"
     ),
@@ -242,6 +243,8 @@ DENIED: Sequence[Denied] = (
     *(_list("/v1/batches", "limit", value) for value in (0, 101, "x")),
     *(_post("/v1/batches", "missing_required_parameter", name, **{name: ABSENT})
       for name in ("input_file_id", "endpoint")),
+    _post("/v1/batches", "missing_required_parameter", "input_file_id", requests=[{"body": {}}]),
+    _post("/v1/batches", "empty_array", "requests", requests=[], input_file_id=ABSENT),
     Denied("POST", "/v1/batches", 404, "file_not_found", "input_file_id",
            {"input_file_id": "nobody"}),
     _post("/v1/batches", "invalid_file_purpose", "input_file_id", input_file_id="{output}"),

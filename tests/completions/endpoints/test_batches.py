@@ -174,3 +174,52 @@ def test_cancelling_needs_no_body(api, file_id):
     batch_id = create(api, file_id).json()["id"]
     answer = api.post(f"/v1/batches/{batch_id}/cancel", content_type="application/json")
     assert answer.json()["status"] == "cancelling"
+
+
+INLINE = [{"body": {"model": "tiny", "prompt": [1]}}, {"custom_id": "b", "body": {"prompt": [2]}}]
+
+
+def test_requests_may_come_with_the_call(api):
+    body = post(api, requests=INLINE, endpoint="/v1/completions", metadata={"a": "b"}).json()
+    assert (body["status"], body["metadata"]) == ("validating", {"a": "b"})
+    file = api.get(f"/v1/files/{body['input_file_id']}").json()
+    assert (file["filename"], file["purpose"]) == ("requests.jsonl", "batch")
+    with File.objects.get().content.open("rb") as stored:
+        content = stored.read()
+    assert [json.loads(line) for line in content.splitlines()] == [
+        {"custom_id": name, "method": "POST", "url": "/v1/completions", "body": each["body"]}
+        for name, each in zip(("request-1", "b"), INLINE, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("requests", "code", "param"),
+    [
+        (None, "missing_required_parameter", "input_file_id"),
+        ([], "empty_array", "requests"),
+        ([{"body": {}}] * 10_001, "array_above_max_length", "requests"),
+        ([INLINE[0], 1], "invalid_type", "requests[1]"),
+        ([INLINE[0], {}], "missing_required_parameter", "requests[1].body"),
+        ([{"body": {}, "url": "/v1/files"}], "url_mismatch", "requests[0].url"),
+        ([{"body": {}, "x": 1}], "unknown_parameter", "requests[0].x"),
+        ([{"body": {}, "custom_id": 1}], "invalid_value", "requests[0].custom_id"),
+    ],
+)
+def test_wrong_inline_requests_leave_nothing_behind(api, requests, code, param):
+    response = post(api, requests=requests, endpoint="/v1/completions")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, code, param)
+    assert not File.objects.exists()
+    assert not Batch.objects.exists()
+
+
+def test_a_file_and_requests_exclude_each_other(api, file_id):
+    response = create(api, file_id, requests=INLINE)
+    assert response.status_code == 400
+    assert "not both" in response.json()["error"]["message"]
+
+
+def test_a_refused_batch_leaves_no_file_of_its_requests(api, settings):
+    settings.MAX_VALIDATING_BATCHES = 0
+    assert post(api, requests=INLINE, endpoint="/v1/completions").status_code == 429
+    assert not File.objects.exists()
