@@ -37,7 +37,7 @@ REASONING: Final = ItemKind(
     "rs_",
     "response.reasoning_text",
     "text",
-    {"summary": [], "content": [], "encrypted_content": None},
+    {"summary": [], "content": []},
     {"type": "reasoning_text", "text": ""},
 )
 MESSAGE: Final = ItemKind(

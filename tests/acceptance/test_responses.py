@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import regex
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
@@ -169,3 +170,58 @@ def test_refusals_name_the_field(client: openai.OpenAI, body: Any, param: str) -
         client.responses.create(**{**SHORT, "input": "Hi", **body})
     assert str(caught.value.param).startswith(param)
     assert caught.value.status_code in (400, 404)
+
+
+APPLY_PATCH = r"""start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+
+%import common.LF
+"""
+"""The grammar of Codex's tool."""
+CHANGE = r"(?:(?:@@|@@ .+|[-+ ].*)\n)+(?:\*\*\* End of File\n)?"
+PATCH = regex.compile(
+    r"\*\*\* Begin Patch\n"
+    r"(?:\*\*\* Add File: .+\n(?:\+.*\n)+|\*\*\* Delete File: .+\n"
+    rf"|\*\*\* Update File: .+\n(?:\*\*\* Move to: .+\n)?(?:{CHANGE})?)+"
+    r"\*\*\* End Patch\n?"
+)
+
+
+@pytest.mark.long
+def test_codex_patches_parse(client: openai.OpenAI) -> None:
+    tool: Any = {
+        "type": "custom",
+        "name": "apply_patch",
+        "description": "Use the `apply_patch` tool to edit files.",
+        "format": {"type": "grammar", "syntax": "lark", "definition": APPLY_PATCH},
+    }
+    choice: Any = {"type": "custom", "name": "apply_patch"}
+    asked: dict[str, Any] = {"model": MODEL, "input": "Add hello.py.", "max_output_tokens": 150}
+    for seed in range(4):
+        body = {"seed": seed, "temperature": 0.7}
+        made = client.responses.create(
+            **asked, tools=[tool], tool_choice=choice, extra_body=body, parallel_tool_calls=False
+        )
+        (item,) = made.output
+        assert item.type == "custom_tool_call"
+        assert (item.name, item.status) == ("apply_patch", made.status)
+        is_cut = item.status == "incomplete"  # then it is the beginning of a patch
+        assert PATCH.fullmatch(item.input, partial=is_cut), item.input
+    output: Any = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "Done."}
+    then = client.responses.create(**SHORT, input=[output], previous_response_id=made.id)
+    assert then.output_text

@@ -39,6 +39,31 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
                                      "json_schema": {"name": "a", "schema": {"type": "object"}}}},
     ),
     (
+        "/v1/responses",
+        {"model": MODEL, "max_output_tokens": 1, "instructions": "a", "metadata": {"a": "b"},
+         "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+                   {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                   {"type": "function_call_output", "call_id": "c", "output": "1"}]},
+    ),
+    (
+        "/v1/responses",
+        {"model": MODEL, "max_output_tokens": 1, "input": "hi", "stream": True, "store": False,
+         "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}},
+                   {"type": "custom", "name": "g", "format": {"type": "text"}}],
+         "tool_choice": {"type": "allowed_tools", "mode": "auto",
+                         "tools": [{"type": "function", "name": "f"}]},
+         "reasoning": {"effort": "low"}, "include": ["message.output_text.logprobs"]},
+    ),
+    (
+        "/v1/responses",
+        {"model": MODEL, "max_output_tokens": 1, "input": "hi", "background": True,
+         "text": {"format": {"type": "grammar", "syntax": "regex", "definition": "a|b"}}},
+    ),
+    (
+        "/v1/conversations",
+        {"items": [{"role": "user", "content": "a"}], "metadata": {"a": "b"}},
+    ),
+    (
         "/generate",
         {"model": MODEL, "input_ids": [1, 2], "return_logprob": True,
          "sampling_params": {"max_new_tokens": 1, "stop": ["a"]}},
@@ -97,6 +122,8 @@ GRAMMARS: Sequence[tuple[str, Any]] = (
 )  # fmt: skip
 PATHS = (
     "/v1/completions/{id}?stream=true&starting_after=2&wait=0.1", "/v1/completions/{id}",
+    "/v1/responses/{response}?stream=true&starting_after=2", "/v1/responses/{response}",
+    "/v1/responses/{response}/input_items?limit=1&order=asc&after=x", "/v1/conversations/x/items",
     "/v1/completions?limit=3&after=x&order=asc", "/v1/files?purpose=batch&limit=2",
     "/v1/files/{file}/content", "/v1/batches?limit=2&after={batch}", "/v1/batches/{batch}",
     "/v1/sessions?limit=2&order=asc", "/v1/sessions/{session}",

@@ -94,7 +94,7 @@ def unsound_stream(body: bytes) -> str | None:
     frames = [line for line in body.split(b"\n") if line.startswith(b"data: ")]
     if not frames or frames[-1] != b"data: [DONE]":
         return "a stream without end"
-    errors = [frame for frame in frames if b'"error":{' in frame]
+    errors = [frame for frame in frames if frame.startswith(b'data: {"error":{')]
     return next((not_an_envelope(frame[6:]) for frame in errors), None)
 
 
@@ -111,8 +111,10 @@ def target(service) -> Target:
         file = client.post("/v1/files", files=upload).json()["id"]
         batch = client.post("/v1/batches", json=batch_of(file)).json()["id"]
         session = client.post("/v1/sessions", json={"model": MODEL}).json()["id"]
+        body = {"model": MODEL, "input": "hi", "max_output_tokens": 1}
+        response = client.post("/v1/responses", json=body).json()["id"]
     assert len(fields) > 60
-    ids = {"id": job, "file": file, "batch": batch, "session": session}
+    ids = {"id": job, "file": file, "batch": batch, "session": session, "response": response}
     return Target(service.key, fields, ids)
 
 

@@ -35,6 +35,8 @@ SMALL_VALUES = {
     "model": {"enum": [SMALL, SMALL, SMALL, "nobody"]},
     "max_tokens": {"type": "integer", "minimum": 1, "maximum": 4},
     "max_completion_tokens": {"type": "integer", "minimum": 1, "maximum": 4},
+    "max_output_tokens": {"type": "integer", "minimum": 1, "maximum": 4},
+    "input": {"type": "string", "maxLength": 20},
     "n": {"type": "integer", "minimum": 1, "maximum": 3},
     "best_of": {"type": "integer", "minimum": 1, "maximum": 3},
     "messages": {
@@ -60,7 +62,7 @@ def document(service: Installation) -> dict[str, Any]:
         if "model" in properties:
             properties |= {name: new for name, new in SMALL_VALUES.items() if name in properties}
             schema["maxProperties"] = FEW_FIELDS
-        for name in ("messages", "max_tokens"):
+        for name in ("messages", "max_tokens", "input", "max_output_tokens"):
             if name in properties and "model" in properties and "tools" in properties:
                 schema["required"] = sorted({*schema["required"], name})
     ids = made(service)
@@ -78,12 +80,15 @@ def made(service: Installation) -> list[tuple[str, str]]:
     calls = {
         "/v1/completions": {"prompt": [5], "max_tokens": 2},
         "/v1/chat/completions": {"messages": "hello", "max_tokens": 2},
+        "/v1/responses": {"input": "hello", "max_output_tokens": 2},
     }
     found = [("/v1/models", SMALL)]
     with service.http() as client:
         for path, body in calls.items():
             answer = client.post(path, json={"model": SMALL, "background": True, **body})
             found.append((path, answer.json()["id"]))
+        answer = client.post("/v1/conversations", json={})
+        found.append(("/v1/conversations", answer.json()["id"]))
         line = {"custom_id": "a", "method": "POST", "url": "/v1/completions",
                 "body": {"model": SMALL, "prompt": [5]}}  # fmt: skip
         file = ("lines.jsonl", json.dumps(line).encode())

@@ -59,6 +59,7 @@ def test_a_response_survives_its_web_process_and_its_worker(
         assert again.status_code == 200, again.text
 
 
+@pytest.mark.faults
 def test_a_response_survives_an_emptied_redis(scripted: ScriptedInstallation) -> None:
     scripted.stop_worker()
     with scripted.http() as http:

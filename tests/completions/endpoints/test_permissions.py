@@ -39,6 +39,8 @@ def test_every_authenticated_route_needs_a_scope() -> None:
         ("post", "/v1/completions", "inference"),
         ("get", "/v1/completions/cmpl-1", "inference"),
         ("post", "/v1/chat/completions", "inference"),
+        ("post", "/v1/responses", "inference"),
+        ("post", "/v1/conversations", "inference"),
         ("post", "/v1/tokenize", "inference"),
         ("post", "/v1/grammars/validate", "inference"),
         ("get", "/v1/files", "batches"),

@@ -1,0 +1,1 @@
+"""Clients of the Responses API that are no dependencies of Quire."""
