@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,12 +112,11 @@ class Arguments(Parameters):
         members = [
             (f"{self._spell_name(name)} {self._write_value(each)}", name in required)
             for name, each in properties.items()
-            if any(self._iter_leaves(each))
         ]
         tail, extra = '""', ""
         if more is not None:
             value = self._write_value(more)
-            extra = f"{self._name_terminal(self._make_undeclared(properties))} {value}"
+            extra = f"{self._name_terminal(self._make_undeclared(node))} {value}"
             tail = self._add_rule(f"({separator} {extra})*")
         ways = [f"{extra} {tail}"] if extra else []
         for member, is_required in reversed(members):
@@ -129,8 +128,8 @@ class Arguments(Parameters):
     def _spell_name(self, name: str) -> str:
         return self._spell(self._literals.write_name(name) + self._literals.assign)
 
-    def _make_undeclared(self, properties: Iterable[str]) -> str:
-        return f"({super()._make_undeclared(properties)}) {quote(self._literals.assign)}"
+    def _make_undeclared(self, node: SchemaNode) -> str:
+        return f"({super()._make_undeclared(node)}) {quote(self._literals.assign)}"
 
     def _write_value(self, node: SchemaNode) -> str:
         """Return the name of the rule for a value."""

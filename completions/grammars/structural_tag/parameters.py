@@ -2,7 +2,7 @@
 are JSON."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from completions.grammars import regex
@@ -130,12 +130,10 @@ class Parameters:
         parts: list[Part] = []
         for name, node in properties.items():
             self._require_readable(name, node)
-            if not any(self._iter_leaves(node)):
-                continue
             one = self._lower_parameter(make_literal(name), node)
             parts.append(one if name in required else Loop(one, 0, 1))
         if more is not None:
-            other = Terminal(self._make_undeclared(properties), is_open=True)
+            other = Terminal(self._make_undeclared(root), is_open=True)
             parts.append(Loop(self._lower_parameter(other, more), 0, None))
         return make_chain([*parts, _SPACES])
 
@@ -149,25 +147,26 @@ class Parameters:
     def _read_object(
         self, node: SchemaNode
     ) -> tuple[dict[str, SchemaNode], list[str], SchemaNode | None]:
-        """Return an object's properties, the names of those required, and the schema of others;
-        None if there are no others."""
+        """Return an object's properties that may have a value, the names of those required, and the
+        schema of others; None if there are no others."""
         self._expect(node, {"type", "properties", "required", "additionalProperties"})
         if node.types not in ([], ["object"]):
             kind = format_value(node.keywords["type"])
             message = f"the style {self._style.name} needs type object, not {kind}"
             raise self._make_error(node, message)
-        properties, required = node.properties, node.required
+        declared, required = node.properties, node.required
+        properties = {name: each for name, each in declared.items() if any(self._iter_leaves(each))}
         if lost := set(required) - properties.keys():
-            message = f"{truncate(min(lost))} is required; declare it in properties"
+            message = f"{truncate(min(lost))} is required; declare it in properties, with a value"
             raise self._make_error(node, message)
-        if properties and "additionalProperties" not in node.keywords:
+        if declared and "additionalProperties" not in node.keywords:
             return properties, required, None
         others = node.get_schema("additionalProperties")
         return properties, required, others if any(self._iter_leaves(others)) else None
 
-    def _make_undeclared(self, properties: Iterable[str]) -> str:
-        """Return a terminal for the names of other properties."""
-        names = " | ".join(map(quote, properties))
+    def _make_undeclared(self, node: SchemaNode) -> str:
+        """Return a terminal for the names of properties that an object does not declare."""
+        names = " | ".join(map(quote, node.properties))
         return f"({self._style.undeclared} & ~({names}))" if names else self._style.undeclared
 
     def _lower_parameter(self, name: Part, node: SchemaNode) -> Part:

@@ -119,6 +119,11 @@ def test_styles(style: str) -> None:
             [call(a="1"), call(a="{}"), call(b="1")],
         ),
         (
+            {"properties": {"a": False}, "additionalProperties": {"type": "null"}},
+            [call(c="null")],
+            [call(a="null"), call(c="1")],
+        ),
+        (
             {
                 "properties": {"a": {"$ref": "#/$defs/k"}},
                 "$defs": {
@@ -170,6 +175,11 @@ def test_the_older_name() -> None:
             "minProperties is not supported here in the style qwen_xml; leave it out",
         ),
         ({"required": ["a"]}, "", "a is required; declare it in properties"),
+        (
+            {"properties": {"a": False}, "required": ["a"]},
+            "",
+            "a is required; declare it in properties, with a value",
+        ),
         (
             {"properties": {"a": {"uniqueItems": True}}},
             "/properties/a/uniqueItems",
