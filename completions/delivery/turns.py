@@ -10,6 +10,7 @@ from msgspec import structs
 
 from completions.accounts.keys import Principal
 from completions.batches import files
+from completions.catalog.model_files import load_catalog
 from completions.delivery import answers
 from completions.exceptions import APIError, FieldError
 from completions.http.process import WebProcess
@@ -78,6 +79,9 @@ def _look_up(
     session = None if "\x00" in session_id else owned.filter(id=session_id).first()
     if session is None:
         raise APIError("session_not_found", param="session")
+    if load_catalog().get(session.model) is None:
+        message = f"The session's model, {session.model}, is not served any more."
+        raise APIError("model_not_found", message, "session")
     _check_room(organization_id)
     place = reading.find_place(session, after)
     return session, place, reading.read_path(session, place)
