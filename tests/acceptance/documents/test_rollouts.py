@@ -40,7 +40,7 @@ def loop() -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [1, pytest.param(64, marks=pytest.mark.long)])
 def test_each_log_probability_is_found_again(
     service: Installation, loop: dict[str, Any], count: int
 ) -> None:
@@ -53,8 +53,8 @@ def test_each_log_probability_is_found_again(
     seen = 0
     for lines in trajectories:
         assert len(lines) == 3
-        for tokens, answer in loop["iter_turns"](lines):
-            found = loop["recompute"](model, tokens, answer)
+        for answer, found in loop["recompute"](model, lines):
+            assert len(found) == len(answer["token_ids"])
             assert found == pytest.approx(answer["logprobs"]["chosen"], abs=TOLERANCE)
             forced = [
                 score
