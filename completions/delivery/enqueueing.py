@@ -27,7 +27,7 @@ from completions.jobs.limits import (
     UnseededError,
 )
 from completions.jobs.message import make_message
-from completions.jobs.record import IdempotencyKey, Kind, NewJob, Turn
+from completions.jobs.record import IdempotencyKey, Kind, NewJob, ResponseInput
 from completions.jobs.rids import RidTakenError
 from completions.jobs.submit import ModelUnservedError
 from completions.models.conversations import make_item_id
@@ -65,9 +65,9 @@ def new_job(
     context = prepared.context
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
-    turn = _make_turn(prepared)
+    response_input = _make_response_input(prepared)
     ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
-    ttl = ttl if turn is None else settings.RESPONSE_TTL
+    ttl = ttl if response_input is None else settings.RESPONSE_TTL
     return NewJob(
         id=context.id,
         kind=kind,
@@ -86,19 +86,19 @@ def new_job(
         prices=prepared.request.model.entry.token_prices,
         stored=principal.store_prompts,
         rids=context.rids,
-        turn=turn,
+        response_input=response_input,
         session_turn=prepared.session_turn,
     )
 
 
-def _make_turn(prepared: PreparedRequest) -> Turn | None:
+def _make_response_input(prepared: PreparedRequest) -> ResponseInput | None:
     """Return what SQL keeps of a response beside its job; None if it is not to be stored."""
     response = prepared.request.response
     if response is None or not response.store:
         return None
     make_id = partial(make_item_id, response_id=prepared.context.id, is_input=True)
     items = number_items(response.items, make_id)
-    return Turn(items, response.previous_id, response.conversation_id)
+    return ResponseInput(items, response.previous_id, response.conversation_id)
 
 
 async def enqueue(process: WebProcess, job: NewJob) -> Remaining:

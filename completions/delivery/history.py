@@ -16,7 +16,8 @@ from completions.delivery import answers
 from completions.exceptions import APIError
 from completions.http.process import WebProcess
 from completions.jobs import durable
-from completions.models import Conversation, ConversationItem, StoredResponse
+from completions.jobs.events import EndEvent
+from completions.models import Conversation, ConversationItem, Job, StoredResponse
 from completions.models.conversations import Item
 from completions.models.release import run_and_release
 from completions.requests.context import Earlier
@@ -93,13 +94,23 @@ async def read_response(
     process: WebProcess, principal: Principal, row: StoredResponse
 ) -> dict[str, Any]:
     """Return the response object of a row that has its job. Raises APIError."""
-    job = durable.make_record(row.job)
-    if not job.has_ended:  # as far as SQL knows
-        job = await answers.find_job(process, ItemsResponseContext, row.pk, principal)
+    if row.job.events is not None:
+        return await process.checks.run(principal.organization_id, _read_stored, row.job)
+    job = await answers.find_job(process, ItemsResponseContext, row.pk, principal)
     context = ItemsResponseContext.read_job(job)
     collected: CollectedResponse = context.make_collected()
     if job.has_ended:
         collected = (await answers.follow(process, context, stored=job.events)).collected
+    return collected.make_polled(job)
+
+
+def _read_stored(row: Job) -> dict[str, Any]:
+    """Return the response object of a job that SQL has whole."""
+    job = durable.make_record(row)
+    collected = ItemsResponseContext.read_job(job).make_collected()
+    for event in job.events or ():
+        if not isinstance(event, EndEvent):
+            collected.add(event)
     return collected.make_polled(job)
 
 

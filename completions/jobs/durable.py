@@ -17,7 +17,13 @@ from completions.contract.json_lines import compress_lines, decompress_lines
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
-from completions.jobs.record import IdempotencyKey, JobRecord, NewJob, SessionTurn
+from completions.jobs.record import (
+    IdempotencyKey,
+    JobRecord,
+    NewJob,
+    ResponseInput,
+    SessionTurn,
+)
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
 from completions.models import Conversation, Job, JobStatus, Session, StoredResponse
@@ -82,24 +88,28 @@ def _insert(row: Job, job: NewJob) -> None:
             _add_to_session(row, turn)
             row.save(force_insert=True)
         return
-    if (response := job.turn) is None:
-        row.save(force_insert=True)
+    if (response_input := job.response_input) is not None:
+        with transaction.atomic():
+            _insert_response(row, response_input)
         return
-    with transaction.atomic():
-        if response.conversation_id is not None:
-            kept = Conversation.objects.select_for_update().filter(pk=response.conversation_id)
-            if not kept.exists() or StoredResponse.list_unjoined(
-                conversation_id=response.conversation_id
-            ):
-                raise ConversationLockedError
-        row.save(force_insert=True)
-        StoredResponse(
-            job=row,
-            previous_id=response.previous_id,
-            conversation_id=response.conversation_id,
-            is_joined=response.conversation_id is None,
-            input=StoredResponse.pack(response.items),
-        ).save(force_insert=True)
+    row.save(force_insert=True)
+
+
+def _insert_response(row: Job, given: ResponseInput) -> None:
+    """Insert the row of a stored response. Raises ConversationLockedError."""
+    conversation_id = given.conversation_id
+    if conversation_id is not None:
+        kept = Conversation.objects.select_for_update().filter(pk=conversation_id)
+        if not kept.exists() or StoredResponse.list_unjoined(conversation_id=conversation_id):
+            raise ConversationLockedError
+    row.save(force_insert=True)
+    StoredResponse.objects.create(
+        job=row,
+        previous_id=given.previous_id,
+        conversation_id=conversation_id,
+        is_joined=conversation_id is None,
+        input=StoredResponse.pack(given.items),
+    )
 
 
 def _add_to_session(row: Job, turn: SessionTurn) -> None:

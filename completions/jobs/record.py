@@ -54,7 +54,7 @@ _NEUTRAL = {"n": 1, "top_p": 1, "repetition_penalty": 1, "top_k": -1}
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ResponseInput:
     """What SQL stores of a response beside its job; see `StoredResponse`."""
 
     items: Sequence[Mapping[str, Any]]
@@ -132,7 +132,7 @@ class NewJob:
     """Whether its usage record keeps the request."""
     rids: Sequence[str] = ()
     """The client's own ids, which its API key may use once."""
-    turn: Turn | None = None
+    response_input: ResponseInput | None = None
     """What SQL stores beside it, if it is a stored response. SQL alone has it."""
     session_turn: SessionTurn | None = None
     """What it adds to a session."""
@@ -160,7 +160,7 @@ class NewJob:
     def is_durable(self) -> bool:
         """Whether SQL stores it: it survives the loss of Redis and of its web process, and Redis
         keeps its result until SQL has it."""
-        is_stored = self.turn is not None or self.session_turn is not None
+        is_stored = self.response_input is not None or self.session_turn is not None
         return is_stored or self.idempotency is not None or not self.is_interactive
 
     @property

@@ -20,6 +20,7 @@ from completions.jobs.ended import FIRST, EndedJob, delete_entries, read_ended
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import Builds
 from completions.models import StoredResponse
+from completions.responses.response_object import ItemsResponseContext
 from completions.responses.whole_response import make_ended_response
 from completions.sessions import recording
 from completions.usage import ledger
@@ -82,7 +83,8 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
 
 def _join_conversations(jobs: Sequence[EndedJob]) -> None:
     """Add what responses said to the conversations that they belong to."""
-    by_id = {job.id: job for job in jobs if job.stream and job.context}
+    prefix = ItemsResponseContext.id_prefix
+    by_id = {job.id: job for job in jobs if job.id.startswith(prefix) and job.context}
     for row in StoredResponse.list_unjoined(job_id__in=by_id):
         row.join(make_ended_response(by_id[row.pk]))
 

@@ -320,3 +320,7 @@ async def test_strangers_go_on_from_nothing(live: Live, stranger: Any) -> None:
         answer = await post(live, **body)
         assert answer.status_code == 404
         assert code(answer, 404)[1] == param
+
+
+def test_one_response_at_a_time_begins_in_a_conversation(run_apart: Any) -> None:
+    assert run_apart("responses_together") == ["1", "2"]
