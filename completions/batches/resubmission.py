@@ -68,6 +68,7 @@ def copy_batch(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
         metadata=batch.metadata,
         on_invalid=batch.on_invalid,
         receipts=batch.receipts,
+        close=batch.close,
         resubmission_of=batch.id,
     )
     return new, file

@@ -262,11 +262,14 @@ class Check:
         except LineError as error:
             return error
         where = self._batch.endpoint, self._batch.job_id(number)
+        body = request["body"]
+        if self._batch.close and isinstance(body, dict):
+            body = {"close": True, **body}
         try:
             async with turns:
                 self._require_budget(number)
                 return custom_id, await prepare_line(
-                    self._checks, *where, request["body"], self._principal, self._asker
+                    self._checks, *where, body, self._principal, self._asker
                 )
         except LineError:  # of the whole file
             raise

@@ -69,6 +69,8 @@ class ModelEntry:
     """Tokens per event of a stream."""
     json_whitespace: str = "compact"
     """Default whitespace of constrained JSON: `compact` or `flexible`."""
+    close: bool = False
+    """Whether constrained answers are closed at `max_tokens`, where the request does not say."""
     tool_format: str = AUTO
     """Format of the model's tool calls, one of TOOL_FORMAT_NAMES, AUTO or NONE."""
     think_tags: tuple[str, str] | tuple[()] | None = None
@@ -179,6 +181,7 @@ _TYPES: dict[str, type] = {
     "async_scheduling": bool,
     "grammar_threads": int,
     "json_whitespace": str,
+    "close": bool,
     "tool_format": str,
     "think_tags": list,
     "thinking_switch": str,

@@ -24,6 +24,8 @@ _FEW = 64
 """Where a grammar allows at most so many tokens, all of them are tried."""
 _ORDER: Final = b"\"}]')>;,:0{[( \n1aA-./<=_e&|\\2"
 """Single bytes from the likeliest to lead to an end on; all others follow."""
+_NUM_CLOSERS: Final = 11
+"""How many of them close something, or are the shortest value."""
 _DEVIATION: Final = 32
 """What it costs to pass over a child, in tokens."""
 _LOOP: Final = 8
@@ -56,6 +58,7 @@ class EndTokens:
         single = [id for id in single if id not in self.special_ids]
         self.order = (*markers, *sorted(single, key=self.get_rank))
         """What is tried where a grammar allows many tokens."""
+        self.order_of_closers = self.order[len(markers) :][:_NUM_CLOSERS]
 
     def get_rank(self, token_id: int) -> tuple[int, int]:
         """Return a key that sorts tokens by how likely they are to lead to an end."""
@@ -129,6 +132,38 @@ def find_way(
         if len(best) <= enough:
             break
     return best
+
+
+def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) -> Way | None:
+    """Return a way that is much like `way`, which led to an end before `token_id`; None if there is
+    none. `matcher` stands behind the token. It takes a tenth of a search, and usually succeeds: the
+    token was a part of the way's text, or stands beside it as in a string, or the way goes on
+    behind a part of it, perhaps after one more token that closes something."""
+    text, whole = tokens.spell((token_id,)), tokens.spell(way)
+    rest = tokens.tokenize(whole[len(text) :]) if whole.startswith(text) else ()
+    if rest and is_way(matcher, rest):
+        return rest
+    if (end := _find_suffix(matcher, way)) is not None:
+        return end
+    for prefix in tokens.order_of_closers:
+        if matcher.validate_tokens([prefix]) != 1:
+            continue
+        copy = matcher.deep_copy()
+        copy.consume_token(prefix)
+        if is_accepting(copy):
+            return (prefix,)
+        if (end := _find_suffix(copy, way)) is not None:
+            return (prefix, *end)
+    return None
+
+
+def _find_suffix(matcher: LLMatcher, way: Way) -> Way | None:
+    """Return the longest end of a way that leads to an end from where `matcher` stands."""
+    for start in range(len(way)):
+        suffix = way[start:]
+        if matcher.validate_tokens([suffix[0]]) == 1 and is_way(matcher, suffix):
+            return suffix
+    return None
 
 
 def is_way(matcher: LLMatcher, way: Way) -> bool:

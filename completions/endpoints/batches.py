@@ -62,7 +62,7 @@ class BatchesView(AsyncAPIView):
             metadata=values.metadata,
             on_invalid=_parse_on_invalid(values.on_invalid, request),
         )
-        batch.receipts = bool(values.receipts)
+        batch.receipts, batch.close = bool(values.receipts), bool(values.close)
         batch.pilot, batch.held = values.pilot, bool(values.dry_run)
         is_rehearsal = values.dry_run and values.pilot is None
         if values.requests is not None and not is_rehearsal:
@@ -344,6 +344,7 @@ def make_batch_object(batch: Batch) -> dict[str, object]:
         "metadata": batch.metadata,
         "on_invalid": batch.on_invalid,
         "receipts": batch.receipts,
+        "close": batch.close,
         "pilot": batch.pilot,
         "held": batch.held,
         "resubmission_of": batch.resubmission_of or None,

@@ -102,6 +102,10 @@ class Batch(models.Model):
     receipts = models.BooleanField(
         default=False, help_text="Whether each answered line says what computed it."
     )
+    close = models.BooleanField(
+        default=False,
+        help_text="Constrained answers are closed at max_tokens, where a line does not say.",
+    )
     held = models.BooleanField(default=False, help_text="Only the lines of the pilot run.")
     forecast = models.JSONField(
         null=True, blank=True, help_text="What is known of its lines before they run."

@@ -76,6 +76,8 @@ class GenerationRequest:
     """Whether SGLang's own route answers with an array."""
     echo: bool = False
     constraint: Constraint | None
+    close: bool | None = None
+    """Whether each choice ends with a whole text of the constraint; None for the default."""
     fallback: Fallback | None = None
     """What may replace the constraint if that cannot be used."""
     sampling: SamplingParams
@@ -142,6 +144,7 @@ class GenerationFields(
             model=model,
             prompts=prompts,
             constraint=constraint,
+            close=values.close,
             sampling=sampling,
             default_length=length.is_default,
             returns=parse_returns(values, principal, model.files, min(map(len, prompts))),

@@ -24,7 +24,7 @@ from completions.requests.model import ModelRequestObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
 from completions.requests.past import Addition, make_choice_id
 from completions.requests.response import ResponsesRequestObject
-from completions.requests.validation import validate_grammar
+from completions.requests.validation import require_end, validate_grammar
 from completions.responses.chat import ChatResponseContext, OfferedTool
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
@@ -106,8 +106,20 @@ async def prepare_valid(
             caller,
         )
         grammar, ignored = validated.grammar, (*request.ignored, *validated.ignored)
+        if request.close is None:
+            request = replace(request, close=request.model.entry.close)
+        if request.close:
+            await require_end(
+                checks.validator,
+                grammar,
+                request.model.files,
+                request.sampling.max_tokens,
+                caller,
+            )
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
+    elif request.close:
+        request = replace(request, close=False, ignored=(*request.ignored, "close"))
     if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
         context = await checks.run(caller.owner, _make_context, route, request, job_id, compile_ms)
     else:
@@ -141,6 +153,7 @@ def _make_job_request(request: GenerationRequest, grammar: str | None) -> JobReq
         prompts=tuple(map(tuple, request.prompts)),
         sampling=request.sampling,
         grammar=grammar,
+        close=bool(request.close) and grammar is not None,
         adapters=tuple(routing.adapters) if any(routing.adapters) else None,
         priority=routing.priority,
         cache_salt=routing.cache_salt,
@@ -186,6 +199,7 @@ def _make_context(
             or rid is not None
             or bool(request.sampling.stop_regex)
             or logprobs.sglang is not None
+            or bool(request.close)
         ),
         hidden_states=returns.return_hidden_states,
         routed_experts=returns.return_routed_experts,
@@ -199,6 +213,7 @@ def _make_context(
         # A turn that the deadline cuts fails: its session does not go on from it.
         default_length=request.default_length and request.addition is None,
         constrained=request.constraint is not None,
+        closes=bool(request.close),
         grammar_compile_ms=compile_ms,
         weight_version=model.files.weight_version,
         ignored_params=request.ignored,

@@ -72,6 +72,26 @@ async def validate_grammar(
         raise make_refusal(error) from error
 
 
+async def require_end(
+    validator: Validator, grammar: str, model: ModelFiles, max_tokens: int, caller: Caller
+) -> None:
+    """Raise APIError unless a text of the grammar may have at most `max_tokens` tokens: if none
+    has, or none that was found has."""
+    try:
+        least = await validator.find_least(grammar, make_token_source(model), max_tokens, caller)
+    except GrammarOverloadError as error:
+        raise make_refusal(error) from error
+    needed = max(least.at_least, 0 if least.shortest is None else least.shortest)
+    if needed <= max_tokens:
+        return
+    known = f"at least {needed}" if least.shortest in (None, least.at_least) else str(needed)
+    message = (
+        f"max_tokens: with close, the constraint needs {known} tokens; max_tokens is {max_tokens}. "
+        "Send more, or close: false."
+    )
+    raise APIError("invalid_value", message, "max_tokens")
+
+
 def _list_names(constraint: Constraint, result: ValidationResult) -> tuple[str, ...]:
     """Return the keywords without effect as paths: their JSON pointers in URI form."""
     if constraint.field == structural_tag.ANSWER:

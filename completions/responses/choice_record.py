@@ -41,6 +41,8 @@ class ChoiceRecord:
     """Places of the tokens about which the grammar left no choice."""
     num_allowed: int | None = None
     """How many tokens of a scored continuation the grammar allows, from the first on."""
+    limit_ending: Mapping[str, int | None] | None = None
+    """How a choice ended whose length limit ended it, if it was to be closed."""
     engine: str | None = None
     """The build of the engine that ended the choice."""
 
@@ -59,6 +61,7 @@ class ChoiceRecord:
         self.forced += [first + place for place in extras.get("forced", ())]
         self.engine = extras.get("engine", self.engine)
         self.num_allowed = extras.get("num_allowed", self.num_allowed)
+        self.limit_ending = extras.get("limit_ending", self.limit_ending)
         self.cached_tokens = extras.get("cached_tokens", self.cached_tokens)
         self.hidden_states = extras.get("hidden_states", self.hidden_states)
         self.routed_experts = extras.get("routed_experts", self.routed_experts)

@@ -7,9 +7,23 @@ from completions.responses.choice_record import ChoiceRecord
 from completions.responses.truncated_json import find_path_at_end
 
 
-def make_report(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, object]:
-    """Return the object of `meta_info`. Shares and means are over the steps; null if there are
-    none."""
+def make_report(record: ChoiceRecord, closes: bool = False) -> dict[str, object]:
+    """Return the object of `meta_info`; empty if nothing is to be reported. `closes` says that the
+    choice was to be closed."""
+    ending = record.limit_ending
+    closing: dict[str, object] = {
+        "closed": None if ending is None else ending["closed_at"] is not None,
+        "closed_at": None if ending is None else ending["closed_at"],
+    }
+    effect = {} if record.constraint is None else _make_effect(record, record.constraint)
+    if effect and closing["closed"]:
+        effect["cut_at"] = None
+    return effect | (closing if closes else {})
+
+
+def _make_effect(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, object]:
+    """Return how far the constraint shaped a choice. Shares and means are over the steps; null if
+    there are none."""
     steps = effect["steps"]
     return {
         "forced_tokens": effect["forced_tokens"],

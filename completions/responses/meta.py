@@ -42,5 +42,8 @@ def _subtract(begin: float | None, end: float | None) -> float | None:
 def _make_warnings(context: ResponseContext, finish_reasons: Sequence[str | None]) -> list[str]:
     if "length" not in finish_reasons:
         return []
-    warnings = {GRAMMAR_INCOMPLETE: context.constrained, MAX_TOKENS_DEFAULT: context.default_length}
+    warnings = {
+        GRAMMAR_INCOMPLETE: context.constrained and not context.closes,
+        MAX_TOKENS_DEFAULT: context.default_length,
+    }
     return [warning for warning, applies in warnings.items() if applies]

@@ -99,6 +99,8 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     prices: Mapping[str, float] | None = None
     """Prices per million tokens when the job was submitted."""
     constrained: bool = False
+    closes: bool = False
+    """Whether choices end with whole texts of their constraint."""
     default_length: bool = False
     """Whether the route's default, not the request, bounds the choices' lengths."""
     grammar_compile_ms: float | None = None

@@ -23,8 +23,8 @@ def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, object]:
     }
     if record.matched_stop_text is not None:
         info["matched_stop_text"] = record.matched_stop_text
-    if record.constraint is not None:
-        info["constraint"] = constraint_report.make_report(record, record.constraint)
+    if report := constraint_report.make_report(record, context.closes):
+        info["constraint"] = report
     if record.routed_experts is not None:
         info["routed_experts"] = record.routed_experts
     if context.sglang_logprobs and (settings := context.sglang_logprobs[record.index // context.n]):

@@ -199,6 +199,11 @@ def time_masks(
         return
 
 
+def is_held_out(path: Path) -> bool:
+    """Whether a file belongs to the half for final figures."""
+    return int(hashlib.sha256(path.name.encode()).hexdigest(), 16) % 2 == 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
@@ -210,12 +215,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a part of the names of files")
     parser.add_argument("--list", action="store_true", help="name the refused files")
     options = parser.parse_args()
-    wanted = 0 if options.half == "even" else 1
+    wanted = options.half == "odd"
     files = [
         path
         for path in sorted(options.data.glob("*.json"))
-        if int(hashlib.sha256(path.name.encode()).hexdigest(), 16) % 2 == wanted
-        and options.only in path.name
+        if is_held_out(path) == wanted and options.only in path.name
     ]
     random.Random(options.seed).shuffle(files)  # noqa: S311 - a sample
     compiler = Compiler()

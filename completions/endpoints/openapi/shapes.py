@@ -332,6 +332,7 @@ BATCH = make_named(
         "summary": make_optional(make_null_or(make_any_object())),
         "pilot": make_optional(make_null_or(30)),
         "receipts": False,
+        "close": make_optional(False),
         "held": make_optional(False),
         "forecast": make_optional(make_null_or(make_any_object())),
     },

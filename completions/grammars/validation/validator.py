@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from completions.contract.llguidance_threads import make_big_stack_threads
 from completions.grammars.constraint import Constraint
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
+from completions.grammars.lengths import LeastTokens, find_least
 from completions.grammars.limits import DEFAULT_LIMITS, Limits, make_depth_error, make_length_error
 from completions.grammars.tokens import TokenSource
 from completions.grammars.validation.children import (
@@ -132,6 +133,16 @@ class Validator:
         if result is None:
             result = await self._validate_once(key, request, text, caller)
         return result
+
+    async def find_least(
+        self, grammar: str, tokens: TokenSource, enough: int, caller: Caller
+    ) -> LeastTokens:
+        """Return what is known of the shortest text of a validated grammar; nothing if that takes
+        too long. Raises GrammarOverloadError."""
+        try:
+            return await self._run(caller, lambda: find_least(grammar, tokens, enough))
+        except GrammarTimeoutError:
+            return LeastTokens(0, None)
 
     def close(self) -> None:
         self._threads.shut_down()

@@ -175,6 +175,11 @@ class ConstraintFields(StrictObject[Any]):
         "vLLM's: a grammar, in EBNF where it has ::=, else in Lark, where the first rule begins if "
         "there is no `start`."
     )
+    close = BooleanField(
+        "true: an answer under the constraint is a whole text of it also where max_tokens ends it "
+        "(finish_reason length); `meta_info.constraint` then has `closed` and `closed_at`. Refused "
+        "if max_tokens is too small. Default as in models.toml."
+    )
     json_whitespace = ChoiceField(
         "With a JSON constraint: compact writes none between tokens, flexible allows "
         "up to 32 characters; default as in models.toml.",

@@ -8,9 +8,12 @@ from typing import Any
 from tests.acceptance.contract.answers import Answer
 from tests.acceptance.contract.rows import (
     BAD,
+    BOOLEAN,
     TEXT,
+    A,
     Refused,
     Row,
+    ignored,
     row,
     wrong,
 )
@@ -49,6 +52,15 @@ def texts(fits: Callable[[str], Any]) -> Callable[[Answer, Answer | None], None]
 
 def constraint(name: str, given: Any, fits: Callable[[str], Any], refused: Any = ()) -> Row:
     return row(name, given, texts(fits), refused, ROOM)
+
+
+def is_closed(answer: Answer, _: Answer | None) -> None:
+    """The model would write `a` for ever."""
+    assert set(answer.each("finish_reason")) == {"length"}
+    for text, info in zip(answer.texts, answer.each("meta_info"), strict=True):
+        assert re.fullmatch("a{3,}b", text)
+        assert info["constraint"]["closed"] is True
+        assert 3 <= info["constraint"]["closed_at"] < info["completion_tokens"]
 
 
 def is_a_number(text: str) -> bool:
@@ -168,6 +180,17 @@ ROWS: list[Row] = [
         {"type": "llguidance", "value": {"grammars": [{"lark_grammar": 'start: "A" | "B"'}]}},
         AB,
     ),
+    row(
+        "close",
+        True,
+        is_closed,
+        [
+            *wrong("close", *BOOLEAN),
+            Refused({"close": True, "regex": "a{9}", "max_tokens": 3}, BAD, "max_tokens"),
+        ],
+        {"regex": "a{3,}b", "max_tokens": 12, "ignore_eos": False, "logit_bias": {str(A): 100}},
+    ),
+    row("close", True, ignored("close")),
     row(
         "json_whitespace",
         "flexible",

@@ -56,8 +56,8 @@ def test_every_cut_has_a_pointer_into_the_value(value: list[object], data: st.Da
 
 def test_a_report_has_shares_of_steps_and_where_the_text_was_cut() -> None:
     record = ChoiceRecord(0, texts=['{"a": "x'], finish_reason="length")
-    effect = {"forced_tokens": 3, "steps": 4, "overruled": 1, "removed": 1.5}
-    assert make_report(record, effect) == {
+    record.constraint = {"forced_tokens": 3, "steps": 4, "overruled": 1, "removed": 1.5}
+    assert make_report(record) == {
         "forced_tokens": 3,
         "steps": 4,
         "overruled_share": 0.25,
@@ -65,11 +65,25 @@ def test_a_report_has_shares_of_steps_and_where_the_text_was_cut() -> None:
         "cut_at": "/a",
     }
     record.finish_reason = "stop"
-    none = {"forced_tokens": 3, "steps": 0, "overruled": 0, "removed": 0.0}
-    assert make_report(record, none) == {
+    record.constraint = {"forced_tokens": 3, "steps": 0, "overruled": 0, "removed": 0.0}
+    assert make_report(record) == {
         "forced_tokens": 3,
         "steps": 0,
         "overruled_share": None,
         "removed_mass": None,
         "cut_at": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("ending", "closed", "at"),
+    [(None, None, None), ({"closed_at": None}, False, None), ({"closed_at": 7}, True, 7)],
+)
+def test_a_report_says_whether_a_choice_was_closed(
+    ending: dict[str, int | None] | None, closed: bool | None, at: int | None
+) -> None:
+    record = ChoiceRecord(0, texts=['{"a": 1}'], finish_reason="length", limit_ending=ending)
+    assert make_report(record) == {}
+    assert make_report(record, closes=True) == {"closed": closed, "closed_at": at}
+    record.constraint = {"forced_tokens": 3, "steps": 4, "overruled": 1, "removed": 1.5}
+    assert make_report(record, closes=True)["cut_at"] == (None if closed else "")

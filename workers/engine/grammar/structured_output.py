@@ -201,7 +201,7 @@ class StructuredOutput:
         self._eos_token_ids = eos_token_ids
         self._device = device or torch.device("cpu")
         self._jump_forward = jump_forward
-        self._tokenizer = llguidance_tokenizer.build(
+        self.tokenizer = llguidance_tokenizer.build(
             vocabulary.bytes, vocabulary.token_bytes, sorted(eos_token_ids)
         )
         self._executor = llguidance.LLExecutor(num_threads=num_threads)
@@ -211,8 +211,8 @@ class StructuredOutput:
         self._slow_steps = 0
         self._bits: Bits = np.empty((0, self._words), dtype=np.int32)
         self._real = _real_tokens(vocabulary, self._words)
-        self._end_tokens = EndTokens(
-            self._tokenizer, vocabulary.token_bytes, vocabulary.bytes.special_ids, eos_token_ids
+        self.end_tokens = EndTokens(
+            self.tokenizer, vocabulary.token_bytes, vocabulary.bytes.special_ids, eos_token_ids
         )
         self.compiler = make_big_stack_threads(_COMPILERS, "grammar-compile")
 
@@ -259,9 +259,7 @@ class StructuredOutput:
         self, grammar: str, count: int, limits: Rows[int] | None = None
     ) -> list[GrammarMatcher] | EngineError:
         try:
-            first = llguidance.LLMatcher(
-                self._tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS
-            )
+            first = llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS)
             # The first mask costs most, and shows that a grammar is too complex.
             allowed = np.frombuffer(first.compute_bitmask(), dtype=np.uint8)
             only_empty = first.is_accepting() and self._is_eos_only(allowed)
@@ -269,7 +267,7 @@ class StructuredOutput:
             wrapped = [GrammarMatcher(m, only_empty, self._jump_forward) for m in matchers]
             wrapped[0].check()
             if limits is not None:
-                plan = ClosingPlan.make(first, self._end_tokens, grammar)
+                plan = ClosingPlan.make(first, self.end_tokens, grammar)
                 for each, limit in zip(wrapped, limits, strict=True):
                     each.closing = Closing(plan, limit)
         except GrammarError as error:

@@ -66,6 +66,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "late end of a grammar": {
         "seed": 12, "grammar": GRAMMARS["classes"], "min_tokens": 7, "ignore_eos": True,
     },
+    "closed": {"seed": 17, "grammar": GRAMMARS["json"], "close": True},
+    "closed and scored": {
+        "seed": 18, "grammar": GRAMMARS["classes"], "close": True, "logprobs": LogprobParams(1),
+    },
     "everything": {
         "seed": 13, "n": 2, "grammar": GRAMMARS["json"], "stop_regex": ("fo[a-z] [0-9]", '"o'),
         "frequency_penalty": 0.3, "dry_multiplier": 0.4, "top_p": 0.95,
@@ -96,6 +100,7 @@ def request(name: str, ask: Ask, draws: bool, **fields: Any) -> Request:
         params["temperature"] = 0.0
     params["min_tokens"] = min(params.get("min_tokens", 0), max_tokens)
     grammar, scored = params.pop("grammar", None), params.pop("logprobs", None)
+    fields["close"] = params.pop("close", False)
     return Request(
         (greedy.prompt(length, salt),),
         SamplingParams(**params),

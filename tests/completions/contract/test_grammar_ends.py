@@ -1,0 +1,106 @@
+"""Ways to the end of grammars: whatever the search returns is an end, and it finds usual ones."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+
+from completions.contract import llguidance_tokenizer
+from completions.contract.grammar_ends import EndTokens, adapt_way, find_way, is_way
+from completions.contract.llguidance_limits import ENGINE_LIMITS
+from completions.contract.token_bytes import TokenBytes, count_ids
+from tests.completions.contract.tokenizers_of_each_kind import END, byte_level
+
+TOKENIZER = byte_level()
+READ = TokenBytes(TOKENIZER)
+TABLE = READ.make_table(count_ids(TOKENIZER))
+END_ID = TOKENIZER.token_to_id(END)
+BUILT = llguidance_tokenizer.build(READ, TABLE, [END_ID])
+TOKENS = EndTokens(BUILT, TABLE, READ.special_ids, [END_ID])
+STEPS = 400
+
+
+def write(**schema: object) -> str:
+    options = {"x-guidance": {"whitespace_flexible": False}}
+    return json.dumps({"grammars": [{"json_schema": {**schema, **options}}]})
+
+
+def lark(text: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": text}]})
+
+
+THOUGHT = 'T: (/(?s:.*)/ & ~(/(?s:.*)/ ("</t>") /(?s:.*)/)) "</t>"'
+PERSON = write(
+    type="object",
+    properties={"name": {"type": "string"}, "born": {"type": "string", "format": "date"}},
+    required=["name", "born"],
+    additionalProperties=False,
+)
+CASES = [
+    (PERSON, "", '{"name":"","born":"0000-01-01"}'),
+    (PERSON, '{"name":"Ada', '","born":"0000-01-01"}'),
+    (write(type="object"), '{"a":[{"b":[["c', '"]]}]}'),
+    (write(type="array", items={"enum": ["x"]}, minItems=3), "[", '"x","x","x"]'),
+    (lark('start: "a"+'), "a", ""),
+    (lark('start: /[0-9]{4}/ "-" /[0-9]{2}/'), "20", "00-00"),
+    (lark(f"start: T\n{THOUGHT}"), "so ab", "</t>"),
+    (lark(f'start: T "[" /[0-9]+/ "]"\n{THOUGHT}'), "so </", "</t>[0]"),
+    (lark("start: <tool> /a*/ <tool>"), "", "<tool><tool>"),
+]
+
+
+def begin(grammar: str, text: str) -> LLMatcher:
+    matcher = LLMatcher(BUILT, grammar, log_level=0, limits=ENGINE_LIMITS)
+    ids = [TABLE.index(bytes((byte,))) for byte in text.encode()]
+    assert matcher.try_consume_tokens(ids) == len(ids), text
+    return matcher
+
+
+def search(grammar: str, matcher: LLMatcher, enough: int = STEPS) -> tuple[int, ...] | None:
+    return find_way(matcher, TOKENS, TOKENS.read_literals(grammar), STEPS, enough)
+
+
+@pytest.mark.parametrize(("grammar", "begun", "rest"), CASES)
+def test_what_is_open_is_closed(grammar: str, begun: str, rest: str) -> None:
+    matcher = begin(grammar, begun)
+    way = search(grammar, matcher)
+    assert way is not None
+    assert b"".join(TABLE[token_id] for token_id in way).decode() == rest
+    assert is_way(matcher, way)
+    assert search(grammar, matcher) == way, "the matcher stays where it is"
+
+
+@given(st.sampled_from([grammar for grammar, _, _ in CASES]), st.randoms(use_true_random=False))
+def test_from_any_text_a_way_is_an_end_and_can_be_adapted(grammar: str, random: object) -> None:
+    matcher = begin(grammar, "")
+    way = search(grammar, matcher)
+    for _ in range(12):
+        if matcher.is_stopped():
+            break
+        mask = matcher.compute_bitmask()
+        ids = [i for i in range(len(TABLE)) if mask[i // 8] >> i % 8 & 1 and i != END_ID]
+        if not ids:
+            break
+        token_id = random.choice(ids)  # type: ignore[attr-defined]
+        matcher.consume_token(token_id)
+        adapted = None if way is None else adapt_way(matcher, TOKENS, way, token_id)
+        assert adapted is None or is_way(matcher, adapted)
+        way = search(grammar, matcher)
+        assert way is None or is_way(matcher, way)
+
+
+def test_the_search_goes_on_until_a_way_is_short_enough() -> None:
+    grammar = lark('start: "0" "xyxyxyxyxyxy" | "b"')
+    matcher = begin(grammar, "")
+    first = search(grammar, matcher)
+    best = search(grammar, matcher, enough=1)
+    assert first is not None
+    assert best is not None
+    assert len(best) == 1 < len(first)
+
+
+def test_a_bounded_search_may_find_nothing() -> None:
+    matcher = begin(write(type="array", items=json.loads("{}"), minItems=9), "")
+    assert find_way(matcher, TOKENS, (), 3, STEPS) is None

@@ -1,0 +1,58 @@
+"""Requests whose answers are to be closed: refused where no end fits, before a queue."""
+
+import orjson
+import pytest
+
+from completions.contract.job_request import encode_job_request
+from completions.exceptions import APIError
+from completions.grammars.lengths import LeastTokens
+from completions.grammars.validation import validator
+from tests.completions.requests.validating import LEAST, prepared
+
+pytestmark = pytest.mark.usefixtures("served")
+CONSTANT = {**LEAST, "regex": "a{14}"}
+
+
+def test_the_job_asks_for_it_only_under_a_constraint() -> None:
+    closing = prepared({**CONSTANT, "close": True, "max_tokens": 14})
+    assert closing.job_request.close is True
+    assert closing.context.closes is True
+    assert closing.context.meta_info is True
+    free = prepared({**LEAST, "close": True})
+    assert free.job_request.close is False
+    assert "close" in free.request.ignored
+    assert b"close" not in orjson.dumps(
+        orjson.loads(encode_job_request(prepared(CONSTANT).job_request))
+    )
+
+
+@pytest.mark.parametrize("least", [2, 9])
+def test_a_limit_below_the_least_length_is_refused(least: int) -> None:
+    body = {**LEAST, "ebnf": f'root ::= "{"x9" * least}"', "close": True}
+    needed = 2 * least
+    prepared({**body, "max_tokens": needed})
+    with pytest.raises(APIError) as refused:
+        prepared({**body, "max_tokens": needed - 1})
+    assert refused.value.param == "max_tokens"
+    assert f"at least {needed} tokens; max_tokens is {needed - 1}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("least", "message"),
+    [
+        (LeastTokens(0, None), None),
+        (LeastTokens(3, 50), "needs 50 tokens; max_tokens is 20"),
+        (LeastTokens(60, None), "needs at least 60 tokens"),
+    ],
+)
+def test_what_is_not_known_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch, least: LeastTokens, message: str | None
+) -> None:
+    monkeypatch.setattr(validator, "find_least", lambda *_: least)
+    body = {**LEAST, "regex": "b+", "close": True, "max_tokens": 20}
+    if message is None:
+        assert prepared(body).job_request.close is True
+        return
+    with pytest.raises(APIError) as refused:
+        prepared(body)
+    assert message in str(refused.value)

@@ -1,0 +1,171 @@
+"""Choices that are to be closed: whole texts of their grammar at any length limit, and the same
+tokens through failover, drafts and other sequences of a step."""
+
+import json
+from collections.abc import Sequence as Rows
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+from msgspec.structs import replace
+
+from completions.contract.grammar_ends import find_way
+from completions.contract.job_request import LogprobParams
+from completions.contract.llguidance_limits import ENGINE_LIMITS
+from completions.contract.sampling import SamplingParams
+from tests.workers.engine.driving import MakeEngine, advance
+from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.request import Request
+from workers.engine.engine import Engine
+from workers.engine.text.finish import FinishReason
+
+
+def schema(**keywords: object) -> str:
+    options = {"x-guidance": {"whitespace_flexible": False}}
+    return json.dumps({"grammars": [{"json_schema": {**keywords, **options}}]})
+
+
+TEXT = {"type": "string"}
+GRAMMARS = {
+    "regex": "start: /[a-c]{4,}-[0-9]{3}/",
+    "open end": "start: /[a-z]+(,[a-z]+)*/",
+    "long way": 'start: "a" | "b" /[x-z]{30,40}/',
+    "object": schema(
+        type="object",
+        properties={"name": TEXT, "tags": {"type": "array", "items": TEXT}},
+        required=["name", "tags"],
+        additionalProperties=False,
+    ),
+    "any object": schema(type="object"),
+    "nested": schema(
+        type="array",
+        minItems=2,
+        items={
+            "type": "object",
+            "properties": {"kind": {"enum": ["circle", "square"]}, "size": {"type": "number"}},
+            "required": ["kind", "size"],
+        },
+    ),
+    "reasoning": 'start: T s0\nT: (/(?s:.*)/ & ~(/(?s:.*)/ ("</t>") /(?s:.*)/)) "</t>"\n'
+    's0: %json {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}',
+}
+GRAMMARS["reasoning"] = json.dumps({"grammars": [{"lark_grammar": GRAMMARS["reasoning"]}]})
+
+
+def ask(grammar: str, limit: int, **fields: object) -> Request:
+    outer = {name: fields.pop(name) for name in ("logprobs", "published") if name in fields}
+    params = {"temperature": 1.0, "max_tokens": limit, **fields}
+    return Request(
+        ((5, 6, 7),), SamplingParams(**params), grammar, close=True, request_id="r", **outer
+    )  # type: ignore[arg-type]
+
+
+def make_matcher(engine: Engine, grammar: str) -> LLMatcher:
+    tokenizer = engine.structured_output.tokenizer
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS)
+
+
+def is_whole(engine: Engine, grammar: str, token_ids: Rows[int]) -> bool:
+    matcher = make_matcher(engine, grammar)
+    text = [token_id for token_id in token_ids if token_id not in engine.eos_token_ids]
+    return matcher.try_consume_tokens(text) == len(text) and matcher.is_accepting()
+
+
+def fits(engine: Engine, grammar: str, limit: int) -> bool:
+    """Whether a whole text of the grammar has at most so many tokens."""
+    tokens = engine.structured_output.end_tokens
+    matcher = make_matcher(engine, grammar)
+    way = find_way(matcher, tokens, tokens.read_literals(grammar), 2000, limit)
+    return way is not None and len(way) <= limit
+
+
+def check(engine: Engine, grammar: str, limit: int, choice: ChoiceDelta) -> None:
+    assert len(choice.token_ids) <= limit
+    assert is_whole(engine, grammar, choice.token_ids), choice.text
+    if choice.finish_reason is FinishReason.LENGTH:
+        assert choice.limit_ending is not None
+        assert choice.limit_ending.closed_at is not None
+        assert choice.limit_ending.closed_at <= len(choice.token_ids)
+    else:
+        assert choice.limit_ending is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(sorted(GRAMMARS)),
+    st.integers(1, 45),
+    st.integers(0, 2**31),
+    st.sampled_from([{}, {"top_k": 3}, {"temperature": 0.0}, {"ignore_eos": True}, {"n": 2}]),
+    st.booleans(),
+)
+def test_every_choice_is_whole(
+    engine: Engine, name: str, limit: int, seed: int, params: dict[str, object], scored: bool
+) -> None:
+    grammar = GRAMMARS[name]
+    assume(fits(engine, grammar, limit))
+    scores = {"logprobs": (LogprobParams(),)} if scored else {}
+    [completion] = engine.generate([ask(grammar, limit, seed=seed, **params, **scores)])
+    assert completion.error is None
+    for choice in completion.choices:
+        check(engine, grammar, limit, choice)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(sorted(GRAMMARS)),
+    st.integers(16, 36),
+    st.integers(0, 2**31),
+    st.integers(0, 36),
+)
+def test_a_run_that_resumes_closes_alike(
+    engine: Engine, name: str, limit: int, seed: int, cut: int
+) -> None:
+    request = ask(GRAMMARS[name], limit, seed=seed)
+    parts: list[ChoiceDelta] = []
+    engine.submit(request)
+    while engine.live:
+        for output in advance(engine):
+            parts += output.deltas
+    published = [delta for delta in parts if delta.token_ids][:cut]
+    ids = tuple(token_id for delta in published for token_id in delta.token_ids)
+    [completion] = engine.generate([replace(request, published={0: ids})])
+    [rest] = completion.choices
+    assert [*ids, *rest.token_ids] == [token for delta in parts for token in delta.token_ids]
+    assert rest.finish_reason == parts[-1].finish_reason
+    assert rest.limit_ending == parts[-1].limit_ending
+
+
+def test_jump_forward_makes_no_difference_to_wholeness(make_engine: MakeEngine) -> None:
+    for jumps in (False, True):
+        engine = make_engine(jump_forward=jumps)
+        for limit in range(20, 40, 7):
+            [completion] = engine.generate([ask(GRAMMARS["nested"], limit + 60, seed=limit)])
+            check(engine, GRAMMARS["nested"], limit + 60, completion.choices[0])
+
+
+def test_a_replaced_token_counts_as_forced(engine: Engine) -> None:
+    """The model wants letters for ever; what ends the text is not its choice."""
+    request = ask('start: /[a-z]+/ "." ', 12, seed=1, logit_bias={68: 50.0})
+    [completion] = engine.generate([request])
+    [choice] = completion.choices
+    assert choice.finish_reason is FinishReason.LENGTH
+    assert choice.text.endswith(".")
+    assert choice.forced[-1] == len(choice.token_ids) - 1
+    assert choice.limit_ending is not None
+    assert choice.limit_ending.closed_at is not None
+    assert choice.limit_ending.closed_at >= 9
+
+
+def test_no_way_is_taken_that_is_longer_than_the_rest(engine: Engine) -> None:
+    """A choice whose least length exceeds the limit ends as it would without, and says so."""
+    [completion] = engine.generate([ask("start: /[a-z]{70}/", 5, seed=1)])
+    [choice] = completion.choices
+    assert choice.finish_reason is FinishReason.LENGTH
+    assert choice.limit_ending is not None
+    assert choice.limit_ending.closed_at is None
+
+
+def test_without_close_nothing_changes(engine: Engine) -> None:
+    request = ask(GRAMMARS["object"], 20, seed=4)
+    [completion] = engine.generate([replace(request, close=False)])
+    assert completion.choices[0].limit_ending is None
