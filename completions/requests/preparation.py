@@ -106,16 +106,13 @@ async def prepare_valid(
             caller,
         )
         grammar, ignored = validated.grammar, (*request.ignored, *validated.ignored)
+        max_tokens = request.sampling.max_tokens
         if request.close is None:
-            request = replace(request, close=request.model.entry.close)
+            generates = max_tokens > 0
+            request = replace(request, close=generates and request.model.entry.close)
         if request.close:
-            await require_end(
-                checks.validator,
-                grammar,
-                request.model.files,
-                request.sampling.max_tokens,
-                caller,
-            )
+            files = request.model.files
+            await require_end(checks.validator, grammar, files, max_tokens, caller)
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
     elif request.close:

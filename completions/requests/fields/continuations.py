@@ -27,6 +27,7 @@ _NEEDS_SAMPLING: Final[Mapping[str, object]] = {
     "return_sampling_support": False,
     "return_hidden_states": False,
     "return_routed_experts": False,
+    "close": None,
 }
 """Fields that a request with continuations leaves at these values."""
 _OF_TEXT: Final = ("skip_special_tokens", "spaces_between_special_tokens", "n")
