@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("model", type=Path)
     parser.add_argument("--files", type=int, default=300)
+    parser.add_argument("--only", default="", help="a part of the names of files")
     options = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(options.model / "tokenizer.json"))
     vocabulary = Vocabulary(tokenizer, tokenizer.get_vocab_size())
@@ -124,6 +125,7 @@ def main() -> None:
     short = [id for id in short if not vocabulary.token_bytes[id].isalpha()]
     compiler = Compiler(source)
     files = sorted(path for path in options.data.glob("*.json") if is_held_out(path))
+    files = [path for path in files if options.only in path.name]
     chosen = random.Random(1).sample(files, min(options.files, len(files)))  # noqa: S311
     grammars: dict[str, str] = {}
     for path in chosen:

@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 from completions.contract.grammar_ends import EndTokens, Way, adapt_way, find_way, is_accepting
 
 _ROOT_STEPS: Final = 2000
-"""Copies of the matcher to find the first way with; about 0.1 s at worst."""
+"""Copies of the matcher to find a choice's first way with; about 0.1 s at worst."""
 _STEPS: Final = 100
 """Copies to find a way with after a token: some 3 ms at worst; few tokens need any."""
 _MIN_RESERVE: Final = 128
@@ -102,7 +102,8 @@ class Closing:
         """Return the way from where the choice is. One that is about as long as the rest is
         replaced by a shorter one, if there is any."""
         if not self._knows:
-            self._way, self._knows = self._search(matcher, self._left - 2), True
+            self._way = self._search(matcher, self._left - 2, _ROOT_STEPS)
+            self._knows = True
         elif self._way and len(self._way) >= self._left - 1:
             shorter = self._search(matcher, self._left - 3)
             if shorter is not None and len(shorter) < len(self._way):
@@ -132,6 +133,6 @@ class Closing:
             return reused
         return self._search(after, enough)
 
-    def _search(self, matcher: LLMatcher, enough: int) -> Way | None:
+    def _search(self, matcher: LLMatcher, enough: int, max_steps: int = _STEPS) -> Way | None:
         plan = self._plan
-        return find_way(matcher, plan.tokens, plan.literals, _STEPS, max(0, enough))
+        return find_way(matcher, plan.tokens, plan.literals, max_steps, max(0, enough))
