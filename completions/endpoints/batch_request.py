@@ -54,6 +54,10 @@ class BatchRequestObject(StrictObject[object]):
         "Each answered line has a receipt: hashes of weights, tokenizer, grammar and prompt, the "
         "seed, the engine's build and the token ids. `manage.py verify` and `replay` check it."
     )
+    close = BooleanField(
+        "The default of the field `close` of lines: constrained answers are whole texts of their "
+        "constraint also where max_tokens ends them."
+    )
     metadata = MetadataField("Up to 16 strings that the batch object repeats.")
     on_invalid = ChoiceField(
         "What a line with a refused body does: `skip` sends its error to the error file and runs "
