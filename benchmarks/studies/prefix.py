@@ -1,12 +1,16 @@
 """What a shared prefix saves: requests with the same prefix against as many with different ones.
 
     python -m benchmarks.studies.prefix [--model FOLDER]
+    python -m benchmarks.studies.prefix --prefix-tokens 1000 --own-tokens 3 --steps 40
 
 One engine runs both in alternation, each round with new tokens, so that nothing is cached when a
-round begins. Figures are medians.
+round begins. Figures are medians. Then CPU milliseconds of a decode step after each kind of prompt,
+and after prompts of ``short_tokens`` of their own; the prompts are cached when these steps begin.
 """
 
 import argparse
+import statistics
+import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
@@ -15,6 +19,10 @@ from benchmarks import command_line
 from benchmarks.engine.turns import DEMO_MODEL, Prompts, exactly, generate, medians, random_prompts
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
+from workers.engine.engine import Engine
+
+_FIRST_STEPS = 4
+"""Tokens of the short run that is subtracted, so that steps with prompts do not count."""
 
 
 def make_prompts(vocab_size: int, args: argparse.Namespace, shared: bool, seed: int) -> Prompts:
@@ -23,6 +31,19 @@ def make_prompts(vocab_size: int, args: argparse.Namespace, shared: bool, seed: 
     prompts = random_prompts(vocab_size, args.requests, length, seed)
     common = prompts[0][: args.prefix_tokens]
     return [(*common, *p[args.prefix_tokens :]) if shared else p for p in prompts]
+
+
+def measure_step(engine: Engine, prompts: Prompts, steps: int) -> float:
+    """Return the CPU milliseconds of a decode step of these prompts, once they are cached."""
+
+    def spend(num_tokens: int) -> float:
+        began = time.process_time()
+        generate(engine, prompts, exactly(num_tokens))
+        return time.process_time() - began
+
+    spend(_FIRST_STEPS)
+    first = spend(_FIRST_STEPS)
+    return 1e3 * (spend(_FIRST_STEPS + steps) - first) / steps
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -35,9 +56,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         own_tokens=40,
         new_tokens=16,
         repeats=2,
+        short_tokens=64,
+        steps=20,
     )
     args = parser.parse_args(argv)
-    engine = build_engine(args.model, EngineConfig(dtype=args.dtype))
+    config = EngineConfig(dtype=args.dtype, max_num_seqs=args.requests, speculation=False)
+    engine = build_engine(args.model, config)
     seeds, cached = count(), {}
 
     def run(name: str) -> None:
@@ -55,6 +79,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, taken in seconds.items():
         print(f"{name:>10} {taken:>9.2f} {cached[name]:>6.0%}")
     print(f"{'ratio':>10} {seconds['shared'] / seconds['distinct']:>9.2f}")
+    steps: dict[str, list[float]] = {"short": [], "shared": [], "distinct": []}
+    for _ in range(args.repeats):
+        for name, found in steps.items():
+            length, seed = args.short_tokens, next(seeds)
+            if name == "short":
+                prompts = random_prompts(engine.vocab_size, args.requests, length, seed)
+            else:
+                prompts = make_prompts(engine.vocab_size, args, name == "shared", seed)
+            found.append(measure_step(engine, prompts, args.steps))
+    usual = statistics.median(steps["short"])
+    print(f"{'after':>10} {'step ms':>9} {'ratio':>7}")
+    for name, found in steps.items():
+        each = statistics.median(found)
+        print(f"{name:>10} {each:>9.2f} {each / usual:>7.2f}")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,13 @@ def test_prompts_begin_alike_or_do_not():
 def test_it_reports_what_was_cached(tmp_path, capsys):
     folder = tiny_models.save_model(tmp_path)
     sizes = ["--requests", "3", "--prefix-tokens", "32", "--own-tokens", "8", "--new-tokens", "2"]
+    sizes += ["--short-tokens", "8", "--steps", "3"]
     prefix.main(["--model", str(folder), "--dtype", "float32", "--repeats", "1", *sizes])
     output = capsys.readouterr().out.splitlines()
     assert output[0] == "3 requests of 32 + 8 prompt tokens, 2 new tokens each"
     assert output[2].split()[0::2] == ["shared", "53%"]  # two of three took 32 of 40 tokens
     assert output[3].split()[0::2] == ["distinct", "0%"]
     assert float(output[4].split()[1]) > 0
+    assert output[5].split() == ["after", "step", "ms", "ratio"]
+    assert [line.split()[0] for line in output[6:]] == ["short", "shared", "distinct"]
+    assert output[6].split()[2] == "1.00"
