@@ -93,14 +93,14 @@ def _iter_parts(
     node: SchemaNode, path: tuple[str, ...]
 ) -> Iterator[tuple[SchemaNode, tuple[str, ...]]]:
     """Yield the parts of a schema, each with the path of what it describes."""
-    if (target := node.target) is not None:
+    if (target := node.target) is not None and target.pointer:  # not the whole schema once more
         yield target, path
     for keyword in ("anyOf", "oneOf", "allOf"):
         yield from ((each, path) for each in node.iter_schemas(keyword))
     for name, each in node.iter_named("properties"):
         if "\0" not in name:  # PostgreSQL cannot store it
             yield each, (*path, name)
-    if "items" in node.keywords:
+    if isinstance(node.keywords.get("items"), dict):
         yield node.rest, (*path, _EACH)
 
 

@@ -8,7 +8,7 @@ from completions.grammars.schema.nodes import Document, SchemaNode
 
 MAX_PARTS = 5000
 """The most parts of a schema that are visited; the rest has the type JSON."""
-MAX_DEPTH = 32
+MAX_DEPTH = 33
 
 
 class Scalar(Enum):
@@ -48,7 +48,8 @@ _NUMBERS = (Scalar.INTEGER, Scalar.NUMBER)
 
 def infer_type(schema: object) -> Type:
     """Infer the type of the values that a JSON Schema accepts."""
-    return _Reader().infer_type(Document(schema).root, frozenset())
+    root = Document(schema).root
+    return _Reader().infer_type(root, frozenset((root.pointer,)))
 
 
 def unite_types(one: Type, other: Type) -> Type:
@@ -121,8 +122,8 @@ class _Reader:
         below = within | {f"level {len(within)}"}
         if name == "object" and (properties := node.properties):
             return Struct({key: self.infer_type(each, below) for key, each in properties.items()})
-        if name == "array" and "items" in node.keywords and not node.prefix:
-            return ListOf(self.infer_type(node.rest, below))
+        if name == "array" and "items" in node.keywords and not node.get("prefixItems"):
+            return ListOf(Scalar.JSON if node.prefix else self.infer_type(node.rest, below))
         return _NAMES.get(name, Scalar.JSON)
 
 

@@ -62,6 +62,8 @@ def test_a_schema_without_end_is_watched_within_bounds():
     itself["properties"]["a"] = {"$ref": "#/$defs/x"}
     itself["properties"]["b"] = {"$ref": "#/$defs/x"}
     assert ("/c", "true") in list(read_counted_values({"c": True}, find_counted_fields(itself)))
+    tree = {"properties": {"ok": {"type": "boolean"}, "inside": {"items": {"$ref": "#"}}}}
+    assert find_counted_fields(tree)["children"].keys() == {"ok"}
     long = '{"a": "' + "b" * 100_000
     assert find_truncated(long) == find_truncated(long + "\\") == "/a"
     for odd in ({"properties": 3}, {"items": [True]}, {"enum": 4}, {"$ref": 5}, {"anyOf": 1}):

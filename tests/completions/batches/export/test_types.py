@@ -59,6 +59,10 @@ NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$re
             Struct({"x": BOOLEAN, "y": BOOLEAN}),
         ),
         ({"$ref": "#/nowhere"}, JSON),
+        ({"properties": {"v": {"type": "null"}, "next": {"items": {"$ref": "#"}}}},
+         Struct({"v": JSON, "next": ListOf(JSON)})),
+        ({"items": [{"type": "string"}], "additionalItems": {"type": "string"}}, ListOf(JSON)),
+        ({"anyOf": [False, {"type": "integer"}]}, INTEGER),
     ],
 )  # fmt: skip
 def test_types_of_schemas(schema, expected):
