@@ -4,8 +4,9 @@ writer read."""
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import starmap
+from functools import cached_property, lru_cache
+from itertools import pairwise, starmap
+from os.path import commonprefix
 
 from completions.chat.markers import find_marks
 from completions.chat.prompt_text import PromptText, concatenate, join, trust
@@ -123,12 +124,9 @@ class ToolFormat:
         return tuple(dict.fromkeys(mark for text in texts for mark in find_marks(text)))
 
     def list_triggers(self, names: Sequence[str]) -> list[str]:
-        """Return the texts of which one begins a section or call of these tools. There are at most
-        _MAX_TRIGGERS, which are as long as they can be."""
-        triggers = [self.opening.replace(NAME, name) for name in names]
-        longest = max(map(len, triggers), default=0)
-        cuts = ({each[:length] for each in triggers} for length in range(longest, 0, -1))
-        return sorted(next((cut for cut in cuts if len(cut) <= _MAX_TRIGGERS), {self.opening}))
+        """Return the texts of which one begins a section or call of these tools."""
+        openings = {self.opening.replace(NAME, name) for name in names} or {self.opening}
+        return list(_share_beginnings(frozenset(openings)))
 
     def make_spans(self, names: Sequence[str]) -> list[StopSpan]:
         """Return calls in an answer's text, with the characters that are dropped behind them."""
@@ -203,6 +201,16 @@ class ToolFormat:
             else:
                 yield "{arguments as a JSON object}"
         yield self.section[1]
+
+
+@lru_cache
+def _share_beginnings(texts: frozenset[str]) -> Sequence[str]:
+    """Return the texts; of more than _MAX_TRIGGERS, those that have most in common share it."""
+    triggers = sorted(texts)
+    while len(triggers) > _MAX_TRIGGERS:
+        common = max(map(commonprefix, pairwise(triggers)), key=len)
+        triggers = sorted({common if each.startswith(common) else each for each in triggers})
+    return triggers
 
 
 def _trust_quotes(literals: Literals, text: str, call: ToolCall) -> str:

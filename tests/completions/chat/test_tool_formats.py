@@ -658,3 +658,38 @@ def test_values_may_be_spelled_as_python_spells_them(
     }
     asked = calls(form, Tool("f", None, SPELLED, strict=True), mode="required")
     assert Bench(tmp_path, []).fits(whole[form], asked) is fits
+
+
+WORDS = [
+    "get",
+    "put",
+    "add",
+    "list",
+    "find",
+    "open",
+    "close",
+    "read",
+    "write",
+    "send",
+    "make",
+    "move",
+    "copy",
+    "run",
+    "stop",
+]
+OBJECTS = ("file", "user", "job", "order")
+
+
+@pytest.mark.parametrize("form", ["pythonic", "llama3", "xlam"])
+def test_many_tools_share_few_triggers_and_leave_brackets_alone(tmp_path: Path, form: str) -> None:
+    names = [f"{word}_{thing}" for word in WORDS for thing in OBJECTS]
+    triggers = TOOL_FORMATS[form].list_triggers(names)
+    assert len(triggers) <= 32 < len(names)
+    for name in names:
+        text = TOOL_FORMATS[form].write(ToolCall(name, {}))
+        assert sum(map(text.startswith, triggers)) == 1
+    asked = calls(form, *(Tool(name, None, {"type": "object"}) for name in names))
+    bench = Bench(tmp_path, [])
+    assert bench.fits('[go](x) [made, up] {"name": "Max"}', asked)
+    assert bench.fits(TOOL_FORMATS[form].write(ToolCall("send_job", {"a": 1})), asked)
+    assert not bench.fits(TOOL_FORMATS[form].write(ToolCall("send_job", {}))[:-2], asked)
