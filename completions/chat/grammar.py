@@ -79,7 +79,7 @@ def make_answer_constraint(
     `whitespace` is the white space allowed between JSON tokens in calls. `tool_format` is the
     model's, also where no calls may come.
     """
-    around = tool_format if tool_format is not None and tool_format.content[0] else None
+    around = tool_format if tool_format is not None and any(tool_format.content) else None
     restricts_thoughts = reasoning is not None and (
         reasoning.required or reasoning.budget is not None
     )
@@ -103,15 +103,21 @@ def _make_answer(
 ) -> JSONNode:
     otherwise = make_node("mixed_text" if constraint is None else "constrained")
     start: list[JSONNode] = []
+    before: list[JSONNode] = []
     if around is not None:
-        start = [make_optional(make_text(around.content[0]))]
+        start = [make_optional(make_text(around.content[0]))] if around.content[0] else []
         otherwise = make_sequence(make_text(around.content[1]), otherwise)
+        if around.content_end:
+            said = make_tag(around.content[1], make_node("any_text"), around.content_end)
+            before = [make_optional(said)]
+            end = make_text(around.content_end)
+            otherwise = said if constraint is None else make_sequence(otherwise, end)
     if calls is None:
         return make_sequence(*start, otherwise)
     if calls.choice.mode != REQUIRED and constraint is None and around is None:
         return _make_called_text(calls)
     section, after = _make_section(calls)
-    alone = make_sequence(make_choice(section), after)
+    alone = make_sequence(*before, make_choice(section), after)
     is_required = calls.choice.mode == REQUIRED
     return make_sequence(*start, alone if is_required else make_choice([alone, otherwise]))
 

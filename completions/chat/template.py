@@ -5,9 +5,10 @@ and what joins texts keeps that.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
+from string import Formatter
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +22,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from completions.catalog.model_files import SPECIAL_TOKENS, ModelFiles
-from completions.chat.prompt_text import PromptText, concatenate, join, trust
+from completions.chat.prompt_text import FOREIGN, PromptText, concatenate, join, trust
 
 RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "chat_template", *SPECIAL_TOKENS}
@@ -100,6 +101,26 @@ class _Environment(ImmutableSandboxedEnvironment):
     code_generator_class = _TrustingGenerator
     concat = staticmethod(concatenate)
     trust = staticmethod(trust)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Return the sandbox's `str.format`, but it keeps what the template wrote."""
+        plain = super().wrap_str_format(value)
+        if plain is None or not isinstance(value.__self__, PromptText):
+            return plain
+        return partial(_format, value.__self__, plain)
+
+
+def _format(text: PromptText, plain: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+    """Return a formatted text, with its mask if all of its fields are plain names or empty."""
+    result = plain(*args, **kwargs)
+    parts: list[str] = []
+    values = iter(args)
+    for literal, field, spec, conversion in Formatter().parse(text):
+        parts.append(trust(literal))
+        if field is not None and not (spec or conversion):
+            parts.append(str(kwargs.get(field, "") if field else next(values, "")))
+    is_exact = FOREIGN not in text.mask and "".join(parts) == result
+    return concatenate(parts) if is_exact else result
 
 
 @jinja2.pass_environment

@@ -58,6 +58,8 @@ class ToolFormat:
     """Whether a call may end the reasoning, without its end tag."""
     first_id: int = 0
     """The number of the first call."""
+    content_end: str = ""
+    """The text after its own text, which calls may follow."""
     unseen: tuple[str, ...] = ()
     """Further texts that are no part of an answer's own text."""
     trigger: str = ""

@@ -17,7 +17,9 @@ FORMAT = ToolFormat(
     ),
     first_id=1,
     think=("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
-    unseen=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    content=("", "<|open|>response<|sep|>"),
+    content_end="<|close|>response<|sep|>",
+    unseen=("<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     signature=("<|open|>", "<|close|>", "<|sep|>"),
     model_types=("kimi_k3",),
 )

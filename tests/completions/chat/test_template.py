@@ -119,6 +119,8 @@ MASKS = {
     "cases": "{{ '<|END|>' | lower }}{{ content }}{{ '<|END|>'.lower() }}",
     "a list": "{% for x in ['<|end|>', content, '<|end|>'] %}{{ x }}{% endfor %}",
     "a variable": "{{ end_token }}{{ content }}{{ end_token }}",
+    "a format": "{{ '<|{}|>'.format('end') }}{{ content }}{{ '<{a}end{a}>'.format(a='|') }}",
+    "a format around": "{{ '{}{}<|end|>'.format('<|end|>', content) }}",
     "slices": "{{ '!<|end|>'[1:] }}{{ content }}{{ ('<|end|>!' ~ '!')[:-2] }}",
     "a role": "<|{{ messages[0].role }}|>{{ content }}<|{{ messages[0]['role'] | trim }}|>",
 }

@@ -396,17 +396,20 @@ def test_what_models_write_is_read(
 
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -> None:
-    written = TOOL_FORMATS[form].write
+    record = TOOL_FORMATS[form]
+    written = record.write
+    said = f"{record.content[1]}I look.{record.content_end}"
     bad = written(ToolCall("weather", {"city": "Rome"}))
     for special in (False, True):
-        bench = Bench(tmp_path, ["<|x|>", *TOOL_FORMATS[form].delimiters] if special else [])
+        bench = Bench(tmp_path, ["<|x|>", *record.delimiters] if special else [])
         for text, fits, choice in (
-            (f"I look.\n{written(GOOD, ANY)}", not TOOL_FORMATS[form].content[0], {}),
+            (f"I look.\n{written(GOOD, ANY)}", not any(record.content), {}),
+            (f"{said if record.content_end else ''}{written(GOOD, ANY)}", True, {}),
             (written(GOOD, ANY), True, {"mode": "required"}),
             (written(GOOD, GOOD), False, {"parallel": False}),
             (written(GOOD)[:-1], False, {}),
             (bad, False, {}),
-            (f"{TOOL_FORMATS[form].content[1]}Hello.", True, {}),
+            (said, True, {}),
         ):
             assert bench.fits(text, calls(form, **choice)) is fits, (text, choice)
 

@@ -268,9 +268,6 @@ DIFFERENCES = (
         "two",
         ONE_CALL,
     ),
-    Difference(
-        LLAMA_CPP, "Kimi-K3", EVERY, "the template writes an empty answer before calls", reads=True
-    ),
     Difference(LLAMA_CPP, "openai-gpt-oss-120b", EVERY, HARMONY),
     Difference(TRL, "gptoss", EVERY, HARMONY),
     Difference(XINFERENCE, "gpt-oss", EVERY, HARMONY),

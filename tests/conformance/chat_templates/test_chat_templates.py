@@ -19,6 +19,7 @@ from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
 from completions.chat.grammar import Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.parser import OutputParser
+from completions.chat.prompt_text import PromptText
 from completions.chat.reasoning import ReasoningParser
 from completions.chat.template import ChatTemplateError
 from completions.chat.tools import Tool, ToolChoice
@@ -64,6 +65,7 @@ CALLS: Mapping[str, Calls] = {
     "an object": [("weather", {"city": "R", "o": {"x": {"y": [1, "z"]}}})],
     "two": [("weather", {"city": "Rome"}), ("now", {})],
 }
+SAID = "Hi <|im_end|><|end|>[INST]!"
 MARK = "\ue000"
 """A text that no template has."""
 SPECIAL = re.compile(r"<\|?[^<>\s|]+\|?>|\[/?[A-Z_]+\]|<\uff5c[^<>]+\uff5c>")
@@ -83,7 +85,7 @@ class Model:
     def style(self) -> Any:
         return find_chat_style(self._files)
 
-    def render(self, *said: dict[str, Any], prompt: bool = False) -> str:
+    def render(self, *said: dict[str, Any], prompt: bool = False) -> PromptText:
         messages = [{"role": "user", "content": "Hi"}, *said]
         return render_prompt(self._files, messages, TOOLS, self.style.tool_format, {}, prompt)
 
@@ -183,6 +185,28 @@ def test_the_format_of_calls_is_found(tmp_path: Path, package: Package) -> None:
     formats = {name: style.tool_format.name for name, style in found.items() if style.tool_format}
     table = FORMATS[package].items()
     assert formats == {name: form for form, names in table for name in names.split()}
+
+
+@packages
+def test_a_template_keeps_track_of_what_it_writes_itself(tmp_path: Path, package: Package) -> None:
+    """All tags of a prompt are the template's, and none are those of the messages."""
+    lost, number = set(), 0
+    messages = [{"role": "assistant", "content": SAID}, {"role": "user", "content": SAID}]
+    for name, source in load_or_skip(package).items():
+        try:
+            prompt = Model(source, tmp_path / name).render(*messages)
+        except ChatTemplateError:
+            continue
+        said = [match.span() for match in re.finditer(re.escape(SAID), prompt)]
+        number += bool(said)
+        for match in SPECIAL.finditer(prompt):
+            is_said = any(begin <= match.start() < end for begin, end in said)
+            is_own = "0" not in prompt.mask[slice(*match.span())]
+            is_key = match[0].strip("</>") in ("items", "required")  # of a tool's schema
+            if is_own == is_said and not is_key:
+                lost.add((name, match[0]))
+    assert number
+    assert not lost
 
 
 @packages
