@@ -8,7 +8,14 @@ from typing import Any
 from completions.catalog.control_tokens import find_control_tokens
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.forms import rename_calls, simplify, split_calls, write_calls_in_text
+from completions.chat.forms import (
+    merge_system,
+    merge_turns,
+    rename_calls,
+    simplify,
+    split_calls,
+    write_calls_in_text,
+)
 from completions.chat.prompt_text import PromptText, join
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_format import ToolFormat
@@ -22,6 +29,13 @@ _MARK = "\ue000end of the last message\ue000"
 _FIRST_CALL = "tool_calls[0]"
 _PROBE = Tool("probe")
 _QUESTION = [{"role": "user", "content": "?"}]
+_ANSWER = {"role": "assistant", "content": "."}
+_CALL = {
+    **_ANSWER,
+    "tool_calls": [
+        {"id": "0", "type": "function", "function": {"name": _PROBE.name, "arguments": {}}}
+    ],
+}
 
 
 def render_prompt(
@@ -35,27 +49,32 @@ def render_prompt(
     """Return the prompt, by default up to where the answer begins. Raises ChatTemplateError.
 
     If the template does not use `tools`, the tools become text in the model's format; and so do
-    earlier calls if it does not use them. What it refuses is rendered in a simpler form.
+    earlier calls if it does not use them. Results that it leaves out are said by the user. What it
+    refuses is rendered in a simpler form.
     """
     source = model.choose_template(bool(tools)) or ""
     if tool_format is not None and tool_format.call_id:
         messages = rename_calls(messages, tool_format.make_call_id)
-    knows_tools = _uses_tools(model)
+    knows_tools, has_tools = _uses_tools(model), bool(tools)
     write = (tool_format or hermes.FORMAT).write
-    if knows_tools and _uses_calls(model):
+    if knows_tools and _uses_calls(model, has_tools):
         messages = _make_texts(messages)
         if _FIRST_CALL in source:  # the template would leave out the others
             messages = split_calls(messages)
     else:
         messages = write_calls_in_text(messages, write)
+    if not _uses_results(model, has_tools) and any(each["role"] == "tool" for each in messages):
+        messages = merge_turns(write_calls_in_text(messages, write))
     if not knows_tools and tools and tool_format is not None:
         messages = _add_preamble(messages, tool_format.write_preamble(tools))
+    if not _uses_system(model) and messages and messages[0]["role"] == "system":
+        messages = merge_system(merge_turns(write_calls_in_text(messages, write)))
     refusal: ChatTemplateError | None = None
     for form in simplify(messages, write):
         try:
             return template.render(
                 model,
-                form,
+                _make_parts(form) if _wants_parts(model) else form,
                 add_generation_prompt=add_generation_prompt,
                 tools=[tool.to_dict() for tool in tools] or None,
                 options=options,
@@ -69,32 +88,70 @@ def render_prompt(
 @lru_cache
 def _uses_tools(model: ModelFiles) -> bool:
     """Return whether the template writes tools. Some name them in a branch for documents only."""
-    if "tools" not in template.find_variables(model.chat_template or ""):
+    if "tools" not in template.find_variables(model.choose_template(has_tools=True) or ""):
         return False
-    return _differ(model, (_QUESTION, None), (_QUESTION, [_PROBE.to_dict()]))
+    return _differ(model, (_QUESTION, False), (_QUESTION, True))
 
 
 @lru_cache
-def _uses_calls(model: ModelFiles) -> bool:
+def _uses_calls(model: ModelFiles, has_tools: bool) -> bool:
     """Return whether the template writes earlier calls."""
-    if "tool_calls" not in (model.chat_template or ""):
+    if "tool_calls" not in (model.choose_template(has_tools) or ""):
         return False
-    call = {"id": "0", "type": "function", "function": {"name": _PROBE.name, "arguments": {}}}
-    answer = {"role": "assistant", "content": "."}
+    return _differ(model, ([*_QUESTION, _ANSWER], has_tools), ([*_QUESTION, _CALL], has_tools))
+
+
+@lru_cache
+def _uses_results(model: ModelFiles, has_tools: bool) -> bool:
+    """Return whether the template writes results of tools. Many leave out messages of this role."""
+    said = [*_QUESTION, _CALL if _uses_calls(model, has_tools) else _ANSWER]
+    results = ({"role": "tool", "tool_call_id": "0", "content": text} for text in "ab")
+    return _differ(model, *(([*said, result], has_tools) for result in results))
+
+
+@lru_cache
+def _uses_system(model: ModelFiles) -> bool:
+    """Return whether the template writes what the system says."""
+    said = ([{"role": "system", "content": text}, *_QUESTION] for text in "ab")
+    return _differ(model, *((each, False) for each in said))
+
+
+@lru_cache
+def _wants_parts(model: ModelFiles) -> bool:
+    """Return whether the template takes contents as lists of parts only, as those of some models
+    that read images do."""
+    asked = [[{"role": "user", "content": text}] for text in "ab"]
+    whole, parts = (
+        _differ(model, *((each, False) for each in form), if_refused=False)
+        for form in (asked, map(_make_parts, asked))
+    )
+    return parts and not whole
+
+
+def _make_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message.get("content"), str)
+        else message
+        for message in messages
+    ]
+
+
+def _differ(
+    model: ModelFiles, *conversations: tuple[Sequence[Any], bool], if_refused: bool = True
+) -> bool:
+    """Return whether the template writes conversations, with or without tools, unlike each other;
+    or what is given, if it refuses one."""
     tools = [_PROBE.to_dict()]
-    called = [*_QUESTION, {**answer, "tool_calls": [call]}]
-    return _differ(model, ([*_QUESTION, answer], tools), (called, tools))
-
-
-def _differ(model: ModelFiles, *conversations: tuple[Sequence[Any], Sequence[Any] | None]) -> bool:
-    """Return whether the template writes conversations unlike each other, or refuses one."""
     try:
         prompts = {
-            template.render(model, messages, add_generation_prompt=False, tools=tools)
-            for messages, tools in conversations
+            template.render(
+                model, messages, add_generation_prompt=False, tools=tools if has_tools else None
+            )
+            for messages, has_tools in conversations
         }
     except ChatTemplateError:
-        return True
+        return if_refused
     return len(prompts) > 1
 
 

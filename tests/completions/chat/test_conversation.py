@@ -295,3 +295,25 @@ def test_a_template_with_tools_in_another_branch_gets_them_as_text(tmp_path: Pat
     assert "weather" in text.partition("[assistant]")[2]
     assert "Rome" in text
     assert render(tmp_path, ELSEWHERE, MESSAGES[:1], tools=()) == "[user]Go.>"
+
+
+def test_results_that_a_template_leaves_out_are_said_by_the_user(tmp_path: Path) -> None:
+    two = "{% for m in messages if m.role in ('user', 'assistant') %}[{{ m.role }}]{{ m.content }}"
+    text = render(tmp_path, two + "{% endfor %}>", [*MESSAGES, {"role": "user", "content": "So?"}])
+    assert text.endswith("</tool_call>[user]Sun.\n\nSo?>")
+
+
+def test_what_the_system_says_is_not_left_out(tmp_path: Path) -> None:
+    others = "{% for m in messages if m.role != 'system' %}[{{ m.role }}]{{ m.content }}"
+    system = {"role": "system", "content": "Be kind."}
+    text = render(tmp_path, others + "{% endfor %}>", [system, MESSAGES[0]], tools=())
+    assert text == "[user]Be kind.\n\nGo.>"
+
+
+@pytest.mark.parametrize("part", ["p.text", "p['text']"])
+def test_a_template_that_takes_parts_only_gets_parts(tmp_path: Path, part: str) -> None:
+    source = (
+        "{% for m in messages %}[{{ m.role }}]{% for p in m.content if p['type'] == 'text' %}"
+        f"{{{{ {part} }}}}{{% endfor %}}{{% endfor %}}>"
+    )
+    assert render(tmp_path, source, MESSAGES[:1], tools=()) == "[user]Go.>"

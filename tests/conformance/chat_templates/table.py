@@ -221,6 +221,15 @@ THINKING: Mapping[Package, Mapping[str, str]] = {
 }
 """Names of templates, by the tag that begins their reasoning; the others have none."""
 
+LOSSES: Mapping[Package, str] = {
+    LLAMA_CPP: """
+        CohereForAI-c4ai-command-r-plus-tool_use fireworks-ai-llama-3-firefunction-v2
+        llama-cpp-deepseek-r1
+    """,
+    OLLAMA_UTILS: "firefunction-v2-70b granite3-guardian-2b shieldgemma-27b",
+}
+"""Names of templates that refuse a usual conversation, or judge its last message alone."""
+
 EVERY = ""
 """All calls."""
 
@@ -349,7 +358,6 @@ DIFFERENCES = (
         "the template writes an empty pair of special tokens before a call",
         reads=True,
     ),
-    Difference(VLLM, "phi4_mini", EVERY, "the template forgets the mark that begins calls"),
     Difference(
         XINFERENCE, "qwen1.5-chat qwen1.5-moe-chat qwen2-instruct qwen2-moe-instruct", EVERY, BROKEN
     ),

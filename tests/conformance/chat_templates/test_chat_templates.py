@@ -28,7 +28,7 @@ from completions.grammars.compiler import Compiler
 from completions.grammars.limits import FLEXIBLE
 from tests.completions.chat.test_grammar import Bench
 from tests.conformance.chat_templates.packages import LLAMA_CPP, OLLAMA_UTILS, TRL, Package, load
-from tests.conformance.chat_templates.table import DIFFERENCES, FORMATS, THINKING
+from tests.conformance.chat_templates.table import DIFFERENCES, FORMATS, LOSSES, THINKING
 from tests.conformance.registries import FetchError
 from tests.conformance.tokenizers.conftest import or_skip
 from tests.conformance.tokenizers.families import FAMILIES
@@ -79,15 +79,15 @@ class Model:
         (folder / "chat_template.jinja").write_text(source)
         tokens = {"bos_token": "<s>", "eos_token": "</s>"}
         (folder / "tokenizer_config.json").write_text(json.dumps(tokens))
-        self._files = ModelFiles(ModelEntry("m", folder), 10, 64, (), 0)
+        self.files = ModelFiles(ModelEntry("m", folder), 10, 64, (), 0)
 
     @cached_property
     def style(self) -> Any:
-        return find_chat_style(self._files)
+        return find_chat_style(self.files)
 
     def render(self, *said: dict[str, Any], prompt: bool = False) -> PromptText:
         messages = [{"role": "user", "content": "Hi"}, *said]
-        return render_prompt(self._files, messages, TOOLS, self.style.tool_format, {}, prompt)
+        return render_prompt(self.files, messages, TOOLS, self.style.tool_format, {}, prompt)
 
     def write(self, calls: Calls) -> tuple[str, bool]:
         """Return what the template writes after the prompt for an assistant's calls, and whether
@@ -286,3 +286,38 @@ def test_the_grammar_accepts_it_in_the_models_own_tokens(
     for is_open, each in texts.items():
         differ |= list_refused(model, each, is_open, compiler, Tokenizer.from_file(path))
     assert differ == list_differences(package, name, in_reading=False)
+
+
+def make_call(index: int, city: str) -> dict[str, Any]:
+    function = {"name": "weather", "arguments": {"city": city}}
+    return {"id": f"call_{index}", "type": "function", "function": function}
+
+
+HISTORY = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "Where?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [make_call(0, "Rome"), make_call(1, "Oslo")],
+    },
+    {"role": "tool", "tool_call_id": "call_0", "content": "sunny é"},
+    {"role": "tool", "tool_call_id": "call_1", "content": "rainy"},
+    {"role": "assistant", "content": "There it is."},
+    {"role": "user", "content": "And now?"},
+]
+WORDS = ("kind", "Where", "Rome", "Oslo", "sunny é", "rainy", "There it is", "And now")
+
+
+@packages
+def test_nothing_of_a_history_is_lost(tmp_path: Path, package: Package) -> None:
+    lost = []
+    for name, source in load_or_skip(package).items():
+        model = Model(source, tmp_path / name)
+        try:
+            text = render_prompt(model.files, HISTORY, TOOLS, model.style.tool_format, {})
+        except ChatTemplateError:
+            text = ""
+        if not all(word in text for word in WORDS) or "None" in text:
+            lost.append(name)
+    assert sorted(lost) == sorted(LOSSES.get(package, "").split())
