@@ -18,6 +18,10 @@ _EVERY_MODEL = (
     "token_prompts",
     *(kind.capability for kind in CONSTRAINT_KINDS if kind.capability),
     "logprobs",
+    "processed_logprobs",
+    "sampling_support",
+    "scores",
+    "close",
     "hidden_states",
 )
 """Capabilities that no model lacks."""

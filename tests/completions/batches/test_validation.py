@@ -6,6 +6,7 @@ import pytest
 from django.db import OperationalError
 
 from completions.batches import input_lines, validation
+from completions.contract.job_request import decode_job_request
 from completions.exceptions import APIError
 from completions.jobs.rids import BatchRids
 from completions.jobs.store import JobStore
@@ -323,3 +324,17 @@ def test_a_machine_that_is_overloaded_for_a_while_delays_a_line_only(bench, monk
     done = bench.run_to_end(bench.create([request("a"), request("b")]))
     assert done["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
     assert len(tries) == 4
+
+
+def test_a_batch_closes_the_lines_that_do_not_say(bench, redis_client):
+    lines = [
+        request("batch", regex="a{3}b?", max_tokens=9),
+        request("line", regex="a{3}b?", max_tokens=9, close=False),
+        request("free"),
+    ]
+    batch = bench.create(lines, close=True)
+    bench.turn()
+    seen = bench.get(batch)
+    assert (seen["close"], seen["status"]) == (True, "in_progress"), seen
+    stored = [redis_client.hget(f"{PREFIX}job:{job_id}", "request") for job_id, _, _ in bench.sent]
+    assert sorted(decode_job_request(document).close for document in stored) == [False, False, True]
