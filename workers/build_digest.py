@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from workers.engine.backends.cpu.library import compiler_flags, cpu_features
+from workers.engine.backends.cpu.layers.library import compiler_flags, cpu_features
 
 _SOURCES = {".py", ".c", ".h"}
 _LIBRARIES = ("torch", "transformers", "llguidance", "numpy")

@@ -26,7 +26,7 @@ from benchmarks.engine.limits import Limits, load_measures, measure_limits
 from benchmarks.engine.turns import DEMO_MODEL
 from workers.engine.backends.cpu.attention import AttentionMetadata
 from workers.engine.backends.cpu.kv_cache import KVCache
-from workers.engine.backends.cpu.linear import TiledLinear
+from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.structs import BatchStruct
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig

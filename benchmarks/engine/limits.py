@@ -10,11 +10,10 @@ from pathlib import Path
 
 import torch
 
-from workers.engine.backends.cpu import library
-from workers.engine.backends.cpu.library import compiler_flags, cpu_features
+from workers.engine.backends.cpu.layers import library
+from workers.engine.backends.cpu.layers.library import compiler_flags, cpu_features
 
 _SOURCE = Path(__file__).with_name("limits.c")
-_KERNELS = Path(library.__file__).with_name("kernels")
 _SIZE = 256 * 2**20
 """The bytes that are read to measure memory: no cache holds them."""
 _PIECE = 16 * 2**20
@@ -81,7 +80,7 @@ def load_measures() -> ctypes.CDLL:
         raise OSError("there are no C kernels for this processor, or no C compiler")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "limits.so"
-        command = [compiler, *flags, f"-I{_KERNELS}", str(_SOURCE), "-o", str(made), "-lm"]
+        command = [compiler, *flags, f"-I{library.KERNELS}", str(_SOURCE), "-o", str(made), "-lm"]
         subprocess.run(command, check=True)
         measured = ctypes.CDLL(str(made))
     if measured.quire_prepare() != 0:

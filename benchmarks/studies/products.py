@@ -19,8 +19,13 @@ from torch import nn
 
 from benchmarks.command_line import print_columns
 from benchmarks.engine.limits import measure_byte_products, measure_limits
-from workers.engine.backends.cpu.library import load_library
-from workers.engine.backends.cpu.linear import Int4Linear, Int8Linear, PreparedRows, TiledLinear
+from workers.engine.backends.cpu.layers.library import load_library
+from workers.engine.backends.cpu.layers.linear import (
+    Int4Linear,
+    Int8Linear,
+    PreparedRows,
+    TiledLinear,
+)
 
 KINDS = {"bfloat16": TiledLinear, "int8": Int8Linear, "int4": Int4Linear}
 _ROW_BLOCK = 32

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.acceptance.conftest import METRICS_TOKEN
 from tests.acceptance.service import MODEL_FOLDER, Installation
 from tests.workers.engine.backends.cpu.test_decoder import skip_without
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers.library import load_library
 
 pytestmark = [
     pytest.mark.acceptance,

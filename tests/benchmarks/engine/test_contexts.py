@@ -11,7 +11,7 @@ from benchmarks.engine import contexts, limits
 from benchmarks.engine.contexts import Step
 from benchmarks.engine.limits import Limits
 from tests.workers.engine import tiny_models
-from workers.engine.backends.cpu import library
+from workers.engine.backends.cpu.layers import library
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 

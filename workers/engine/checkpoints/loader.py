@@ -21,8 +21,8 @@ from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.recorder import Recorder, finding_routed_modules
 from workers.engine.backends.cpu.decoder import NativeDecoder
 from workers.engine.backends.cpu.kv_cache import pack_keys
-from workers.engine.backends.cpu.library import why_no_kernels
-from workers.engine.backends.cpu.packed_linear import pack_linears
+from workers.engine.backends.cpu.layers.library import why_no_kernels
+from workers.engine.backends.cpu.layers.packed_linear import pack_linears
 from workers.engine.backends.cuda.fusion import Fusion
 from workers.engine.backends.device import choose_backend
 from workers.engine.backends.fallback.model import TRIED_TOKENS, FallbackModel, use_own_attention

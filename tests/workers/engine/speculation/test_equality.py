@@ -19,7 +19,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, save, skip_without
 from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
 from tests.workers.engine.tiny_models import save_model
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import ChoiceDelta, Completion

@@ -16,7 +16,7 @@ from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, engine_of
 from tests.workers.engine.driving import EOS, MakeEngine, choice, request, run
 from tests.workers.engine.rows import row
 from tests.workers.engine.speculation.drafting import Always, Costless, Guesses, draft_eagerly
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.core.draft import OWN, SIBLING, Guess, Support
 from workers.engine.engine import Engine
 from workers.engine.speculation.acceptance import Acceptance, Luck

@@ -13,7 +13,7 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.backends.cpu.test_decoder import engine_of, save, skip_without
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.core.output import ChoiceDelta, Completion
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine

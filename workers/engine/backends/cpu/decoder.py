@@ -10,19 +10,19 @@ from torch import Tensor
 
 from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.cpu.attention import AttentionMetadata
-from workers.engine.backends.cpu.heads import LatentParts
 from workers.engine.backends.cpu.kv_cache import KVCache
-from workers.engine.backends.cpu.library import load_library
-from workers.engine.backends.cpu.linear import LinearStruct, PreparedRows, PreparedStruct
-from workers.engine.backends.cpu.mlps import Columns, ExpertsParts, MlpParts
-from workers.engine.backends.cpu.parts import NormParts, Unrecognised
-from workers.engine.backends.cpu.recognition import (
+from workers.engine.backends.cpu.layers.library import load_library
+from workers.engine.backends.cpu.layers.linear import LinearStruct, PreparedRows, PreparedStruct
+from workers.engine.backends.cpu.recognition.decoders import (
     ROW_BLOCK,
     DecoderParts,
     LayerParts,
     read_decoder,
 )
-from workers.engine.backends.cpu.rotary import Pairing
+from workers.engine.backends.cpu.recognition.heads import LatentParts
+from workers.engine.backends.cpu.recognition.mlps import Columns, ExpertsParts, MlpParts
+from workers.engine.backends.cpu.recognition.parts import NormParts, Unrecognised
+from workers.engine.backends.cpu.recognition.rotary import Pairing
 from workers.engine.backends.cpu.structs import (
     BatchStruct,
     ExpertsStruct,

@@ -2,7 +2,7 @@
 
 import ctypes
 
-from workers.engine.backends.cpu.linear import LinearStruct, PreparedStruct
+from workers.engine.backends.cpu.layers.linear import LinearStruct, PreparedStruct
 
 
 class NormStruct(ctypes.Structure):

@@ -15,9 +15,9 @@ from torch import Tensor
 from workers.engine.backends.base.lora import Adapters
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cpu.decoder import NativeDecoder
-from workers.engine.backends.cpu.direct_weights import finding_direct_weights
 from workers.engine.backends.cpu.kv_cache import pack_keys
-from workers.engine.backends.cpu.packed_linear import pack_linears
+from workers.engine.backends.cpu.layers.direct_weights import finding_direct_weights
+from workers.engine.backends.cpu.layers.packed_linear import pack_linears
 from workers.engine.backends.fallback.model import FallbackModel, use_own_attention
 from workers.engine.backends.recurrent.mixers import Mixers
 from workers.engine.checkpoints.parity.miniature import choose_every_expert, make_miniature

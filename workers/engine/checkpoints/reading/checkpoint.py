@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 
 from workers.engine.backends.base.gpu_memory import refuse_too_large
 from workers.engine.backends.base.host_memory import available_memory
-from workers.engine.backends.cpu.packed_linear import get_bytes_per_weight
+from workers.engine.backends.cpu.layers.packed_linear import get_bytes_per_weight
 from workers.engine.backends.parallel.group import Ranks
 from workers.engine.backends.parallel.sharding import Sharding, plan_sharding
 from workers.engine.checkpoints.quantized.formats import Format, find_format, remove_format

@@ -14,7 +14,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from workers.engine.backends.cpu.packed_linear import pack_linear
+from workers.engine.backends.cpu.layers.packed_linear import pack_linear
 from workers.engine.compat import forget_quantized
 
 _METHOD = "quire_packed"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.backends.cpu import library
+from workers.engine.backends.cpu.layers import library
 
 BUILDS = ("tiles", "vectors", "plain", "avx2", "avx2 with vnni")
 """With AMX, which is done in C where the processor lacks it; with all that the processor has but

@@ -13,10 +13,10 @@ from transformers.pytorch_utils import Conv1D
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.backends.cpu.test_int4 import rounded
+from tests.workers.engine.backends.cpu.layers.test_int4 import rounded
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.decoder import NativeDecoder
-from workers.engine.backends.cpu.library import load_library, why_no_kernels
+from workers.engine.backends.cpu.layers.library import load_library, why_no_kernels
 from workers.engine.build import build_engine
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.core.request import Request

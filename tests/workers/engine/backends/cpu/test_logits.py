@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.workers.engine.backends.cpu.builds import build
 from workers.engine.backends.cpu import logits as native
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.grammar.mask import GrammarMask
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
 from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, SHAPES, save
-from workers.engine.backends.cpu import decoder, linear
+from workers.engine.backends.cpu import decoder
 from workers.engine.backends.cpu.attention import AttentionMetadata, DecodeGroup, PrefillChunk
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers import linear
+from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.engine.backends.cpu.library import compiler_flags, cpu_features
+from workers.engine.backends.cpu.layers.library import compiler_flags, cpu_features
 
 ARM_COMPILER = "aarch64-linux-gnu-gcc"
 EMULATOR = "qemu-aarch64"

@@ -15,8 +15,8 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine.backends.cpu.test_decoder import OTHERS, engine_of, native_of, save
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from tests.workers.engine.whole.test_equality import DEMO
-from workers.engine.backends.cpu import recognition
-from workers.engine.backends.cpu.library import why_no_kernels
+from workers.engine.backends.cpu.layers.library import why_no_kernels
+from workers.engine.backends.cpu.recognition import decoders
 from workers.engine.build import build_engine
 from workers.engine.checkpoints import loader
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
@@ -121,9 +121,9 @@ def test_logits_that_are_all_higher_lose_nothing(
 def test_a_forward_that_loses_much_of_a_text_is_refused_with_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    rule = recognition._whole_rule
+    rule = decoders._whole_rule
     monkeypatch.setattr(ParityCheck, "check_native", lambda self: None)
-    monkeypatch.setattr(recognition, "_whole_rule", lambda *args: replace(rule(*args), scale=2.0))
+    monkeypatch.setattr(decoders, "_whole_rule", lambda *args: replace(rule(*args), scale=2.0))
     with pytest.raises(UnsupportedModel) as refused:
         engine_of(save_model(tmp_path, SHAPE), dtype=dtype)
     assert re.fullmatch(

@@ -21,9 +21,10 @@ from tests.workers.engine.backends.cpu.test_decoder import (
     save,
     skip_without,
 )
-from workers.engine.backends.cpu import decoder, linear
+from workers.engine.backends.cpu import decoder
 from workers.engine.backends.cpu.attention import AttentionMetadata
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers import linear
+from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 

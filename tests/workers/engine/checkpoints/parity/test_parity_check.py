@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.workers.engine.tiny_models import LLAMA, save_model
-from workers.engine.backends.cpu import recognition
-from workers.engine.backends.cpu.library import load_library
-from workers.engine.backends.cpu.rotary import Angles
+from workers.engine.backends.cpu.layers.library import load_library
+from workers.engine.backends.cpu.recognition import decoders
+from workers.engine.backends.cpu.recognition.rotary import Angles
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.layer_shape import Visible
@@ -90,11 +90,11 @@ def _rotate_all(patch: pytest.MonkeyPatch) -> None:
     def read(rotary: Any, max_len: int, _positionless: Any) -> Angles:
         return Angles(rotary, max_len, ())
 
-    patch.setattr(recognition, "Angles", read)
+    patch.setattr(decoders, "Angles", read)
 
 
 def _change_rules(patch: pytest.MonkeyPatch, **changes: Any) -> None:
-    patch.setattr(recognition, "_whole_rule", lambda rule, _: replace(rule, **changes))
+    patch.setattr(decoders, "_whole_rule", lambda rule, _: replace(rule, **changes))
 
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -11,9 +11,9 @@ from tests.workers.engine import greedy
 from tests.workers.engine.checkpoints.quantized import packing
 from tests.workers.engine.checkpoints.quantized.test_formats import FORMATS
 from tests.workers.engine.tiny_models import LLAMA, save_model
-from workers.engine.backends.cpu.library import why_no_kernels
-from workers.engine.backends.cpu.linear import Int4Linear, Int8Linear, TiledLinear
-from workers.engine.backends.cpu.packed_linear import pack_linears
+from workers.engine.backends.cpu.layers.library import why_no_kernels
+from workers.engine.backends.cpu.layers.linear import Int4Linear, Int8Linear, TiledLinear
+from workers.engine.backends.cpu.layers.packed_linear import pack_linears
 from workers.engine.build import build_engine
 from workers.engine.checkpoints.reading import checkpoint
 from workers.engine.checkpoints.reading.checkpoint import read_model

@@ -11,7 +11,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.backends.cpu.test_decoder import SHAPES, engine_of, native_of, save
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.cpu.backend import CpuBackend
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 from workers.engine.core.attention_backend import Part

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, rms_norm
 
-from workers.engine.backends.cpu.linear import TiledLinear
+from workers.engine.backends.cpu.layers.linear import TiledLinear
 
 _CLOSE = 1e-3
 _DEFAULT_EPSILON = 1e-5

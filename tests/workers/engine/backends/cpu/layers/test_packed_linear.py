@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from workers.engine.backends.cpu.packed_linear import PackedLinear, pack_linears
+from workers.engine.backends.cpu.layers.packed_linear import PackedLinear, pack_linears
 
 packs = pack_linears(nn.Sequential(nn.Linear(2, 2, dtype=torch.bfloat16))) == 1
 needs_packing = pytest.mark.skipif(not packs, reason="this CPU has no bfloat16 kernel")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.engine.backends.cpu import library
-from workers.engine.backends.cpu.library import (
+from workers.engine.backends.cpu.layers import library
+from workers.engine.backends.cpu.layers.library import (
     compiler_flags,
     cpu_features,
     limit_features,

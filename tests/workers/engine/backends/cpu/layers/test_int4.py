@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
-from tests.workers.engine.backends.cpu.test_int8 import ROWS, SHAPES, linear_of, whole_numbers
-from workers.engine.backends.cpu.library import why_no_kernels
-from workers.engine.backends.cpu.linear import Int4Linear, _round_to_nibbles
+from tests.workers.engine.backends.cpu.layers.test_int8 import (
+    ROWS,
+    SHAPES,
+    linear_of,
+    whole_numbers,
+)
+from workers.engine.backends.cpu.layers.library import why_no_kernels
+from workers.engine.backends.cpu.layers.linear import Int4Linear, _round_to_nibbles
 
 pytestmark = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
 

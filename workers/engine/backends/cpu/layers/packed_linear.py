@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from workers.engine.backends.base.linear import LinearLayer
-from workers.engine.backends.cpu.direct_weights import LayerName
-from workers.engine.backends.cpu.experts import PackedExperts
-from workers.engine.backends.cpu.library import load_library
-from workers.engine.backends.cpu.linear import Int4Linear, Int8Linear, TiledLinear
+from workers.engine.backends.cpu.layers.direct_weights import LayerName
+from workers.engine.backends.cpu.layers.experts import PackedExperts
+from workers.engine.backends.cpu.layers.library import load_library
+from workers.engine.backends.cpu.layers.linear import Int4Linear, Int8Linear, TiledLinear
 from workers.engine.compat import has_onednn_bfloat16, multiply_reordered, reorder_linear_weight
 
 _ROUNDED = {"int8": Int8Linear, "int4": Int4Linear}

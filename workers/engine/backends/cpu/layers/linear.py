@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from workers.engine.backends.base.linear import LinearLayer
-from workers.engine.backends.cpu.library import load_library
+from workers.engine.backends.cpu.layers.library import load_library
 
 _LANES = 16
 _PIECE = 2**25

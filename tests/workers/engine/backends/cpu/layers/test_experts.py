@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.workers.engine.backends.cpu.test_decoder import SHAPE
-from workers.engine.backends.cpu.experts import Groups, PackedExperts, RouterParts
-from workers.engine.backends.cpu.library import load_library
-from workers.engine.backends.cpu.linear import Int4Linear, Int8Linear, TiledLinear
+from workers.engine.backends.cpu.layers.experts import Groups, PackedExperts, RouterParts
+from workers.engine.backends.cpu.layers.library import load_library
+from workers.engine.backends.cpu.layers.linear import Int4Linear, Int8Linear, TiledLinear
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
-from workers.engine.backends.cpu.library import why_no_kernels
-from workers.engine.backends.cpu.linear import Int8Linear
-from workers.engine.backends.cpu.packed_linear import pack_linears
+from workers.engine.backends.cpu.layers.library import why_no_kernels
+from workers.engine.backends.cpu.layers.linear import Int8Linear
+from workers.engine.backends.cpu.layers.packed_linear import pack_linears
 
 pytestmark = pytest.mark.skipif(why_no_kernels() is not None, reason=str(why_no_kernels()))
 

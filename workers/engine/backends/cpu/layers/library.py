@@ -20,7 +20,7 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_FOLDER = Path(__file__).parent / "kernels"
+KERNELS = Path(__file__).parents[1] / "kernels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +143,14 @@ def _compile(flags: list[str]) -> Path:
     if compiler is None:
         raise OSError("there is no C compiler (Debian: apt install gcc libc6-dev)")
     digest = hashlib.sha256("\0".join([compiler, *flags]).encode())
-    for source in sorted(_FOLDER.rglob("*.[ch]")):
+    for source in sorted(KERNELS.rglob("*.[ch]")):
         digest.update(source.read_bytes())
     target = _cache_folder() / f"decoder-{digest.hexdigest()[:16]}.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with _lock(target.parent):
             if not target.exists():  # another process may have compiled it meanwhile
-                _run_compiler([compiler, *flags, str(_FOLDER / "decoder.c"), "-lm"], target)
+                _run_compiler([compiler, *flags, str(KERNELS / "decoder.c"), "-lm"], target)
     return target
 
 
@@ -184,4 +184,4 @@ def _lock(folder: Path) -> Iterator[None]:
 
 def _cache_folder() -> Path:
     home = os.environ.get("QUIRE_HOME")
-    return (Path(home) if home else _FOLDER.parents[4] / "var") / "native"
+    return (Path(home) if home else KERNELS.parents[4] / "var") / "native"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.direct_weights import finding_direct_weights
+from workers.engine.backends.cpu.layers.direct_weights import finding_direct_weights
 
 
 class Model(nn.Module):

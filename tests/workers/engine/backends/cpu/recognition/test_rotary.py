@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.workers.engine.tiny_models import LLAMA
-from workers.engine.backends.cpu import rotary
-from workers.engine.backends.cpu.rotary import Angles
+from workers.engine.backends.cpu.recognition import rotary
+from workers.engine.backends.cpu.recognition.rotary import Angles
 
 
 def test_tables_that_are_made_in_parts_are_those_that_are_made_at_once(

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
-from workers.engine.backends.cpu.library import load_library
-from workers.engine.backends.cpu.linear import TiledLinear
+from workers.engine.backends.cpu.layers.library import load_library
+from workers.engine.backends.cpu.layers.linear import TiledLinear
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
 

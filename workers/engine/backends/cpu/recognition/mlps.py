@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.activations import recognise_activation
-from workers.engine.backends.cpu.experts import PackedExperts, RouterParts
-from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.parts import (
+from workers.engine.backends.cpu.layers.activations import recognise_activation
+from workers.engine.backends.cpu.layers.experts import PackedExperts, RouterParts
+from workers.engine.backends.cpu.layers.linear import TiledLinear
+from workers.engine.backends.cpu.recognition.parts import (
     Unrecognised,
     expect,
     get_children,

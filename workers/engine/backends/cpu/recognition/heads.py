@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.parts import (
+from workers.engine.backends.cpu.layers.linear import TiledLinear
+from workers.engine.backends.cpu.recognition.parts import (
     NormParts,
     expect,
     get_children,

@@ -6,8 +6,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.activations import CLAMPED_SWIGLU, activate, recognise_activation
-from workers.engine.backends.cpu.linear import TiledLinear
+from workers.engine.backends.cpu.layers.activations import (
+    CLAMPED_SWIGLU,
+    activate,
+    recognise_activation,
+)
+from workers.engine.backends.cpu.layers.linear import TiledLinear
 
 _ALPHA = 1.702
 _TRIED_TOKENS = 6

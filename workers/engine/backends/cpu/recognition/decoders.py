@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
-from workers.engine.backends.cpu.heads import AttentionParts, read_attention
-from workers.engine.backends.cpu.linear import TiledLinear
-from workers.engine.backends.cpu.mlps import ExpertsParts, MlpParts, read_mlp
-from workers.engine.backends.cpu.parts import (
+from workers.engine.backends.cpu.layers.linear import TiledLinear
+from workers.engine.backends.cpu.recognition.heads import AttentionParts, read_attention
+from workers.engine.backends.cpu.recognition.mlps import ExpertsParts, MlpParts, read_mlp
+from workers.engine.backends.cpu.recognition.parts import (
     NormParts,
     Unrecognised,
     expect,
     get_children,
     take_one,
 )
-from workers.engine.backends.cpu.rotary import Angles, Rotation
+from workers.engine.backends.cpu.recognition.rotary import Angles, Rotation
 
 ROW_BLOCK = 32
 

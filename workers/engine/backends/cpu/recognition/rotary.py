@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.parts import Unrecognised
+from workers.engine.backends.cpu.recognition.parts import Unrecognised
 
 _STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary positions whose angles depend on the position alone."""
