@@ -198,6 +198,8 @@ def make_messages(items: Iterable[Item]) -> list[Message]:
     messages: list[dict[str, Any]] = []
     for item in items:
         kind = item["type"]
+        if kind == "reasoning" and not item["content"]:
+            continue  # a summary alone, as other servers write
         if kind in ("function_call_output", "custom_tool_call_output"):
             output = {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
             messages.append(output)

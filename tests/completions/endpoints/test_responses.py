@@ -322,5 +322,6 @@ async def test_strangers_go_on_from_nothing(live: Live, stranger: Any) -> None:
         assert code(answer, 404)[1] == param
 
 
+@pytest.mark.long
 def test_one_response_at_a_time_begins_in_a_conversation(run_apart: Any) -> None:
     assert run_apart("responses_together") == ["1", "2"]

@@ -126,6 +126,11 @@ def test_items_become_one_conversation(served: None) -> None:
     assert [item["content"][0]["text"] for item in request.response.items] == ["kept", "a"]
 
 
+def test_reasoning_without_text_is_no_message() -> None:
+    items = [{"type": "reasoning", "content": []}, message("user", "q")]
+    assert [each["role"] for each in make_messages(items)] == ["user"]
+
+
 def test_reasoning_and_calls_belong_to_one_message() -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"a": 1}'}
     items = [
