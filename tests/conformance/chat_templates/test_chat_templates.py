@@ -174,47 +174,19 @@ templates = pytest.mark.parametrize(
 )
 
 
-def find_styles(package: Package, folder: Path) -> dict[str, Any]:
-    templates = load_or_skip(package).items()
-    return {name: Model(source, folder / name).style for name, source in templates}
+def find_keys(table: Mapping[str, str]) -> dict[str, str]:
+    """Return the key of each name in the values."""
+    return {name: key for key, names in table.items() for name in names.split()}
 
 
 @packages
-def test_the_format_of_calls_is_found(tmp_path: Path, package: Package) -> None:
-    found = find_styles(package, tmp_path)
+def test_the_format_and_the_think_tags_are_found(tmp_path: Path, package: Package) -> None:
+    sources = load_or_skip(package).items()
+    found = {name: Model(source, tmp_path / name).style for name, source in sources}
     formats = {name: style.tool_format.name for name, style in found.items() if style.tool_format}
-    table = FORMATS[package].items()
-    assert formats == {name: form for form, names in table for name in names.split()}
-
-
-@packages
-def test_a_template_keeps_track_of_what_it_writes_itself(tmp_path: Path, package: Package) -> None:
-    """All tags of a prompt are the template's, and none are those of the messages."""
-    lost, number = set(), 0
-    messages = [{"role": "assistant", "content": SAID}, {"role": "user", "content": SAID}]
-    for name, source in load_or_skip(package).items():
-        try:
-            prompt = Model(source, tmp_path / name).render(*messages)
-        except ChatTemplateError:
-            continue
-        said = [match.span() for match in re.finditer(re.escape(SAID), prompt)]
-        number += bool(said)
-        for match in SPECIAL.finditer(prompt):
-            is_said = any(begin <= match.start() < end for begin, end in said)
-            is_own = "0" not in prompt.mask[slice(*match.span())]
-            is_key = match[0].strip("</>") in ("items", "required")  # of a tool's schema
-            if is_own == is_said and not is_key:
-                lost.add((name, match[0]))
-    assert number
-    assert not lost
-
-
-@packages
-def test_the_think_tags_are_found(tmp_path: Path, package: Package) -> None:
-    found = find_styles(package, tmp_path)
     tags = {name: style.think_tags.begin for name, style in found.items() if style.think_tags}
-    table = THINKING[package].items()
-    assert tags == {name: begin for begin, names in table for name in names.split()}
+    assert formats == find_keys(FORMATS[package])
+    assert tags == find_keys(THINKING[package])
 
 
 @templates
