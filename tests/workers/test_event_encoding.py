@@ -5,18 +5,22 @@ from base64 import b64decode
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
+from completions.contract.token_origins import make_mask
 from completions.exceptions import from_job_error
 from completions.jobs import events
 from completions.jobs.events import ChoiceEvent, ChoiceGain
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import NumberField
+from completions.responses.choice_record import ChoiceRecord
 from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import DeadlineExceeded, GrammarError, InvalidRequest
 from workers.engine.text.finish import FinishReason
-from workers.event_encoding import convert_error, encode_choice
+from workers.event_encoding import convert_error, encode_choice, join_choices
 
 
 def scores(num_rows: int, top: int = 2, named: int = 1, offsets=()) -> TokenLogprobs:
@@ -128,3 +132,31 @@ def test_what_a_client_may_ask_for_the_engine_takes() -> None:
         most = sys.float_info.max if field.range.high is None else field.range.high
         for value in (least, most):
             assert getattr(SamplingParams(**{name: value}), name) == value
+
+
+def test_the_last_delta_names_the_build():
+    assert encode_choice(ChoiceDelta(0, [5], "a"), "c-1").extras is None
+    ended = ChoiceDelta(0, [5], "a", FinishReason.STOP)
+    assert encode_choice(ended, "c-1").extras == {"engine": "c-1"}
+
+
+@given(st.lists(st.lists(st.booleans(), max_size=4), min_size=1, max_size=6))
+def test_forced_tokens_keep_their_places_where_steps_are_joined(steps):
+    """Each step of a choice has tokens, of which the grammar forces some."""
+    gains = [
+        encode_choice(
+            ChoiceDelta(
+                0, list(range(len(step))), "", forced=[i for i, forced in enumerate(step) if forced]
+            )
+        )
+        for step in steps
+    ]
+    [joined] = join_choices(gains)
+    whole = [forced for step in steps for forced in step]
+    expected = [place for place, forced in enumerate(whole) if forced]
+    assert (joined.extras or {}).get("forced", []) == expected
+    assert make_mask(len(whole), expected) == [2 if forced else 1 for forced in whole]
+    record = ChoiceRecord(0)
+    for number, gain in enumerate(gains):
+        record.add(ChoiceEvent(number, 0, gain.token_ids, gain.text, None, None, gain.extras or {}))
+    assert record.forced == expected

@@ -89,6 +89,7 @@ def test_token_ids_come_when_asked_for():
     first, *_, last = collected.make_response(None)["choices"]
     assert (first["token_ids"], first["prompt_token_ids"]) == ([1, 3, 4], [1, 2, 3])
     assert (last["token_ids"], last["prompt_token_ids"]) == ([2, 7], [4, 5, 6, 7])
+    assert (first["token_mask"], last["token_mask"]) == ([1, 1, 1], [1, 1])
 
 
 def test_chunks_hold_one_choice_each_and_are_numbered():
