@@ -1,6 +1,8 @@
 """/v1/completions, /v1/chat/completions and other engines' own routes: create, list, poll, stream
 again, cancel, delete."""
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from django.db.models import Q
@@ -24,6 +26,7 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
 from completions.http.process import WebProcess
+from completions.http.query import refuse_unknown
 from completions.jobs import durable
 from completions.jobs.record import JobRecord, Kind
 from completions.models import Job, Scope
@@ -170,12 +173,16 @@ class CompletionView(AsyncAPIView):
 
     scope = Scope.INFERENCE
     context_type: type[ResponseContext] = ResponseContext
+    parameters: Sequence[str] = ("stream", "starting_after", "sse_ids", "wait")
+    unsupported: Mapping[str, str] = MappingProxyType({})
+    """Query parameters that only OpenAI's API has, each with what to do."""
 
     async def find(self, request: APIRequest, job_id: str) -> JobRecord:
         """Find the job of this path. Raises APIError."""
         return await answers.find_job(request.process, self.context_type, job_id, request.auth)
 
     async def get(self, request: APIRequest, job_id: str) -> HttpResponseBase:
+        refuse_unknown(request, self.parameters, unsupported=self.unsupported)
         process = request.process
         job = await self.find(request, job_id)
         context = self.read_context(request, job)

@@ -1,6 +1,7 @@
 """/v1/responses: create, retrieve, stream again, cancel, delete, list the items of the input."""
 
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 
 from django.http.response import HttpResponseBase
@@ -62,6 +63,10 @@ class ResponseView(CompletionView):
     """Retrieve a stored response, stream it again, or delete it once it has ended."""
 
     context_type = ItemsResponseContext
+    parameters = (*CompletionView.parameters, "include_obfuscation")
+    unsupported = MappingProxyType(
+        {"include": "Send it when the response is created: the response keeps what it asks for."}
+    )
 
     async def find(self, request: APIRequest, job_id: str) -> JobRecord:
         return await _find_stored_job(request, job_id)

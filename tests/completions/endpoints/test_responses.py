@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.test import Client
 from django.utils import timezone
 
 from completions.catalog import model_files
@@ -325,3 +326,20 @@ async def test_strangers_go_on_from_nothing(live: Live, stranger: Any) -> None:
 @pytest.mark.long
 def test_one_response_at_a_time_begins_in_a_conversation(run_apart: Any) -> None:
     assert run_apart("responses_together") == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "code"),
+    [
+        ("/v1/responses/resp_1?include[]=message.output_text.logprobs", "include[]", "unsupported"),
+        ("/v1/responses/resp_1?streams=true", "streams", "unknown"),
+        ("/v1/completions/cmpl-1?waits=1", "waits", "unknown"),
+        ("/v1/chat/completions/chatcmpl-1?include_obfuscation=true", "include_obfuscation", "unkn"),
+    ],
+)
+def test_query_parameters_without_effect_are_refused(
+    api: Client, path: str, name: str, code: str
+) -> None:
+    error = api.get(path).json()["error"]
+    assert error["code"].startswith(code)
+    assert error["param"] == name
