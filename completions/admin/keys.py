@@ -266,7 +266,9 @@ def _load_spent(key: ApiKey) -> dict[str, object]:
             for (name, title), used, limit in rows
         ],
         "requests_link": f"{requests}?api_key={key.pk}",
-        "refusals": list_refusals(select_refusals(MONTH.start(now)).filter(api_key=key), now),
+        "refusals": list_refusals(
+            select_refusals(MONTH.start(now)).filter(api_key=key), now, api_key=key.pk
+        ),
         "wrong_keys": list_wrong_keys(key, MONTH.start(now), now),
         "previous_ends": format_ago(previous_ends, now)
         if previous_ends and previous_ends > now

@@ -99,7 +99,8 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         now = timezone.now()
         found = self.get_object(request, object_id)
         rows = select_refusals(MONTH.start(now)).filter(organization=found)
-        extra = {"rows": list_refusals(rows, now), "span": "30 days"} if found else {}
+        listed = list_refusals(rows, now, organization__id__exact=object_id)
+        extra = {"rows": listed, "span": "30 days"} if found else {}
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:

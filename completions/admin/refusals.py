@@ -55,8 +55,11 @@ class WrongKeyAdmin(ReadOnlyAdmin):
     show_full_result_count = True
 
 
-def list_refusals(rows: QuerySet[Refusal], now: datetime) -> list[dict[str, object]]:
-    """Return the most frequent refusals of these rows, as `quire/refusals.html` shows them."""
+def list_refusals(
+    rows: QuerySet[Refusal], now: datetime, **filters: object
+) -> list[dict[str, object]]:
+    """Return the most frequent refusals of these rows, as `quire/refusals.html` shows them. Links
+    lead to the table with the same filters."""
     table = reverse("admin:completions_refusal_changelist")
     return [
         {
@@ -65,7 +68,7 @@ def list_refusals(rows: QuerySet[Refusal], now: datetime) -> list[dict[str, obje
             "when": format_ago(each.latest.at, now),
             "message": each.latest.message,
             "key": each.latest.api_key.name,
-            "link": f"{table}?{urlencode({'code': each.code})}",
+            "link": f"{table}?{urlencode({'code': each.code, **filters})}",
         }
         for each in rank_codes(rows)
     ]

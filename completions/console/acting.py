@@ -48,7 +48,7 @@ class ActingView(AsyncAPIView):
         self.key = await _find_key(request.headers.get(HEADER, ""))
         principal = require_usable(self.key)
         permit(replace(principal, networks=()), self.scope, "")
-        access_log.note(api_key=principal.key_id, organization=principal.organization_id)
+        access_log.note_caller(principal.key_id, principal.organization_id, principal.store_prompts)
         return principal
 
     async def _check(self) -> None:

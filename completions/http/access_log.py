@@ -19,9 +19,9 @@ _PARAM = re.compile(r"[\w.\[\]]{1,100}", re.ASCII)
 
 _HARMLESS = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-ERROR = "error"
-"""The fact that holds the `APIError` itself. The gateway takes it out: its message may quote the
-request, and no log line may."""
+ERROR, STORES_PROMPTS = "error", "stores_prompts"
+"""Facts that the gateway takes out, because no log line has them: the `APIError` itself, whose
+message may quote the request, and whether the caller's organization lets texts be stored."""
 
 _facts: ContextVar[dict[str, object] | None] = ContextVar("facts", default=None)
 
@@ -46,6 +46,10 @@ def note(**facts: object) -> None:
     request_facts = _facts.get()
     if request_facts is not None:
         request_facts.update(facts)
+
+
+def note_caller(api_key: int, organization: int, stores_prompts: bool) -> None:
+    note(api_key=api_key, organization=organization, **{STORES_PROMPTS: stores_prompts})
 
 
 def note_error(error: APIError) -> None:

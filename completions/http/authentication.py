@@ -35,7 +35,7 @@ async def authenticate(process: WebProcess, header: str) -> keys.Principal:
     secret = parse_bearer(header)
     result = await process.key_ring.verify(secret) if secret else keys.Refusal.MISSING
     if isinstance(result, keys.Principal):
-        access_log.note(api_key=result.key_id, organization=result.organization_id)
+        access_log.note_caller(result.key_id, result.organization_id, result.store_prompts)
         return result
     masked = keys.mask_secret(secret)
     if result is not keys.Refusal.MISSING:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.http import HttpRequest
 from redis.exceptions import RedisError
 
@@ -21,6 +21,7 @@ from completions.jobs.connection import connect_async
 from completions.jobs.follow import EventReader
 from completions.jobs.limits import ByteBounds
 from completions.jobs.operate import QueueLoad, is_nearly_full, read_queue_load
+from completions.jobs.record import Canceller
 from completions.jobs.rids import Rids
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, Submission
@@ -97,11 +98,13 @@ class WebProcess:
         return task
 
     async def cancel_job(self, job_id: str) -> None:
-        """Cancel a job whose client hung up; repeat until Redis answers. Nothing else would end
-        the job, because this process's lease lives on."""
+        """Cancel a job whose client hung up, or whose stream this process ends before it stops;
+        repeat until Redis answers. Nothing else would end the job, because this process's lease
+        lives on."""
+        canceller: Canceller = "web" if self.is_closing else "hang-up"
         while True:
             try:
-                await self.submission.cancel(job_id, "hang-up")
+                await self.submission.cancel(job_id, canceller)
             except (RedisError, OSError):
                 await asyncio.sleep(1.0)
             else:
@@ -137,9 +140,11 @@ class WebProcess:
             return
         try:
             await run_and_release(partial(refusals.store, counts))
-        except DatabaseError as error:
+        except (OperationalError, InterfaceError) as error:
             self.refusals.put_back(counts)
-            logger.warning("cannot store counts of refused requests: %s", error)
+            logger.warning("cannot store counts of refused requests yet: %s", error)
+        except DatabaseError:  # it would fail again, and hold up all later counts
+            logger.exception("counts of refused requests are lost")
 
     async def measure_queue(self) -> QueueLoad:
         """Return how full the queue is. Raises RedisError or OSError."""

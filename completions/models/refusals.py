@@ -8,6 +8,10 @@ MESSAGE_LENGTH = 500
 """Characters of a refusal's message that are stored."""
 
 
+ADDRESS_LENGTH = 45
+"""Characters of the longest IPv6 address, one with an IPv4 address in it."""
+
+
 class Refusal(models.Model):
     """The refused requests of one key with one error code in one hour (UTC).
 
@@ -41,7 +45,9 @@ class WrongKey(models.Model):
     expired."""
 
     masked = models.CharField(max_length=16, help_text="The public part of the secret, or ***.")
-    address = models.CharField(max_length=45, help_text="Empty for all beyond the bound.")
+    address = models.CharField(
+        max_length=ADDRESS_LENGTH, help_text="Empty for all beyond the bound."
+    )
     code = models.CharField(max_length=64)
     hour = models.DateTimeField(db_index=True, help_text="The beginning of the hour.")
     count = models.PositiveBigIntegerField(default=0)

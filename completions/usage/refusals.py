@@ -10,7 +10,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from completions.models import ApiKey, Refusal, WrongKey
-from completions.models.refusals import MESSAGE_LENGTH
+from completions.models.refusals import ADDRESS_LENGTH, MESSAGE_LENGTH
 from completions.models.storable import replace_nul
 
 _R = TypeVar("_R", Refusal, WrongKey)
@@ -74,8 +74,10 @@ class RefusalCounter:
         _add(self._counts.refusals, cell, _Count(1, latest))
 
     def count_wrong_key(self, masked: str, address: str, code: str) -> None:
-        """Count a request with a secret that is not valid."""
+        """Count a request with a secret that is not valid. A proxy may send any text as the
+        address."""
         now = self._now()
+        address = replace_nul(address)[:ADDRESS_LENGTH]
         hour = _find_hour(now)
         if hour != self._seen_in:
             self._seen, self._seen_in = set(), hour
@@ -149,8 +151,9 @@ def rank_codes(rows: models.QuerySet[Refusal], limit: int = 8) -> list[CodeSum]:
     newest = rows.filter(at__in=[each["newest"] for each in ranking]).select_related("api_key")
     latest = {(row.code, row.at): row for row in newest}
     return [
-        CodeSum(each["code"], each["total"], latest[each["code"], each["newest"]])
+        CodeSum(each["code"], each["total"], row)
         for each in ranking
+        if (row := latest.get((each["code"], each["newest"])))  # else a later one came meanwhile
     ]
 
 

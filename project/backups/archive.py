@@ -88,7 +88,9 @@ def check(path: Path) -> dict[str, Any]:
         raise BackupError(f"{path} is not a whole backup: {error}. Use another one.") from error
     if manifest is None:
         raise BackupError(f"{path} was cut off: it has no {MANIFEST}. Use another one.")
-    stated = manifest["sha256"]
+    stated = manifest.get("sha256") if isinstance(manifest, dict) else None
+    if not isinstance(stated, dict):
+        raise BackupError(f"{path} is no backup of Quire: its {MANIFEST} is another's.")
     wrong = sorted(
         name for name in stated.keys() | digests.keys() if stated.get(name) != digests.get(name)
     )
@@ -101,9 +103,9 @@ def _hash_members(tar: tarfile.TarFile) -> tuple[dict[str, str], dict[str, Any] 
     digests: dict[str, str] = {}
     manifest = None
     for member in tar:
-        content = tar.extractfile(member)
-        if content is None:
-            raise BackupError(f"{member.name} is no plain file")
+        content = tar.extractfile(member) if member.isreg() else None
+        if content is None or member.name != os.path.normpath(member.name).lstrip("./"):
+            raise BackupError(f"{member.name} is no plain file inside a backup. Use another one.")
         if member.name == MANIFEST:
             manifest = json.load(content)
             continue
@@ -114,8 +116,10 @@ def _hash_members(tar: tarfile.TarFile) -> tuple[dict[str, str], dict[str, Any] 
     return digests, manifest
 
 
-def extract(path: Path, folder: Path) -> None:
-    """Extract a checked archive into a folder. Raises OSError, or tarfile.TarError for a member
-    that would leave the folder."""
+def extract(path: Path, folder: Path, only: str | None = None) -> None:
+    """Extract a checked archive, or one member of it, into a folder. Raises OSError."""
     with tarfile.open(path, "r:") as tar:
-        tar.extractall(folder, filter="data")
+        if only is None:
+            tar.extractall(folder, filter="data")
+        else:
+            tar.extract(only, folder, filter="data")

@@ -1,6 +1,7 @@
 """The database in a backup: SQLite as a file, PostgreSQL as what pg_dump writes."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ class SQLite:
         return not self.path.exists()
 
     def load(self, dump: Path) -> None:
-        dump.replace(self.path)
+        shutil.move(dump, self.path)  # perhaps to another file system
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,15 @@ class PostgreSQL:
         return "completions_organization" not in connection.introspection.table_names()
 
     def load(self, dump: Path) -> None:
-        flags = ("--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error")
-        self._run("pg_restore", *flags, f"--dbname={self.settings['NAME']}", str(dump))
+        # `pg_restore --clean` drops only what the backup has, which newer tables may refer to.
+        content, dropping = dump.with_suffix(".sql"), dump.with_suffix(".drop.sql")
+        self._run("pg_restore", "--no-owner", f"--file={content}", str(dump))
+        quote = connection.ops.quote_name
+        tables = {*connection.introspection.django_table_names(), "django_migrations"}
+        drops = (f"DROP TABLE IF EXISTS {quote(table)} CASCADE;\n" for table in sorted(tables))
+        dropping.write_text("".join(drops), "utf-8")
+        flags = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
+        self._run("psql", *flags, f"--file={dropping}", f"--file={content}")
 
     def _run(self, program: str, *arguments: str) -> None:
         # The password in the environment: every user of the host sees the arguments.

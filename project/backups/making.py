@@ -74,7 +74,7 @@ def verify(path: Path) -> Summary:
     """Read a whole backup and check its database. Raises BackupError or OSError."""
     manifest = _check(path)
     with _make_folder(None) as folder:
-        archive.extract(path, Path(folder))
+        archive.extract(path, Path(folder), manifest["database"])
         _choose_by_member(manifest["database"]).check(Path(folder) / manifest["database"])
     return _summarize(manifest)
 

@@ -5,10 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
+from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 
 from completions.models import Refusal, WrongKey
-from completions.models.refusals import MESSAGE_LENGTH
+from completions.models.refusals import ADDRESS_LENGTH, MESSAGE_LENGTH
 from completions.usage import refusals
 from completions.usage.refusals import MAX_WRONG_KEYS, Counts, RefusalCounter
 from tests.completions.conftest import Tenant
@@ -119,3 +120,28 @@ def test_a_period_begins_with_a_whole_hour(owner: Tenant, since: datetime) -> No
     count(counter, owner, "a")
     refusals.store(counter.take())
     assert [row.count for row in refusals.select_refusals(since)] == [1]
+
+
+def test_any_text_that_a_proxy_sends_is_storable_as_an_address(db: None) -> None:
+    counter = RefusalCounter()
+    counter.count_wrong_key("***", "x\0" * 300, "invalid_api_key")
+    refusals.store(counter.take())
+    assert len(WrongKey.objects.get().address) == ADDRESS_LENGTH
+
+
+def test_a_row_that_moves_between_two_queries_is_left_out(
+    owner: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = RefusalCounter(minutes(1, 2).__next__)
+    count(counter, owner, "a")
+    refusals.store(counter.take())
+    select = QuerySet.select_related
+
+    def flush_first(rows: QuerySet[Refusal], *names: str) -> QuerySet[Refusal]:
+        monkeypatch.undo()
+        count(counter, owner, "a")
+        refusals.store(counter.take())
+        return select(rows, *names)
+
+    monkeypatch.setattr(QuerySet, "select_related", flush_first)
+    assert refusals.rank_codes(Refusal.objects.all()) == []

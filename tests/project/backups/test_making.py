@@ -1,5 +1,6 @@
 """Backups of a real installation: made, verified and restored, on both databases."""
 
+import io
 import json
 import os
 import shutil
@@ -54,6 +55,13 @@ _VERIFY = """
 import asyncio
 from completions.accounts.keys import KeyRing
 answer = type(asyncio.run(KeyRing().verify({secret!r}))).__name__
+"""
+_ADD_TABLE = """
+from django.db import connection
+from completions.models import Refusal
+# As a later migration would: a table that the backup lacks refers to one that it has.
+with connection.cursor() as cursor:
+    cursor.execute("CREATE TABLE completions_later (id bigint REFERENCES completions_organization)")
 """
 Manage = Callable[..., list[str]]
 
@@ -186,13 +194,14 @@ def test_postgresql(tmp_path: Path, backup: tuple[Path, Path, str]) -> None:
             ["backup", str(path)],
             ["verify_backup", str(path)],
             ["python", change],
+            ["python", _ADD_TABLE],
             ["restore", str(path)],
             ["restore", str(path), "--replace"],
             ["python", find],
             ["restore", str(backup[1])],
         ]
         home = tmp_path / "home"
-        _, _, made, verified, _, refused, restored, name, other = manage(
+        _, _, made, verified, _, _, refused, restored, name, other = manage(
             home, *commands, database=url
         )
     assert "quire.dump" in made
@@ -212,3 +221,26 @@ def test_a_redis_with_jobs_must_be_emptied_first(
     redis_client.set(f"{settings.REDIS_PREFIX}open", "")
     with pytest.raises(BackupError, match="Delete its keys"):
         making._require_empty_redis()
+
+
+@pytest.mark.parametrize("kind", ["symlink", "outside", "no digests", "no object"])
+def test_another_archive_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "other.tar"
+    manifest: dict[str, object] | list[object] = {"format": 1, "sha256": {}}
+    with tarfile.open(path, "w") as tar:
+        if kind == "symlink":
+            link = tarfile.TarInfo("files/a")
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            tar.addfile(link)
+        elif kind == "outside":
+            tar.addfile(tarfile.TarInfo("../../evil"))
+        elif kind == "no digests":
+            manifest = {"format": 1}
+        else:
+            manifest = []
+        content = json.dumps(manifest).encode()
+        info = tarfile.TarInfo("manifest.json")
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    with pytest.raises(BackupError):
+        making.verify(path)

@@ -146,9 +146,13 @@ async def test_a_job_carries_the_id_of_its_request(served):
 
     async def application(scope, receive, send):
         prepared = SimpleNamespace(
-            context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_dict=dict),
+            context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_json=bytes),
             job_request=JobRequest(),
-            request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
+            request=SimpleNamespace(
+                model=SimpleNamespace(entry=SimpleNamespace(token_prices=())),
+                response=None,
+                turn=None,
+            ),
         )
         principal = Principal(1, 2, "abc", (), None)
         made.append(enqueueing.new_job(prepared, "sync", principal))
@@ -235,6 +239,26 @@ async def test_refusals_are_counted_where_they_leave(good_key, fake_process):
         ("payload_too_large", 1, payload_too_large(10).message),
     ]
     assert [(cell.masked, cell.address) for cell in counts.wrong_keys] == [("***", "192.0.2.7")]
+
+
+@pytest.mark.parametrize("stores", [True, False])
+async def test_a_refusal_quotes_a_request_only_where_prompts_are_stored(
+    good_key, fake_process, monkeypatch, stores
+):
+    async def verify(secret):
+        return Principal(1, 1, "abc", (), None, store_prompts=stores)
+
+    async def view(scope, receive, send):
+        await authenticate(fake_process, "Bearer good")
+        response = make_response(APIError("invalid_value", "stop: 'a secret' is wrong", "stop"))
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": response.content})
+
+    monkeypatch.setattr(fake_process.key_ring, "verify", verify)
+    await call([b""], good_key, application=view, process=fake_process)
+    (count,) = fake_process.refusals.take().refusals.values()
+    assert ("secret" in count.latest["message"]) is stores
+    assert count.latest["message"].startswith("stop: ")
 
 
 async def test_pages_take_no_large_body_and_ask_for_no_key(monkeypatch):
