@@ -146,13 +146,13 @@ async def test_a_job_carries_the_id_of_its_request(served):
 
     async def application(scope, receive, send):
         prepared = SimpleNamespace(
-            context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_json=bytes),
+            context=SimpleNamespace(id="cmpl-1", served_model="tiny", rids=(), to_json=bytes),
             job_request=JobRequest(),
             request=SimpleNamespace(
                 model=SimpleNamespace(entry=SimpleNamespace(token_prices=())),
                 response=None,
-                turn=None,
             ),
+            session_turn=None,
         )
         principal = Principal(1, 2, "abc", (), None)
         made.append(enqueueing.new_job(prepared, "sync", principal))
