@@ -183,7 +183,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     ),
     "completion_in_progress": _make_conflict("The completion has not ended. Cancel it first."),
     "conversation_locked": _make_conflict(
-        "A response of this conversation has not ended. Cancel it, or retry once it has.",
+        "A response of this conversation has not ended, or ended this moment. Retry once it has.",
         headers=_make_retry_after(1),
     ),
     "completion_in_session": _make_conflict(

@@ -98,7 +98,7 @@ def _make_response_input(prepared: PreparedRequest) -> ResponseInput | None:
         return None
     make_id = partial(make_item_id, response_id=prepared.context.id, is_input=True)
     items = number_items(response.items, make_id)
-    return ResponseInput(items, response.previous_id, response.conversation_id)
+    return ResponseInput(items, response.previous_id, response.conversation_id, response.last_item)
 
 
 async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
@@ -173,9 +173,12 @@ def _read_bounds(process: WebProcess, job: NewJob) -> Bounds:
 def _require_storable(job: NewJob) -> None:
     """Raise APIError for U+0000, which PostgreSQL cannot store in JSON."""
     if _NUL.search(job.request_json) or _NUL.search(job.context):
+        remedy = "without background, session and Idempotency-Key"
+        if job.response_input is not None:
+            remedy = 'with "store": false, without background and Idempotency-Key'
         message = (
             "A text of this request contains U+0000, which cannot be stored. Leave out the "
-            "character, or send the request without background and Idempotency-Key."
+            f"character, or send the request {remedy}."
         )
         raise APIError("invalid_value", message)
 

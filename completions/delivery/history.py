@@ -4,7 +4,7 @@ A response whose job has just ended may be in Redis alone; then its items are re
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ from completions.responses.response_object import ItemsResponseContext
 
 MAX_RESPONSES: Final = 1000
 """The longest chain of responses that one goes on from, and the most that one refers to."""
+MAX_REFERENCES: Final = 10_000
+"""The most stored items that a request refers to."""
 _NUL: Final = "\0"
 _ITEM_ID: Final = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
 
@@ -39,12 +41,15 @@ async def read_earlier(process: WebProcess, principal: Principal, body: Any) -> 
     if type(conversation) is dict:
         conversation = conversation.get("id")
     items: Sequence[Item] = ()
+    last_item = 0
     if type(previous) is str:
         items = await _read_chain(process, principal, previous)
     elif type(conversation) is str:
-        items = await read_conversation(process, principal, conversation, "conversation")
-    references = list_references(body.get("input"))
-    return Earlier(items, await _find_items(process, principal, references) if references else {})
+        found = await open_conversation(process, principal, conversation, "conversation")
+        items, last_item = await read_items(process, found)
+    references = set(list_references(body.get("input")))
+    by_id = await _find_items(process, principal, references) if references else {}
+    return Earlier(items, last_item, by_id)
 
 
 async def find_conversation(
@@ -62,18 +67,39 @@ async def find_conversation(
     return conversation
 
 
-async def read_conversation(
+async def open_conversation(
     process: WebProcess, principal: Principal, conversation_id: str, param: str = "id"
-) -> list[Item]:
-    """Read the items of a conversation, those of responses that have ended included. Raises
-    APIError."""
+) -> Conversation:
+    """Find a conversation, once it has the items of responses that have ended. Raises APIError."""
     conversation = await find_conversation(principal, conversation_id, param)
     list_unjoined = partial(StoredResponse.list_unjoined, conversation_id=conversation_id)
     for row in await run_and_release(list_unjoined):
-        response = await read_response(process, principal, row)
-        if response["completed_at"] is not None:
-            await run_and_release(partial(row.join, response))
-    return await run_and_release(conversation.list_items)
+        await _join_ended(process, principal, row)
+    return conversation
+
+
+async def join_conversation(process: WebProcess, principal: Principal, response_id: str) -> None:
+    """Give the conversation of a response, if it has one, the items of the response, if that has
+    ended. Raises APIError."""
+    for row in await run_and_release(partial(StoredResponse.list_unjoined, pk=response_id)):
+        await _join_ended(process, principal, row)
+
+
+async def _join_ended(process: WebProcess, principal: Principal, row: StoredResponse) -> None:
+    response = await read_response(process, principal, row)
+    if response["completed_at"] is not None:
+        await run_and_release(partial(row.join, response))
+
+
+async def read_items(process: WebProcess, conversation: Conversation) -> tuple[list[Item], int]:
+    """Read the items of a conversation, and the primary key of the last one, or 0."""
+    rows = await run_and_release(conversation.list_rows)
+    items = await process.checks.run(conversation.organization_id, _read_rows, rows)
+    return items, rows[-1].pk if rows else 0
+
+
+def _read_rows(rows: Iterable[ConversationItem]) -> list[Item]:
+    return [row.read() for row in rows]
 
 
 async def find_stored(principal: Principal, response_id: str) -> StoredResponse:
@@ -151,6 +177,9 @@ async def _find_items(
     process: WebProcess, principal: Principal, ids: Collection[str]
 ) -> Mapping[str, Item]:
     """Return the stored items among these, in responses and in conversations."""
+    if len(ids) > MAX_REFERENCES:
+        message = f"refers to {len(ids)} items; at most {MAX_REFERENCES} can be. Send the items."
+        raise APIError("array_above_max_length", f"input: {message}", "input")
     matches = filter(None, map(_ITEM_ID.fullmatch, ids))
     responses = {f"{ItemsResponseContext.id_prefix}{match[1]}" for match in matches}
     if len(responses) > MAX_RESPONSES:
@@ -167,7 +196,7 @@ def _list_items(principal: Principal, ids: Collection[str]) -> list[Item]:
     owned = ConversationItem.objects.filter(
         conversation__organization_id=principal.organization_id, item_id__in=_list_storable(ids)
     )
-    return [row.read() for row in owned]
+    return _read_rows(owned)
 
 
 def _list_storable(ids: Collection[str]) -> list[str]:

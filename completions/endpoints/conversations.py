@@ -6,13 +6,13 @@ from typing import Any
 from django.db import transaction
 
 from completions.delivery import rate_limits
-from completions.delivery.history import find_conversation, read_conversation
+from completions.delivery.history import find_conversation, open_conversation, read_items
 from completions.endpoints.completions import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from completions.exceptions import APIError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
-from completions.models import Conversation, Scope
+from completions.models import Conversation, ConversationItem, Scope
 from completions.models.conversations import Item
 from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
@@ -91,16 +91,17 @@ class ConversationItemsView(AsyncAPIView):
 
     async def get(self, request: APIRequest, conversation_id: str) -> JSONResponse:
         page = Page.parse(request, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
-        items = await read_conversation(request.process, request.auth, conversation_id)
+        conversation = await open_conversation(request.process, request.auth, conversation_id)
+        items, _ = await read_items(request.process, conversation)
         return JSONResponse(page.cut(items))
 
     async def post(self, request: APIRequest, conversation_id: str) -> JSONResponse:
-        items = await read_conversation(request.process, request.auth, conversation_id)
-        conversation = await find_conversation(request.auth, conversation_id)
+        conversation = await open_conversation(request.process, request.auth, conversation_id)
+        count = await run_and_release(conversation.items.count)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
         values = ItemsRequestObject().validate(request.data)
-        if len(items) + len(values.items) > MAX_ITEMS:
-            message = f"items: the conversation has {len(items)} items, and takes {MAX_ITEMS}."
+        if count + len(values.items) > MAX_ITEMS:
+            message = f"items: the conversation has {count} items, and takes {MAX_ITEMS}."
             raise APIError("array_above_max_length", f"{message} Begin another one.", "items")
         added = _number(values.items)
         await run_and_release(partial(conversation.append, added))
@@ -113,17 +114,23 @@ class ConversationItemView(AsyncAPIView):
     scope = Scope.INFERENCE
 
     async def get(self, request: APIRequest, conversation_id: str, item_id: str) -> JSONResponse:
-        items = await read_conversation(request.process, request.auth, conversation_id)
-        item = next((each for each in items if each["id"] == item_id), None)
-        if item is None:
-            raise APIError("item_not_found", param="item_id")
-        return JSONResponse(item)
+        _, row = await self._find(request, conversation_id, item_id)
+        return JSONResponse(row.read())
 
     async def delete(self, request: APIRequest, conversation_id: str, item_id: str) -> JSONResponse:
-        await self.get(request, conversation_id, item_id)
-        conversation = await find_conversation(request.auth, conversation_id)
-        await run_and_release(conversation.items.filter(item_id=item_id).delete)
+        conversation, row = await self._find(request, conversation_id, item_id)
+        await run_and_release(row.delete)
         return JSONResponse(_show(conversation))
+
+    async def _find(
+        self, request: APIRequest, conversation_id: str, item_id: str
+    ) -> tuple[Conversation, ConversationItem]:
+        """Find an item and its conversation. Raises APIError."""
+        conversation = await open_conversation(request.process, request.auth, conversation_id)
+        row = await run_and_release(conversation.items.filter(item_id=item_id).first)
+        if row is None:
+            raise APIError("item_not_found", param="item_id")
+        return conversation, row
 
 
 def _number(items: list[Item]) -> list[Item]:

@@ -8,7 +8,7 @@ from django.http.response import HttpResponseBase
 from msgspec import structs
 
 from completions.delivery import answers
-from completions.delivery.history import find_stored, read_earlier
+from completions.delivery.history import find_stored, join_conversation, read_earlier
 from completions.delivery.preferences import Preferences, read_flag, wants_meta
 from completions.endpoints.completions import (
     DEFAULT_PAGE_SIZE,
@@ -76,6 +76,11 @@ class ResponseView(CompletionView):
         pads = read_flag(request, "include_obfuscation")
         return structs.replace(context, obfuscation=pads)
 
+    async def delete(self, request: APIRequest, job_id: str) -> JSONResponse:
+        await self.find(request, job_id)
+        await join_conversation(request.process, request.auth, job_id)
+        return await super().delete(request, job_id)
+
 
 class CancelResponseView(CancelView):
     """Cancel a stored response. One that has ended does not change."""
@@ -95,7 +100,8 @@ class InputItemsView(AsyncAPIView):
     async def get(self, request: APIRequest, job_id: str) -> JSONResponse:
         page = Page.parse(request, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
         stored = await find_stored(request.auth, job_id)
-        return JSONResponse(page.cut(stored.list_input()))
+        read = request.process.checks.run(request.auth.organization_id, stored.list_input)
+        return JSONResponse(page.cut(await read))
 
 
 async def _find_stored_job(request: APIRequest, job_id: str) -> JobRecord:

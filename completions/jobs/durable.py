@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 import orjson
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import F, Max
 from django.db.models.functions import Greatest
 
 from completions.contract.job_request import JobRequest
@@ -26,7 +26,14 @@ from completions.jobs.record import (
 )
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
-from completions.models import Conversation, Job, JobStatus, Session, StoredResponse
+from completions.models import (
+    Conversation,
+    ConversationItem,
+    Job,
+    JobStatus,
+    Session,
+    StoredResponse,
+)
 from completions.models.parts import parts
 from completions.models.release import release, run_and_release
 from completions.models.timed_ids import read_time
@@ -52,7 +59,8 @@ class KeyTakenError(Exception):
 
 
 class ConversationLockedError(Exception):
-    """Another response of the same conversation has not ended, or the conversation is gone."""
+    """Another response of the same conversation has not ended, or ended after the prompt was made;
+    or the conversation is gone."""
 
 
 class SessionLostError(Exception):
@@ -99,8 +107,14 @@ def _insert_response(row: Job, given: ResponseInput) -> None:
     """Insert the row of a stored response. Raises ConversationLockedError."""
     conversation_id = given.conversation_id
     if conversation_id is not None:
-        kept = Conversation.objects.select_for_update().filter(pk=conversation_id)
-        if not kept.exists() or StoredResponse.list_unjoined(conversation_id=conversation_id):
+        # The row stays locked until the end of the transaction: nothing joins meanwhile.
+        kept = Conversation.put_off_expiry(conversation_id)
+        items = ConversationItem.objects.filter(conversation_id=conversation_id)
+        if (
+            not kept
+            or StoredResponse.objects.filter(conversation_id=conversation_id, is_joined=False)
+            or (items.aggregate(last=Max("pk"))["last"] or 0) != given.last_item
+        ):
             raise ConversationLockedError
     row.save(force_insert=True)
     StoredResponse.objects.create(

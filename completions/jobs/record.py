@@ -60,6 +60,8 @@ class ResponseInput:
     items: Sequence[Mapping[str, Any]]
     previous_id: str = ""
     conversation_id: str | None = None
+    last_item: int = 0
+    """The primary key of the last item of the conversation that the prompt has, or 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ def find_expiry() -> Any:
 
 
 class Conversation(models.Model):
-    """Items of one organization, in their order. Each use puts off its expiry."""
+    """Items of one organization, in their order. Items that are added and responses that begin
+    put off its expiry."""
 
     id = models.CharField(primary_key=True, max_length=64, default=new_conversation_id)
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="conversations")
@@ -47,10 +48,18 @@ class Conversation(models.Model):
             )
             for item in items
         )
-        Conversation.objects.filter(pk=self.pk).update(expires_at=find_expiry())
+        self.put_off_expiry(self.pk)
 
-    def list_items(self) -> list[Item]:
-        return [row.read() for row in self.items.order_by("pk")]
+    @staticmethod
+    def put_off_expiry(conversation_id: str) -> bool:
+        """Let a conversation live longer, and lock its row until the end of the transaction.
+        Returns whether it is there."""
+        kept = Conversation.objects.filter(pk=conversation_id)
+        return bool(kept.update(expires_at=find_expiry()))
+
+    def list_rows(self) -> "list[ConversationItem]":
+        """Return the items in their order."""
+        return list(self.items.order_by("pk"))
 
 
 class ConversationItem(models.Model):

@@ -27,6 +27,8 @@ class Earlier:
 
     items: Sequence[Item] = ()
     """The items before those of the request."""
+    last_item: int = 0
+    """The primary key of the last of these, where they are those of a conversation; 0 for none."""
     by_id: Mapping[str, Item] = field(default_factory=dict)
     """The items that the request refers to."""
     past: Past | None = None

@@ -61,6 +61,8 @@ class ResponseSettings:
     previous_id: str
     """The stored response that it goes on from, or empty."""
     conversation_id: str | None
+    last_item: int
+    """As in Earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

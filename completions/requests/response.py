@@ -42,7 +42,8 @@ _CHAT: Final = ChatRequestObject()
 _SHARED: Final = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "stop", "priority", "cache_salt", "chat_template_kwargs",
-    "stream", "stream_options", "background", "tools", "tool_choice", "parallel_tool_calls",
+    "stream", "stream_options", "background", "close", "tools", "tool_choice",
+    "parallel_tool_calls",
 )  # fmt: skip
 """Fields that a chat completion has under the same name, with the same values."""
 _NO_EFFECT: Final = (
@@ -109,6 +110,11 @@ class ResponsesRequestObject(ModelRequestObject):
     stream_options = ResponseStreamOptionsObject("Only with stream.")
     reasoning = ReasoningObject("How much the model thinks.")
     text = TextObject("What the text must match.")
+    close = BooleanField(
+        "true: a text under a constraint, and the input of a custom tool, are whole also where "
+        "max_output_tokens ends the response. Refused if that is too small. Default as in "
+        "models.toml."
+    )
     tools = ListField(
         "Up to 128 functions and custom tools that the model may call, as in chat completions.",
         child=ResponseToolField(),
@@ -119,7 +125,9 @@ class ResponsesRequestObject(ModelRequestObject):
         '{"type": "allowed_tools", "mode", "tools"}; default auto.'
     )
     parallel_tool_calls = ChatRequestObject.parallel_tool_calls
-    max_tool_calls = IntegerField("No effect: the server runs no tools.", min_value=1)
+    max_tool_calls = IntegerField(
+        "No effect: the server runs no tools.", min_value=1, max_value=1_000_000
+    )
     max_output_tokens = IntegerField(
         "Most tokens to generate, reasoning included; default: to the end of the context.",
         min_value=1,
@@ -173,6 +181,7 @@ class ResponsesRequestObject(ModelRequestObject):
             store=values.store,
             previous_id=values.previous_response_id or "",
             conversation_id=values.conversation,
+            last_item=context.earlier.last_item,
         )
         ignored = (*request.ignored, *_list_ignored(values))
         return replace(request, response=response, ignored=ignored)

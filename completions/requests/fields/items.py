@@ -13,7 +13,12 @@ from completions.models.conversations import Item
 from completions.requests.context import Context
 from completions.requests.fields.base import SHOWN_NAME, ChoiceField, Field, TextField, expect
 from completions.requests.fields.lists import ListField
-from completions.requests.fields.messages import ChatMessageField, ContentField, Message
+from completions.requests.fields.messages import (
+    ChatMessageField,
+    ContentField,
+    Message,
+    ReasoningTextField,
+)
 from completions.requests.fields.objects import OpenObject
 from completions.requests.fields.past_calls import link_calls
 
@@ -21,22 +26,22 @@ _REFERENCE: Final = "item_reference"
 _READ_CHAT_MESSAGE = ChatMessageField().read
 
 
-_CONTENT: Final = ContentField()
-
-
 class PartsField(Field[Any]):
     """Text, or an array of text parts. Read as a list of parts of the type `kind`."""
 
-    def __init__(self, help: str, kind: str, *, required: bool = True) -> None:
+    def __init__(
+        self, help: str, kind: str, text: ContentField | None = None, *, required: bool = True
+    ) -> None:
         super().__init__(help, required=required)
         self._kind = kind
+        self._text = text or ContentField()
 
     def to_schema(self) -> dict[str, Any]:
-        return _CONTENT.to_schema()
+        return self._text.to_schema()
 
     def read(self, data: object, context: Context | None = None) -> Any:
         parts = [data] if type(data) is str else expect(data, list, "a string or an array of parts")
-        return [{"type": self._kind, "text": text} for text in _CONTENT.read_parts(parts)]
+        return [{"type": self._kind, "text": text} for text in self._text.read_parts(parts)]
 
 
 class MessageItemObject(OpenObject[Item]):
@@ -64,7 +69,9 @@ class AnswerItemObject(MessageItemObject):
 
 
 class ReasoningItemObject(OpenObject[Item]):
-    content = PartsField("The reasoning as text.", "reasoning_text", required=False)
+    content = PartsField(
+        "The reasoning as text.", "reasoning_text", ReasoningTextField(), required=False
+    )
 
     def check(self, values: Self) -> Item:
         content = values.content or []
@@ -135,7 +142,7 @@ class ItemField(Field[Item]):
     def read(self, data: object, context: Context | None = None) -> Any:
         data = expect(data, dict, "an object")
         kind = data.get("type") or "message"
-        if kind == _REFERENCE or (set(data) <= {"id", "type"} and "id" in data):
+        if _is_reference(data):
             return _find_item(data.get("id"), context)
         if type(kind) is not str or kind not in _BY_TYPE:
             message = (
@@ -145,6 +152,12 @@ class ItemField(Field[Item]):
             raise FieldError(message, "type", code="unsupported_value")
         is_answer = kind == "message" and data.get("role") == "assistant"
         return (_ANSWER if is_answer else _BY_TYPE[kind]).read(data, context)
+
+
+def _is_reference(item: Mapping[str, object]) -> bool:
+    """Whether an item of a body stands for a stored one: its type says so, or it has an id and no
+    content."""
+    return item.get("type") == _REFERENCE or (set(item) <= {"id", "type"} and "id" in item)
 
 
 def _describe(kind: str, item: OpenObject[Item]) -> dict[str, Any]:
@@ -166,7 +179,7 @@ def list_references(data: object) -> list[str]:
     return [
         item["id"]
         for item in items
-        if type(item) is dict and type(item.get("id")) is str and set(item) <= {"id", "type"}
+        if type(item) is dict and type(item.get("id")) is str and _is_reference(item)
     ]
 
 

@@ -33,7 +33,9 @@ _TEXT_KEYS = {
     "refusal": "refusal",
 }
 """The key of a part that holds its text, by the part's type."""
-_UNREAD_PARTS = ("thinking", "redacted_thinking", "reasoning", "tool_use", "function_call")
+_UNREAD_PARTS = (
+    "thinking", "redacted_thinking", "reasoning", "reasoning_text", "tool_use", "function_call",
+)  # fmt: skip
 """Parts that clients keep in an answer's content. `tool_calls` repeats the calls among them."""
 Message = Mapping[str, Any]
 """A message as chat templates read it."""
@@ -42,12 +44,14 @@ Message = Mapping[str, Any]
 class ContentField(Field[str | None]):
     """A message's text: a string, or an array of parts that are joined."""
 
+    text_keys: Mapping[str, str] = _TEXT_KEYS
+
     def to_schema(self) -> dict[str, object]:
         part = {
             "type": "object",
             "properties": {
-                "type": {"enum": [*_TEXT_KEYS]},
-                **{key: {"type": "string"} for key in _TEXT_KEYS.values()},
+                "type": {"enum": [*self.text_keys]},
+                **{key: {"type": "string"} for key in self.text_keys.values()},
             },
         }
         parts = {"type": "array", "items": {"anyOf": [part, {"type": "string"}]}}
@@ -68,11 +72,11 @@ class ContentField(Field[str | None]):
             if type(part) is not dict:
                 continue
             kind = part.get("type") or "text"
-            if kind in _UNREAD_PARTS:
+            if kind not in self.text_keys:
                 yield f"[{index}]"
                 continue
             for name, value in part.items():
-                if name not in ("type", _TEXT_KEYS[kind]) and value not in (None, [], {}):
+                if name not in ("type", self.text_keys[kind]) and value not in (None, [], {}):
                     yield f"[{index}].{quote_key(name)}"
 
     def _parse_part(self, part: object) -> str:
@@ -81,12 +85,12 @@ class ContentField(Field[str | None]):
         part = expect(part, dict, "a text part or a string")
         kind = part.get("type") or "text"
         kind = expect(kind, str, "a string", "type")
-        if kind in _UNREAD_PARTS:
+        if kind not in self.text_keys and kind in _UNREAD_PARTS:
             return ""
-        if kind not in _TEXT_KEYS:
+        if kind not in self.text_keys:
             message = f"this model reads text only; leave out parts of type {kind[:SHOWN_NAME]!r}."
             raise FieldError(message, "type", code="unsupported_content_type")
-        key = _TEXT_KEYS[kind]
+        key = self.text_keys[kind]
         if key not in part:
             message = "this field is required."
             raise FieldError(message, key, code="missing_required_parameter")
@@ -94,6 +98,12 @@ class ContentField(Field[str | None]):
         if text is not None:
             text = expect(text, str, "a string", key)
         return text or ""
+
+
+class ReasoningTextField(ContentField):
+    """The text of reasoning, as ContentField reads a message's."""
+
+    text_keys = {**_TEXT_KEYS, "reasoning_text": "text"}
 
 
 class MessageObject(OpenObject[Any]):

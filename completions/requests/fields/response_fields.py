@@ -23,7 +23,7 @@ from completions.requests.fields.base import (
     BooleanField,
     ChoiceField,
     Field,
-    ObjectField,
+    StorableObjectField,
     TextField,
     expect,
 )
@@ -69,7 +69,9 @@ class TextFormatObject(StrictObject[Any]):
     )
     name = TextField("With json_schema: a label without effect.", pattern=TOOL_NAME)
     description = TextField("With json_schema: for readers; no effect.")
-    schema: ObjectField[dict[str, Any] | None] = ObjectField("With json_schema: the JSON Schema.")
+    schema: StorableObjectField[dict[str, Any] | None] = StorableObjectField(
+        "With json_schema: the JSON Schema."
+    )
     strict = BooleanField("With json_schema: as in response_format of chat completions.")
     syntax = ChoiceField("With grammar.", choices=[LARK, REGEX, "ebnf"])
     definition = TextField("With grammar: its text.")

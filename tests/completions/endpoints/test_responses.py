@@ -11,12 +11,16 @@ from django.test import Client
 from django.utils import timezone
 
 from completions.catalog import model_files
+from completions.chat.tool_formats import TOOL_FORMATS
+from completions.chat.tools import ToolCall
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
+from completions.endpoints import responses
 from completions.jobs.events import ChoiceGain
 from completions.jobs.execute import Ending, StepEvent
 from completions.maintenance import pruning
 from completions.models import Conversation, Job, StoredResponse, UsageRecord
+from completions.requests.context import Earlier
 from tests.completions.live_api import Caller, Live
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -215,6 +219,11 @@ async def test_items_are_referred_to(live: Live) -> None:
     prompt = prompt_of(live, two["id"])
     assert "<user>First" in prompt
     assert "<assistant>AB" in prompt
+    with_status = [{**ref, "status": None} for ref in refs]
+    three = await create(live, **{**body, "input": with_status})
+    assert "<user>First" in prompt_of(live, three["id"])
+    many = [{"type": "item_reference", "id": f"msg_{index}"} for index in range(40_000)]
+    assert code(await post(live, input=many), 400) == ("array_above_max_length", "input")
     wrong = [{"type": "item_reference", "id": "msg_\0"}, {"role": "user", "content": "a"}]
     assert code(await post(live, input=wrong), 404) == ("item_not_found", "input[0].id")
 
@@ -262,6 +271,55 @@ async def test_a_conversation_gains_what_responses_say(live: Live) -> None:
     assert (await get(live, f"{PATH}/{one['id']}"))["id"] == one["id"]
 
 
+async def test_a_deleted_response_leaves_its_items_to_its_conversation(live: Live) -> None:
+    conversation = (await read(await post(live, "/v1/conversations")))["id"]
+    made = await create(live, conversation=conversation)
+    assert (await live.http.delete(f"{PATH}/{made['id']}")).status_code == 200
+    listed = await get(live, f"/v1/conversations/{conversation}/items?order=asc")
+    assert [item["role"] for item in listed["data"]] == ["user", "assistant"]
+
+
+async def test_no_response_begins_on_items_that_are_not_the_last(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = (await read(await post(live, "/v1/conversations")))["id"]
+    earlier = responses.read_earlier
+
+    async def read_slowly(*args: Any) -> Earlier:
+        """Meanwhile, another response begins, ends and is settled."""
+        found = await earlier(*args)
+        monkeypatch.setattr(responses, "read_earlier", earlier)
+        await create(live, input="My name is Ada.", conversation=conversation)
+        await asyncio.to_thread(live.settle)
+        return found
+
+    monkeypatch.setattr(responses, "read_earlier", read_slowly)
+    late = await post(live, input="Who am I?", conversation=conversation)
+    assert code(late, 409) == ("conversation_locked", "conversation")
+    live.at_once = False
+    again = await create(live, input="Who am I?", conversation=conversation, background=True)
+    assert "Ada" in prompt_of(live, again["id"])
+
+
+async def test_a_response_that_begins_puts_off_the_expiry_of_its_conversation(live: Live) -> None:
+    conversation = (await read(await post(live, "/v1/conversations")))["id"]
+    soon = timezone.now() + timedelta(seconds=60)
+    await Conversation.objects.aupdate(expires_at=soon)
+    live.at_once = False
+    await create(live, conversation=conversation, background=True)
+    assert (await Conversation.objects.aget()).expires_at > soon
+
+
+@pytest.mark.parametrize("field", ["instructions", "user"])
+async def test_a_text_that_cannot_be_stored_can_be_sent_without_storing(
+    live: Live, field: str
+) -> None:
+    refused = await post(live, **{field: "a\0"})
+    assert code(refused, 400)[0] == "invalid_value"
+    assert '"store": false' in json.loads(refused.content)["error"]["message"]
+    assert text_of(await create(live, store=False, **{field: "a\0"})) == "AB"
+
+
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 async def test_a_response_that_says_nothing_unlocks_its_conversation(live: Live, end: str) -> None:
     conversation = (await read(await post(live, "/v1/conversations")))["id"]
@@ -306,6 +364,44 @@ async def test_tools_are_called_and_their_results_read(live: Live, roomy: str) -
     output = {"type": "function_call_output", "call_id": item["call_id"], "output": "noon"}
     again = await create(live, **{**body, "input": [output]}, previous_response_id=made["id"])
     assert "noon" in prompt_of(live, again["id"])
+
+
+async def test_an_answer_is_sent_back_as_it_is(live: Live, roomy: str) -> None:
+    live.at_once = False
+    tools = [
+        {"type": "function", "name": "now", "parameters": {"type": "object"}},
+        {"type": "custom", "name": "say"},
+    ]
+    body = {"model": roomy, "tools": tools, "background": True}
+    made = await create(live, **body, max_output_tokens=60)
+    calls = [ToolCall("now", {}), ToolCall("say", {"input": "words"})]
+    texts = [TOOL_FORMATS["glm"].write(each) for each in calls]
+    await asyncio.to_thread(run, live, made["id"], "<think>hm</think>So", *texts)
+    output = (await get(live, f"{PATH}/{made['id']}"))["output"]
+    kinds = [item["type"] for item in output]
+    assert kinds == ["reasoning", "message", "function_call", "custom_tool_call"]
+    results = [
+        {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": "done"}
+        for item in output[2:]
+    ]
+    again = await create(live, **body, input=[{"role": "user", "content": "Hi"}, *output, *results])
+    listed = await get(live, f"{PATH}/{again['id']}/input_items?order=asc")
+    kept = [{**item, "id": ""} for item in listed["data"][1:5]]
+    assert kept == [{**item, "id": ""} for item in output]
+    prompt = prompt_of(live, again["id"])
+    assert all(text in prompt for text in ("So", "now", "words", "done"))
+
+
+async def test_a_constrained_response_is_closed(live: Live) -> None:
+    form = {"type": "grammar", "syntax": "regex", "definition": "a{9}"}
+    body = {"text": {"format": form}, "close": True}
+    assert code(await post(live, **body, max_output_tokens=8), 400)[1] == "max_output_tokens"
+    live.at_once = False
+    made = await create(live, **body, max_output_tokens=9, background=True)
+    raw: Any = live.redis.hget(f"j:job:{made['id']}", "request")
+    assert decode_job_request(raw).close is True
+    await asyncio.to_thread(run, live, made["id"], "a" * 9, reason="length")
+    assert text_of(await get(live, f"{PATH}/{made['id']}")) == "a" * 9
 
 
 async def test_strangers_go_on_from_nothing(live: Live, stranger: Any) -> None:

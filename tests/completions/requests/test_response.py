@@ -23,7 +23,7 @@ USER = {"role": "user", "content": "a"}
 def read(body: dict[str, Any], *earlier: Any) -> GenerationRequest:
     body = {"model": "tiny", "input": "Hi", **body}
     request: GenerationRequest = ResponsesRequestObject().validate_for(
-        body, KEY, Earlier(earlier, {"msg_1": {"id": "msg_1", **message("user", "kept")}})
+        body, KEY, Earlier(earlier, by_id={"msg_1": {"id": "msg_1", **message("user", "kept")}})
     )
     return request
 
@@ -55,6 +55,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"reasoning": {"effort": "extreme"}}, "reasoning.effort", "minimal"),
     ({"top_logprobs": 2}, "top_logprobs", "needs include"),
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", "required"),
+    (
+        {"text": {"format": {"type": "json_schema", "schema": {"maximum": 2**70}}}},
+        "text.format.schema",
+        "cannot be stored",
+    ),
+    ({"max_tool_calls": 2**70}, "max_tool_calls", "at most"),
     ({"text": {"format": {"type": "text", "schema": {}}}}, "text.format.schema", "no meaning"),
     ({"text": {"format": {"type": "grammar", "syntax": "lark"}}}, "text.format.definition", "req"),
     ({"metadata": {"a": 1}}, "metadata.a", "a string"),
@@ -194,6 +200,7 @@ def test_fields_of_a_chat_mean_the_same(roomy: str) -> None:
             "include": ["message.output_text.logprobs"],
             "top_logprobs": 2,
             "max_tool_calls": 3,
+            "close": True,
             "reasoning": {"effort": "low", "summary": "auto"},
             "text": {"verbosity": "low"},
         }
@@ -204,6 +211,7 @@ def test_fields_of_a_chat_mean_the_same(roomy: str) -> None:
     assert request.chat.calls.choice.parallel is False
     assert (request.sampling.max_tokens, request.sampling.temperature) == (7, 0.5)
     assert request.logprobs.top == 2
+    assert request.close is True
     unused = {"max_tool_calls", "reasoning.summary", "text.verbosity", "reasoning.effort"}
     assert set(map(rename_path, request.ignored)) == unused  # its end tag is many tokens
     assert request.response is not None
