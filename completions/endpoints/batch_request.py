@@ -76,5 +76,7 @@ class BatchRequestObject(StrictObject[object]):
             raise FieldError(message, "completion_window")
         if (values.input_file_id is None) == (values.requests is None):
             message = "send input_file_id, the id of an uploaded file, or requests, not both."
-            raise FieldError(message, "input_file_id", code="missing_required_parameter")
+            is_missing = values.requests is None
+            code = "missing_required_parameter" if is_missing else "invalid_value"
+            raise FieldError(message, "input_file_id", code=code)
         return values

@@ -147,6 +147,8 @@ def _summarize(manifest: dict[str, Any]) -> Summary:
 
 
 def _check(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise BackupError(f"There is no file {path}.")
     manifest = archive.check(path)
     if manifest.get("format") != _FORMAT:
         raise BackupError(

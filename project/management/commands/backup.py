@@ -15,12 +15,19 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "path", type=Path, metavar="PATH", help="an archive to write, or a folder for one"
+            "path",
+            type=Path,
+            metavar="PATH",
+            help="a folder for the archive, or the archive to write, ending in .tar",
         )
 
     def handle(self, path: Path, *args: Any, **options: Any) -> None:
         if path.is_dir():
             path = path / f"quire-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
+        elif path.suffix != ".tar":
+            raise CommandError(f"{path} is no folder. Make it, or name an archive: {path}.tar")
+        if not path.parent.is_dir():
+            raise CommandError(f"{path.parent} is no folder. Make it first.")
         if path.exists():
             raise CommandError(f"{path} exists. Name another archive, or a folder.")
         try:

@@ -104,7 +104,8 @@ TAKEN: Sequence[Taken] = (
         "thinking": True, "ebnf": True, "regex": True, "json_schema": True,
         "structural_tag": True, "lark": True, "logprobs": True, "hidden_states": True,
         "routed_experts": True, "fim": True, "adapters": [ADAPTER], "forward": "torch",
-        "quantization": None,
+        "quantization": None, "close": True, "scores": True, "processed_logprobs": True,
+        "sampling_support": True,
     }),
     Taken("GET", f"/v1/models/{SMALL}:{ADAPTER}", lambda seen: seen["parent"] == SMALL),
     _made("/v1/tokenize")(lambda seen: (
@@ -154,6 +155,7 @@ TAKEN: Sequence[Taken] = (
         lambda seen: len(seen["metadata"]) == 16
     ),
     _made("/v1/batches", **_expires(3600))(_is_batch),
+    _made("/v1/batches", close=True)(_is_batch),
     _made("/v1/batches", input_file_id=ABSENT, requests=[{"body": {}}])(_is_batch),
     _made("/v1/batches", on_invalid="fail", receipts=True)(
         lambda seen: _is_batch(seen) and seen["on_invalid"] == "fail"
@@ -243,7 +245,7 @@ DENIED: Sequence[Denied] = (
     *(_list("/v1/batches", "limit", value) for value in (0, 101, "x")),
     *(_post("/v1/batches", "missing_required_parameter", name, **{name: ABSENT})
       for name in ("input_file_id", "endpoint")),
-    _post("/v1/batches", "missing_required_parameter", "input_file_id", requests=[{"body": {}}]),
+    _post("/v1/batches", "invalid_value", "input_file_id", requests=[{"body": {}}]),
     _post("/v1/batches", "empty_array", "requests", requests=[], input_file_id=ABSENT),
     Denied("POST", "/v1/batches", 404, "file_not_found", "input_file_id",
            {"input_file_id": "nobody"}),
@@ -263,6 +265,7 @@ DENIED: Sequence[Denied] = (
     _post("/v1/batches", "invalid_value", "output_expires_after.anchor", **_expires(3600, "now")),
     _post("/v1/batches", "invalid_value", "on_invalid", on_invalid="stop"),
     _post("/v1/batches", "invalid_type", "receipts", receipts="yes"),
+    _post("/v1/batches", "invalid_type", "close", close="yes"),
     _post("/v1/batches", "invalid_type", "dry_run", dry_run=1),
     _post("/v1/batches", "integer_below_min_value", "pilot", pilot=0),
     *(_post("/v1/uploads", "missing_required_parameter", name, **{name: ABSENT})

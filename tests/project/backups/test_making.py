@@ -86,14 +86,18 @@ def backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """A home, a backup of it, and the secret of its key."""
     home = tmp_path_factory.mktemp("home")
     path = tmp_path_factory.mktemp("backups") / "one.tar"
-    _, secret, made, again, verified = manage(
+    _, secret, typo, missing, made, again, verified = manage(
         home,
         ["migrate"],
         ["python", _FILL],
+        ["backup", str(path.with_suffix(""))],
+        ["backup", str(path.parent / "none" / "one.tar")],
         ["backup", str(path)],
         ["backup", str(path)],
         ["verify_backup", str(path)],
     )
+    assert "is no folder" in typo
+    assert "is no folder" in missing
     assert "quire.sqlite3" in made
     assert "1 files" in made
     assert "exists" in again

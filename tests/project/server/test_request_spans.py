@@ -60,9 +60,12 @@ async def test_it_is_a_child_of_the_clients_span_and_the_job_carries_it(spans, s
 
     def meanwhile():
         prepared = SimpleNamespace(
-            context=SimpleNamespace(id="cmpl-1", served_model="tiny", to_dict=dict),
+            context=SimpleNamespace(id="cmpl-1", served_model="tiny", rids=(), to_json=bytes),
             job_request=JobRequest(),
-            request=SimpleNamespace(model=SimpleNamespace(entry=SimpleNamespace(token_prices=()))),
+            request=SimpleNamespace(
+                model=SimpleNamespace(entry=SimpleNamespace(token_prices=())), response=None
+            ),
+            session_turn=None,
         )
         made.append(enqueueing.new_job(prepared, "sync", Principal(1, 2, "abc", (), None)))
 
