@@ -104,12 +104,6 @@ class ToolFormat:
         return (self.section[1] or self.end or "}").strip().rpartition("\n")[2]
 
     @cached_property
-    def dropped(self) -> str:
-        """Characters that belong to nothing where they follow a call."""
-        mark = self.separator.strip()
-        return WHITESPACE + (mark if len(mark) == 1 else "")
-
-    @cached_property
     def hidden(self) -> tuple[str, ...]:
         """Texts that the parser takes out of an answer's own text."""
         return tuple(filter(None, (*self.content, *self.unseen)))
@@ -131,9 +125,10 @@ class ToolFormat:
         return list(_share_beginnings(frozenset(openings)))
 
     def make_spans(self, names: Sequence[str]) -> list[StopSpan]:
-        """Return calls in an answer's text, with the characters that are dropped behind them."""
+        """Return calls in an answer's text, with what is dropped behind them."""
+        separator = self.separator.strip()
         return [
-            StopSpan(trigger, self.closing, self.nests_brackets, self.dropped)
+            StopSpan(trigger, self.closing, self.nests_brackets, WHITESPACE, separator)
             for trigger in self.list_triggers(names)
         ]
 

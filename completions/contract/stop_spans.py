@@ -15,3 +15,5 @@ class StopSpan(NamedTuple):
     only."""
     dropped: str = ""
     """Characters that are no content either where they follow the span."""
+    separator: str = ""
+    """A text that is no content either where it follows the span and these characters."""

@@ -66,28 +66,31 @@ class ContentSplitter:
         self._spans = [span for span in spans if span.opening]
         self._openings = [StringSearch(compile_string(span.opening)) for span in self._spans]
         self._open = next((_OpenSpan(span) for span in spans if not span.opening), None)
-        self._dropped = ""
+        self._ended: StopSpan | None = None  # until content follows it
+        self._separator = ""  # its beginning, held back
         self._held = ""
 
     def push(self, text: str) -> Iterator[tuple[str, bool]]:
         """Pieces of the text, and whether each is content."""
-        if text and not (self._open or self._dropped or self._held) and not self._may_open(text):
+        if text and not (self._open or self._ended or self._held) and not self._may_open(text):
             yield text, True  # the common case, in a third of the time
             return
         parts = (part for char in text for part in self._step(char))
         for is_content, group in groupby(parts, key=lambda part: part[1]):
             yield "".join(piece for piece, _ in group), is_content
 
-    def flush(self) -> str:
-        """Return the content held back once no more text follows."""
-        held, self._held = self._held, ""
-        return held
+    def flush(self) -> tuple[str, str]:
+        """Return what was held back once no more text follows: what is no content, and content."""
+        separator, held = self._separator, self._held
+        self._separator = self._held = ""
+        return separator, held
 
     def copy(self) -> Self:
         clone = type(self)(self._spans)
         clone._openings = [opening.copy() for opening in self._openings]
         clone._open = self._open and self._open.copy()
-        clone._dropped, clone._held = self._dropped, self._held
+        clone._ended, clone._separator = self._ended, self._separator
+        clone._held = self._held
         return clone
 
     def _may_open(self, text: str) -> bool:
@@ -96,11 +99,10 @@ class ContentSplitter:
     def _step(self, char: str) -> Iterable[tuple[str, bool]]:
         if self._open is not None:
             if self._open.ends_with(char):
-                self._dropped, self._open = self._open.span.dropped, None
+                self._ended, self._open = self._open.span, None
             return ((char, False),)
-        if char in self._dropped:
-            return ((char, False),)
-        self._dropped = ""
+        if self._ended is not None:
+            return self._step_behind(self._ended, char)
         self._held += char
         opened = None
         for span, opening in zip(self._spans, self._openings, strict=True):
@@ -109,6 +111,17 @@ class ContentSplitter:
         if opened is not None:
             return self._enter(opened)
         return self._release(max((opening.num_held for opening in self._openings), default=0))
+
+    def _step_behind(self, span: StopSpan, char: str) -> Iterable[tuple[str, bool]]:
+        """Drop what may stand between this span and the next one."""
+        begun, self._separator = self._separator + char, ""
+        if begun == span.separator or (begun == char and char in span.dropped):
+            return ((begun, False),)
+        if span.separator.startswith(begun):
+            self._separator = begun
+            return ()
+        self._ended = None
+        return [part for each in begun for part in self._step(each)]
 
     def _enter(self, span: StopSpan) -> Iterable[tuple[str, bool]]:
         before = self._held.removesuffix(span.opening)
@@ -142,8 +155,10 @@ class ContentStops:
         return "".join(shown), None
 
     def finish(self, armed: bool = True) -> tuple[str, TextStop | None]:
-        shown, stop = self._stops.push(self._content.flush(), armed)
-        return (shown, stop) if stop is not None else (shown + self._stops.flush(), None)
+        separator, content = self._content.flush()
+        shown, stop = self._stops.push(content, armed)
+        rest = self._stops.flush() if stop is None else ""
+        return separator + shown + rest, stop
 
     def copy(self) -> Self:
         return type(self)(self._stops.copy(), self._content.copy())

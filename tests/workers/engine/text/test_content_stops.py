@@ -68,6 +68,19 @@ def test_a_stop_does_not_cut_a_call(form: str, stop: str) -> None:
     assert (len([each for each in delta.calls if each.name]), delta.content) == (2, "")
 
 
+@pytest.mark.parametrize("form", ["openai", "gigachat3_roles"])
+def test_what_only_begins_as_a_separator_is_content(form: str) -> None:
+    written, separator = SPANNED[form], TOOL_FORMATS[form].separator.strip()
+    begun, stop = separator[:-1], separator[2:5]
+    cut = f"{written}\n{separator[:2]}"
+    for pieces in ([f"{written}\n{begun} a"], list(f"{written}\n{begun} a")):
+        assert shown(checker(form, stop=(stop,)), pieces) == (cut, Finish(FinishReason.STOP, stop))
+    for end in (begun, separator):
+        text = f"{written}\n{end}"
+        assert shown(checker(form, stop=(stop,)), list(text)) == (text, None)
+        assert message(form, text)[0].content == ""
+
+
 @pytest.mark.parametrize("form", ["hermes", "llama3"])
 def test_a_call_ends_outside_of_its_strings(form: str) -> None:
     written = TOOL_FORMATS[form].write(ToolCall("f", ARGUMENTS))
