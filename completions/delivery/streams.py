@@ -34,12 +34,14 @@ async def stream_frames(
     seconds_left: float,
     query: StreamQuery = _DEFAULTS,
     stored: Sequence[Event] | None = None,
+    *,
     cancel_on_disconnect: bool = False,
+    is_stored: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a job that has `seconds_left` to its deadline as SSE, ending with
-    `[DONE]`. With `cancel_on_disconnect`, the job is
-    cancelled when its connection ends; for that, the server must read the first frame even after a
-    hang-up."""
+    `[DONE]`. With `cancel_on_disconnect`, the job is cancelled when its connection ends; for that,
+    the server must read the first frame even after a hang-up. A job that `is_stored` goes on where
+    this process ends the connection by its shutdown: the client reads on from another process."""
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + seconds_left + PAST_DEADLINE
     chunks = context.make_chunks()
@@ -74,7 +76,8 @@ async def stream_frames(
     except ReaderLostError:
         yield _make_error(chunks, "queue_unavailable")
     finally:
-        if cancel_on_disconnect and not isinstance(event, EndEvent):
+        is_left = is_stored and process.is_closing
+        if cancel_on_disconnect and not is_left and not isinstance(event, EndEvent):
             process.spawn(process.cancel_job(context.id))
     yield sse.DONE
 

@@ -68,7 +68,12 @@ class GenerateView(AsyncAPIView):
         self.headers.update(rate_limits.make_headers(await enqueue(process, job)))
         if returns.stream:
             events = stream_frames(
-                process, context, job.seconds, query, cancel_on_disconnect=job.ends_with_client
+                process,
+                context,
+                job.seconds,
+                query,
+                cancel_on_disconnect=job.ends_with_client,
+                is_stored=job.is_durable,
             )
             stream = sse.make_response(events)
             return (

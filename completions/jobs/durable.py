@@ -112,7 +112,9 @@ def _insert_response(row: Job, given: ResponseInput) -> None:
         items = ConversationItem.objects.filter(conversation_id=conversation_id)
         if (
             not kept
-            or StoredResponse.objects.filter(conversation_id=conversation_id, is_joined=False)
+            or StoredResponse.objects.filter(
+                conversation_id=conversation_id, is_joined=False
+            ).exists()
             or (items.aggregate(last=Max("pk"))["last"] or 0) != given.last_item
         ):
             raise ConversationLockedError

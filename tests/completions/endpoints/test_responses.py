@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -178,6 +179,37 @@ async def test_a_background_stream_outlives_its_connection(live: Live) -> None:
     rest = await read(await live.http.get(f"{PATH}/{job_id}?stream=true&starting_after=0"))
     assert events(rest)[0]["sequence_number"] == 1
     assert text_of(events(rest)[-1]["response"]) == "Hello"
+
+
+async def test_a_stored_stream_goes_on_where_its_web_process_stops(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.at_once = False
+    stream = await post(live, stream=True)
+    parts = aiter(stream.streaming_content)
+    created = json.loads((await anext(parts)).decode().partition("data: ")[2])
+    job_id = created["response"]["id"]
+    claim = await asyncio.to_thread(live.worker.claim, job_id)
+    gains = [ChoiceGain(0, [65], "He", None), ChoiceGain(0, [65], "llo", "stop")]
+    steps = [StepEvent(job_id, claim.attempt, 1 + i, [gain]) for i, gain in enumerate(gains)]
+    cancelled: list[str] = []
+
+    def cancel(job_id: str) -> Coroutine[None, None, None]:
+        cancelled.append(job_id)
+        return asyncio.sleep(0)
+
+    monkeypatch.setattr(live.process, "cancel_job", cancel)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(live.process), "is_closing", True)
+        live.worker.execution.publish(steps[:1], [])
+        rest = b"".join([part async for part in parts]).decode()
+    assert events(rest)[-1]["code"] == "server_shutting_down"
+    end = Ending(job_id, claim.attempt, 3, "completed", None, Usage(3, 2, 1))
+    live.worker.execution.publish(steps[1:], [end])
+    assert not cancelled
+    after = events(rest)[-1]["sequence_number"]
+    again = await read(await live.http.get(f"{PATH}/{job_id}?stream=true&starting_after={after}"))
+    assert text_of(events(again)[-1]["response"]) == "Hello"
 
 
 async def test_a_repeated_request_runs_once(live: Live) -> None:
