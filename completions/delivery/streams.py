@@ -10,6 +10,7 @@ from completions.exceptions import APIError
 from completions.http.process import WebProcess
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
+from completions.jobs.record import NewJob
 from completions.responses import sse
 from completions.responses.completion import Chunks, ResponseContext
 
@@ -34,14 +35,13 @@ async def stream_frames(
     seconds_left: float,
     query: StreamQuery = _DEFAULTS,
     stored: Sequence[Event] | None = None,
-    *,
-    cancel_on_disconnect: bool = False,
-    is_stored: bool = False,
+    job: NewJob | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a job that has `seconds_left` to its deadline as SSE, ending with
-    `[DONE]`. With `cancel_on_disconnect`, the job is cancelled when its connection ends; for that,
-    the server must read the first frame even after a hang-up. A job that `is_stored` goes on where
-    this process ends the connection by its shutdown: the client reads on from another process."""
+    `[DONE]`. A `job` that was made for this stream is cancelled when its client hangs up, if it
+    ends with that; for this, the server must read the first frame even after a hang-up. Where this
+    process ends the connection by its shutdown, a stored job goes on: the client reads on from
+    another process."""
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + seconds_left + PAST_DEADLINE
     chunks = context.make_chunks()
@@ -76,10 +76,16 @@ async def stream_frames(
     except ReaderLostError:
         yield _make_error(chunks, "queue_unavailable")
     finally:
-        is_left = is_stored and process.is_closing
-        if cancel_on_disconnect and not is_left and not isinstance(event, EndEvent):
-            process.spawn(process.cancel_job(context.id))
+        if job is not None and not isinstance(event, EndEvent):
+            _leave(process, job)
     yield sse.DONE
+
+
+def _leave(process: WebProcess, job: NewJob) -> None:
+    """Cancel a job that ends with its client, which is gone or which this process leaves."""
+    goes_on = job.is_durable and process.is_closing
+    if job.ends_with_client and not goes_on:
+        process.spawn(process.cancel_job(job.id))
 
 
 def _make_frames(

@@ -67,14 +67,7 @@ class GenerateView(AsyncAPIView):
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
         self.headers.update(rate_limits.make_headers(await enqueue(process, job)))
         if returns.stream:
-            events = stream_frames(
-                process,
-                context,
-                job.seconds,
-                query,
-                cancel_on_disconnect=job.ends_with_client,
-                is_stored=job.is_durable,
-            )
+            events = stream_frames(process, context, job.seconds, query, job=job)
             stream = sse.make_response(events)
             return (
                 stream
