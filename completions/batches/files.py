@@ -14,7 +14,15 @@ from django.db.models import QuerySet, Sum
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
-from completions.models import File, FilePurpose, Session, Upload, UploadStatus, path_in_storage
+from completions.models import (
+    Conversation,
+    File,
+    FilePurpose,
+    Session,
+    Upload,
+    UploadStatus,
+    path_in_storage,
+)
 from completions.models.files import FILE_ID
 from completions.models.organizations import lock_organization
 from completions.models.timed_ids import new_id
@@ -85,8 +93,8 @@ def make_upload(owner: tuple[int, int], filename: str) -> File:
 
 def check_room(organization_id: int, size: int, number: int = 1) -> None:
     """Raise StorageLimitError unless `number` files with `size` bytes in all fit beside the files,
-    pending uploads and sessions of the organization, which the transaction must lock to be
-    exact."""
+    pending uploads, sessions and conversations of the organization, which the transaction must lock
+    to be exact."""
     files = File.objects.filter(organization_id=organization_id, purpose=FilePurpose.BATCH)
     uploads = Upload.objects.filter(organization_id=organization_id, status=UploadStatus.PENDING)
     if number and files.count() + uploads.count() + number > settings.MAX_STORED_FILES:
@@ -94,11 +102,13 @@ def check_room(organization_id: int, size: int, number: int = 1) -> None:
     # Parts that were sent again are stored too.
     taken = uploads.annotate(taken=Greatest("bytes", Coalesce(Sum("parts__bytes"), 0)))
     sessions = Session.objects.filter(organization_id=organization_id)
-    rows = (files, "bytes"), (taken, "taken"), (sessions, "bytes")
+    conversations = Conversation.objects.filter(organization_id=organization_id)
+    rows = (files, "bytes"), (taken, "taken"), (sessions, "bytes"), (conversations, "bytes")
     stored = sum(each.aggregate(sum=Sum(column))["sum"] or 0 for each, column in rows)
     if stored + size > settings.MAX_STORED_BYTES:
         raise StorageLimitError(
-            f"Your organization's files and sessions may take {settings.MAX_STORED_BYTES} bytes."
+            "Your organization's files, sessions and conversations may take "
+            f"{settings.MAX_STORED_BYTES} bytes."
         )
 
 

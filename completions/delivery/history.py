@@ -18,7 +18,7 @@ from completions.http.process import WebProcess
 from completions.jobs import durable
 from completions.jobs.events import EndEvent
 from completions.models import Conversation, ConversationItem, Job, StoredResponse
-from completions.models.conversations import Item
+from completions.models.conversations import Item, measure
 from completions.models.release import run_and_release
 from completions.requests.context import Earlier
 from completions.requests.fields.items import list_references
@@ -29,6 +29,9 @@ MAX_RESPONSES: Final = 1000
 """The longest chain of responses that one goes on from, and the most that one refers to."""
 MAX_REFERENCES: Final = 10_000
 """The most stored items that a request refers to."""
+MAX_BYTES: Final = 16 * 1024**2
+"""The most bytes of items, as JSON, that a request goes on from: twice the largest body, and more
+text than fits a context of a million tokens."""
 _NUL: Final = "\0"
 _ITEM_ID: Final = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
 
@@ -46,6 +49,7 @@ async def read_earlier(process: WebProcess, principal: Principal, body: Any) -> 
         items = await _read_chain(process, principal, previous)
     elif type(conversation) is str:
         found = await open_conversation(process, principal, conversation, "conversation")
+        check_size(found.bytes, "conversation")
         items, last_item = await read_items(process, found)
     references = set(list_references(body.get("input")))
     by_id = await _find_items(process, principal, references) if references else {}
@@ -75,7 +79,18 @@ async def open_conversation(
     list_unjoined = partial(StoredResponse.list_unjoined, conversation_id=conversation_id)
     for row in await run_and_release(list_unjoined):
         await _join_ended(process, principal, row)
+        await run_and_release(conversation.refresh_from_db)
     return conversation
+
+
+def check_size(size: int, param: str) -> None:
+    """Raise APIError if a request cannot go on from items of so many bytes."""
+    if size > MAX_BYTES:
+        message = (
+            f"More than {MAX_BYTES} bytes of items would precede what a response says. Begin "
+            "another conversation, or send the items that matter."
+        )
+        raise APIError("invalid_value", message, param)
 
 
 async def join_conversation(process: WebProcess, principal: Principal, response_id: str) -> None:
@@ -104,16 +119,18 @@ def _read_rows(rows: Iterable[ConversationItem]) -> list[Item]:
 
 async def find_stored(principal: Principal, response_id: str) -> StoredResponse:
     """Find what SQL has of a stored response, with its job. Raises APIError."""
-    found = await run_and_release(partial(_list_stored, principal, [response_id]))
-    if not found:
+    row = await _look_up(principal, response_id)
+    if row is None:
         raise APIError(ItemsResponseContext.not_found, param="id")
-    return found[0]
+    return row
 
 
-def _list_stored(principal: Principal, ids: Collection[str]) -> list[StoredResponse]:
+async def _look_up(principal: Principal, response_id: str) -> StoredResponse | None:
+    if _NUL in response_id:
+        return None
     unexpired = Q(job__expires_at=None) | Q(job__expires_at__gt=timezone.now())
     owned = StoredResponse.objects.filter(unexpired, job__organization_id=principal.organization_id)
-    return list(owned.filter(pk__in=_list_storable(ids)).select_related("job"))
+    return await run_and_release(owned.filter(pk=response_id).select_related("job").first)
 
 
 async def read_response(
@@ -143,34 +160,40 @@ def _read_stored(row: Job) -> dict[str, Any]:
 async def _read_chain(process: WebProcess, principal: Principal, last: str) -> list[Item]:
     """Return the items of a response and of all that it goes on from. Raises APIError."""
     param = "previous_response_id"
-    rows = await run_and_release(partial(_list_chain, principal, last))
-    first = rows[-1] if rows else None
-    if first is None or first.previous_id:
-        missing = first.previous_id if first else last
-        message = f"The response {missing!r} was not stored, was deleted or has expired."
-        if len(rows) == MAX_RESPONSES:
+    turns: list[list[Item]] = []
+    size = 0
+    while last:
+        if len(turns) == MAX_RESPONSES:
             message = f"More than {MAX_RESPONSES} responses precede it. Use a conversation."
-        raise APIError("response_not_found", message, param)
-    if first.conversation_id is not None:
-        message = f"It belongs to a conversation. Send conversation: {first.conversation_id!r}."
-        raise APIError("invalid_value", message, param)
-    items: list[Item] = []
-    for row in reversed(rows):
+            raise APIError("invalid_value", message, param)
+        row = await _look_up(principal, last)
+        if row is None:
+            message = f"The response {last!r} was not stored, was deleted or has expired."
+            raise APIError("response_not_found", message, param)
+        if row.conversation_id is not None:
+            message = f"It belongs to a conversation. Send conversation: {row.conversation_id!r}."
+            raise APIError("invalid_value", message, param)
         response = await read_response(process, principal, row)
         if response["completed_at"] is None:
-            message = f"The response {row.pk!r} has not ended. Retry once it has."
+            message = f"The response {last!r} has not ended. Retry once it has."
             raise APIError("invalid_value", message, param)
-        items += [*row.list_input(), *response["output"]]
-    return items
+        items, bytes_of_turn = await _read_turn(process, principal, row, response)
+        check_size(size := size + bytes_of_turn, param)
+        turns.append(items)
+        last = row.previous_id
+    return [item for items in reversed(turns) for item in items]
 
 
-def _list_chain(principal: Principal, last: str) -> list[StoredResponse]:
-    """Return a response and those before it, up to the first that is not there."""
-    rows: list[StoredResponse] = []
-    while last and len(rows) < MAX_RESPONSES and (found := _list_stored(principal, [last])):
-        rows += found
-        last = found[0].previous_id
-    return rows
+async def _read_turn(
+    process: WebProcess, principal: Principal, row: StoredResponse, response: Mapping[str, Any]
+) -> tuple[list[Item], int]:
+    """Return what a response was sent and what it said, and the bytes of that."""
+
+    def read() -> tuple[list[Item], int]:
+        items = [*row.list_input(), *response["output"]]
+        return items, measure(items)
+
+    return await process.checks.run(principal.organization_id, read)
 
 
 async def _find_items(
@@ -185,20 +208,25 @@ async def _find_items(
     if len(responses) > MAX_RESPONSES:
         message = f"refers to items of more than {MAX_RESPONSES} responses. Send the items."
         raise APIError("invalid_value", f"input: {message}", "input")
-    items: list[Item] = await run_and_release(partial(_list_items, principal, ids))
-    for row in await run_and_release(partial(_list_stored, principal, responses)):
-        response = await read_response(process, principal, row)
-        items += [*row.list_input(), *response["output"]]
+    items, size = await run_and_release(partial(_list_items, principal, ids))
+    for response_id in responses:
+        if (row := await _look_up(principal, response_id)) is not None:
+            response = await read_response(process, principal, row)
+            turn, bytes_of_turn = await _read_turn(process, principal, row, response)
+            check_size(size := size + bytes_of_turn, "input")
+            items += turn
     return {item["id"]: item for item in items}
 
 
-def _list_items(principal: Principal, ids: Collection[str]) -> list[Item]:
+def _list_items(principal: Principal, ids: Collection[str]) -> tuple[list[Item], int]:
+    """Return the items of conversations among these, and their bytes. Raises APIError."""
+    storable = [each for each in ids if _NUL not in each]  # PostgreSQL cannot look for others
     owned = ConversationItem.objects.filter(
-        conversation__organization_id=principal.organization_id, item_id__in=_list_storable(ids)
+        conversation__organization_id=principal.organization_id, item_id__in=storable
     )
-    return _read_rows(owned)
-
-
-def _list_storable(ids: Collection[str]) -> list[str]:
-    """Return those that PostgreSQL can look for."""
-    return [each for each in ids if _NUL not in each]
+    items: list[Item] = []
+    size = 0
+    for row in owned.iterator():
+        check_size(size := size + len(row.content), "input")
+        items.append(row.read())
+    return items, size

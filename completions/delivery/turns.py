@@ -9,9 +9,9 @@ from django.utils import timezone
 from msgspec import structs
 
 from completions.accounts.keys import Principal
-from completions.batches import files
 from completions.catalog.model_files import load_catalog
 from completions.delivery import answers
+from completions.delivery.storage import require_room
 from completions.exceptions import APIError, FieldError
 from completions.http.process import WebProcess
 from completions.models import OnDrift, Session
@@ -51,7 +51,7 @@ async def _find_past(
     if session_id == NEW:
         if after is not None:
             raise FieldError("a new session has no choices; leave this out.", "after")
-        await run_and_release(partial(_check_room, principal.organization_id))
+        await run_and_release(partial(require_room, principal.organization_id, "session"))
         return Past(
             session_id=new_session_id(),
             model="",
@@ -64,14 +64,6 @@ async def _find_past(
     return await run_and_release(partial(reading.make_past, session, ended, place))
 
 
-def _check_room(organization_id: int) -> None:
-    try:
-        files.check_room(organization_id, size=1, number=0)
-    except files.StorageLimitError as error:
-        message = f"{error} Delete some first."
-        raise APIError("storage_limit_exceeded", message, "session") from error
-
-
 def _look_up(
     session_id: str, after: str | None, organization_id: int
 ) -> tuple[Session, Place, Sequence[PathRow]]:
@@ -82,7 +74,7 @@ def _look_up(
     if load_catalog().get(session.model) is None:
         message = f"The session's model, {session.model}, is not served any more."
         raise APIError("model_not_found", message, "session")
-    _check_room(organization_id)
+    require_room(organization_id, "session")
     place = reading.find_place(session, after)
     return session, place, reading.read_path(session, place)
 

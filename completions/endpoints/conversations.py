@@ -6,14 +6,20 @@ from typing import Any
 from django.db import transaction
 
 from completions.delivery import rate_limits
-from completions.delivery.history import find_conversation, open_conversation, read_items
+from completions.delivery.history import (
+    check_size,
+    find_conversation,
+    open_conversation,
+    read_items,
+)
+from completions.delivery.storage import require_room
 from completions.endpoints.completions import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from completions.exceptions import APIError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.models import Conversation, ConversationItem, Scope
-from completions.models.conversations import Item
+from completions.models.conversations import Item, measure
 from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
 from completions.requests.fields.items import ItemField, number_items
@@ -59,7 +65,8 @@ class ConversationsView(AsyncAPIView):
         conversation = Conversation(
             organization_id=request.auth.organization_id, metadata=values.metadata or {}
         )
-        await run_and_release(partial(_insert, conversation, _number(values.items or [])))
+        items = _number(values.items or [])
+        await run_and_release(partial(_insert, conversation, items))
         return JSONResponse(_show(conversation))
 
 
@@ -104,7 +111,9 @@ class ConversationItemsView(AsyncAPIView):
             message = f"items: the conversation has {count} items, and takes {MAX_ITEMS}."
             raise APIError("array_above_max_length", f"{message} Begin another one.", "items")
         added = _number(values.items)
-        await run_and_release(partial(conversation.append, added))
+        more = measure(added)
+        check_size(conversation.bytes + more, "items")
+        await run_and_release(partial(_append, conversation, added, more))
         return JSONResponse(Page(MAX_NEW_ITEMS, None, ascending=True).cut(added))
 
 
@@ -119,7 +128,7 @@ class ConversationItemView(AsyncAPIView):
 
     async def delete(self, request: APIRequest, conversation_id: str, item_id: str) -> JSONResponse:
         conversation, row = await self._find(request, conversation_id, item_id)
-        await run_and_release(row.delete)
+        await run_and_release(partial(conversation.remove, row))
         return JSONResponse(_show(conversation))
 
     async def _find(
@@ -137,7 +146,15 @@ def _number(items: list[Item]) -> list[Item]:
     return number_items(items, lambda prefix, _: new_id(prefix))
 
 
+def _append(conversation: Conversation, items: list[Item], size: int) -> None:
+    """Raises APIError."""
+    require_room(conversation.organization_id, "items", size)
+    conversation.append(items)
+
+
 def _insert(conversation: Conversation, items: list[Item]) -> None:
+    """Raises APIError."""
+    require_room(conversation.organization_id, "items", measure(items))
     with transaction.atomic():
         conversation.save(force_insert=True)
         conversation.append(items)

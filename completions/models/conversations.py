@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 from django.conf import settings
 from django.db import models, transaction
+from django.db.models import F
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from completions.contract.json_lines import compress_lines, decompress_lines
@@ -27,6 +29,11 @@ def find_expiry() -> Any:
     return timezone.now() + timedelta(seconds=settings.RESPONSE_TTL)
 
 
+def measure(items: Iterable[Item]) -> int:
+    """Return the bytes of items as JSON."""
+    return sum(len(orjson.dumps(item)) for item in items)
+
+
 class Conversation(models.Model):
     """Items of one organization, in their order. Items that are added and responses that begin
     put off its expiry."""
@@ -36,19 +43,30 @@ class Conversation(models.Model):
     metadata = models.JSONField(default=dict, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(default=find_expiry, db_index=True)
+    bytes = models.PositiveBigIntegerField(default=0, help_text="Bytes of its items.")
 
     def __str__(self) -> str:
         return self.id
 
     def append(self, items: Sequence[Item]) -> None:
         """Add items at the end, and put off the expiry."""
-        ConversationItem.objects.bulk_create(
-            ConversationItem(
-                conversation=self, item_id=item["id"], content=orjson.dumps(item).decode()
+        contents = [orjson.dumps(item) for item in items]
+        with transaction.atomic():
+            ConversationItem.objects.bulk_create(
+                ConversationItem(conversation=self, item_id=item["id"], content=content.decode())
+                for item, content in zip(items, contents, strict=True)
             )
-            for item in items
-        )
-        self.put_off_expiry(self.pk)
+            self._add_bytes(sum(map(len, contents)))
+            self.put_off_expiry(self.pk)
+
+    def remove(self, item: "ConversationItem") -> None:
+        with transaction.atomic():
+            deleted, _ = item.delete()
+            if deleted:
+                self._add_bytes(-len(item.content.encode()))
+
+    def _add_bytes(self, number: int) -> None:
+        Conversation.objects.filter(pk=self.pk).update(bytes=Greatest(F("bytes") + number, 0))
 
     @staticmethod
     def put_off_expiry(conversation_id: str) -> bool:

@@ -10,12 +10,14 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.test import Client
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from completions.catalog import model_files
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import ToolCall
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
+from completions.delivery import history
 from completions.endpoints import responses
 from completions.jobs.events import ChoiceGain
 from completions.jobs.execute import Ending, StepEvent
@@ -340,6 +342,35 @@ async def test_a_response_that_begins_puts_off_the_expiry_of_its_conversation(li
     live.at_once = False
     await create(live, conversation=conversation, background=True)
     assert (await Conversation.objects.aget()).expires_at > soon
+
+
+async def test_what_a_response_goes_on_from_is_bounded(
+    live: Live, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    one = await create(live, input="a" * 70)
+    conversation = await read(await post(live, "/v1/conversations"))
+    path = f"/v1/conversations/{conversation['id']}/items"
+    items = [{"role": "user", "content": "a" * 40}]
+    (item,) = (await read(await post(live, path, items=items)))["data"]
+    refs = [{"type": "item_reference", "id": each["id"]} for each in (item, *one["output"])]
+    size = (await Conversation.objects.aget()).bytes
+    assert size == len(json.dumps(item, separators=(",", ":")))
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "MAX_BYTES", size - 1)
+        for body in (
+            {"previous_response_id": one["id"]}, {"conversation": conversation["id"]},
+            {"input": refs[:1]}, {"input": refs[1:]},
+        ):  # fmt: skip
+            (name,) = body
+            assert code(await post(live, **body), 400) == ("invalid_value", name)
+        assert code(await post(live, path, items=items), 400) == ("invalid_value", "items")
+        assert (await get(live, path))["data"] == [item]
+    settings.MAX_STORED_BYTES = size
+    for where in (path, "/v1/conversations"):
+        refused = await post(live, where, items=items)
+        assert code(refused, 400) == ("storage_limit_exceeded", "items")
+    assert (await live.http.delete(f"{path}/{item['id']}")).status_code == 200
+    assert (await Conversation.objects.aget()).bytes == 0
 
 
 @pytest.mark.parametrize("field", ["instructions", "user"])
