@@ -15,7 +15,7 @@ from completions.requests.completion import CompletionRequestObject
 from completions.requests.context import Context
 from completions.requests.fields.base import BooleanField, IntegerField, TextField, name_type
 from completions.requests.fields.objects import StrictObject
-from completions.requests.fields.prompt import IdsPromptField, TextPromptField
+from completions.requests.fields.prompt import TO_CONTEXT, IdsPromptField, TextPromptField
 from completions.requests.fields.routing import RID_PATTERN
 from completions.requests.generation import GenerationRequest
 from completions.requests.model import ModelRequestObject
@@ -233,7 +233,9 @@ class VLLMGenerateObject(
             message = f"must be one array of token ids, not of {name_type(given[0])}s."
             raise FieldError(message, "prompt", code="invalid_type")
         (prompt,) = prompts = values.token_ids
-        room = context.model.files.max_model_len - len(prompt)
+        most: Any = found.get("truncate_prompt_tokens", TO_CONTEXT)
+        kept = len(prompt) if most == TO_CONTEXT else min(len(prompt), most)
+        room = context.model.files.max_model_len - kept
         return {"max_tokens": max(1, room), **found, "prompt": prompts}
 
     def list_ignored_params(self, params: Mapping[str, object]) -> list[str]:

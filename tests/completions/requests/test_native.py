@@ -39,6 +39,14 @@ def test_lengths_are_those_of_each_engine() -> None:
     assert make(VLLM).job_request.sampling.max_tokens == TINY_CONTEXT - 2
     assert make(VLLM).context.default_length
     assert make(VLLM, {"max_tokens": 3}).job_request.sampling.max_tokens == 3
+    long = [1] * (TINY_CONTEXT + 50)
+    cut = make(VLLM, {"truncate_prompt_tokens": 10}, token_ids=long)
+    assert cut.job_request.sampling.max_tokens == TINY_CONTEXT - 10
+    assert len(cut.job_request.prompts[0]) == 10
+    short = make(VLLM, {"truncate_prompt_tokens": 10})
+    assert short.job_request.sampling.max_tokens == TINY_CONTEXT - 2
+    filled = make(VLLM, {"truncate_prompt_tokens": -1}, token_ids=long).job_request
+    assert (len(filled.prompts[0]), filled.sampling.max_tokens) == (TINY_CONTEXT - 1, 1)
     param, message = refusal(SGLANG)  # the small model has no room for 128
     assert (param, "128 in the completion" in message) == ("input_ids", True)
 
