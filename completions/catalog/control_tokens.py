@@ -36,7 +36,7 @@ class ControlTokens:
         if not self.ids:
             return None
         spans = [match.span() for match in self._pattern.finditer(text)]
-        if all("0" not in mask[slice(*span)] for span in spans) and self._has(text, len(spans)):
+        if all("0" not in mask[slice(*span)] for span in spans) and not self._changes(text):
             return None
         pieces: list[str | int] = []
         for run in _RUN.finditer(mask):
@@ -44,11 +44,9 @@ class ControlTokens:
             pieces += self.split_own(part) if run[0][0] == "1" else [part]
         return pieces
 
-    def _has(self, text: str, count: int) -> bool:
-        """Return whether the tokenizer finds as many control tokens in a text."""
-        if self.normalize is None:
-            return True
-        return len(self._pattern.findall(self.normalize(text))) == count
+    def _changes(self, text: str) -> bool:
+        """Return whether the tokenizer looks for control tokens in another text."""
+        return self.normalize is not None and self.normalize(text) != text
 
     def split_own(self, text: str) -> Pieces:
         """Return the pieces of a text all of whose control tokens are meant."""

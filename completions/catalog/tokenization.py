@@ -6,6 +6,7 @@ process, which yields its core to the engine and to streams, and from which ids 
 """
 
 import atexit
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,8 +23,9 @@ LONG = 16 * 1024
 """Characters or ids from which a child process does the work."""
 SECONDS = 300.0
 """Time for one text. A busy machine favours everything else."""
-KEPT = 1
-"""Idle children that are kept: each holds the tokenizers that it has used."""
+KEPT = max(2, min(8, os.cpu_count() or 1))
+"""Idle children that are kept, one for each thread that checks requests: to start one takes longer
+than most texts. Each holds the tokenizers that it has used."""
 _TRIES = 2
 _PIECE = 16 * 1024
 """Ids read or written at a time, between which other threads run."""

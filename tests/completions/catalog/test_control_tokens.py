@@ -86,3 +86,14 @@ def test_a_text_that_becomes_a_control_token_is_found(tmp_path: Path) -> None:
     controls = load(tmp_path, tokenizer, "")
     assert controls.split(wide, "000") == [wide]
     assert controls.split("<s>x", "1110") is None
+
+
+def test_a_normalizer_can_make_one_control_token_and_hide_another(tmp_path: Path) -> None:
+    """As many are found, but the one that the template wrote is not, and the user's is."""
+    tokenizer = Tokenizer(models.WordLevel({"x": 0}, unk_token="x"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_special_tokens(
+        [AddedToken("<S>", normalized=False), AddedToken("<e>", normalized=True)]
+    )
+    controls = load(tmp_path, tokenizer, "")
+    assert controls.split("<S><E>", "111000") == ["", 1, "", "<E>"]

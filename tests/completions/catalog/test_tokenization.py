@@ -29,6 +29,7 @@ from completions.catalog.model_files import ModelFiles
 from completions.catalog.tokenization import TokenizationError, TokenizerProcessError
 from completions.catalog.tokenization_child import run_request
 from completions.child_process import ChildProcess
+from completions.requests.fair_semaphore import THREADS
 
 TEXTS = ["", "a", "grüße 中文 🙂", "</s> in <s>", "\n\r\u2028\x00 \t" * 9, "x" * 300]
 
@@ -192,6 +193,11 @@ def test_the_error_of_a_tokenizer_is_passed_on(model: ModelFiles, tmp_path: Path
     with pytest.raises(TokenizationError):
         tokenization.encode(type("Files", (), {"entry": entry})(), "text")
     assert tokenization.encode(model, "text").count  # by the same child
+
+
+def test_as_many_children_are_kept_as_threads_ask() -> None:
+    """To start one takes longer than most texts."""
+    assert tokenization.KEPT >= THREADS
 
 
 def test_other_threads_run_while_a_text_is_tokenized(
