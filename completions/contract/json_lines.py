@@ -13,6 +13,8 @@ import orjson
 
 _ESCAPES = {"\x85": b"\\u0085", "\u2028": b"\\u2028", "\u2029": b"\\u2029"}
 _REPLACEMENTS = [(character.encode(), escape) for character, escape in _ESCAPES.items()]
+_PIECE = 64 * 1024
+"""Bytes that are decompressed at a time."""
 
 
 def encode_line(value: object, default: Callable[[Any], Any] | None = None) -> bytes:
@@ -33,6 +35,18 @@ def compress_lines(documents: Iterable[bytes]) -> bytes:
     """Compress JSON documents, one on a line: the form of all JSON that SQL keeps compressed.
     Level 1 takes a third of the default's time, and a fifth more room."""
     return zlib.compress(b"\n".join(documents), 1)
+
+
+def decompress_first(compressed: bytes | memoryview) -> bytes:
+    """Return the first document that :func:`compress_lines` compressed, without reading the
+    others."""
+    line, rest, stream = b"", bytes(compressed), zlib.decompressobj()
+    while piece := stream.decompress(rest, _PIECE):
+        line += piece
+        if b"\n" in piece:
+            break
+        rest = stream.unconsumed_tail
+    return line.partition(b"\n")[0]
 
 
 def decompress_lines(compressed: bytes | memoryview) -> list[bytes]:

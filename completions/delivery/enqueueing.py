@@ -131,6 +131,8 @@ async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
             raise APIError("conversation_locked", param="conversation") from error
         except durable.SessionLostError as error:
             raise APIError("session_not_found", param="session") from error
+        except durable.SessionMovedError as error:
+            raise APIError("turn_in_progress", param="after") from error
     try:
         # Take the request ids (`rid`) after the idempotency key: a retry must get 409
         # idempotency_in_progress, not 400 "rid was used".
@@ -195,7 +197,7 @@ async def _withdraw(
         # Before the key: a retry must get 409 idempotency_in_progress, not 400 "rid was used".
         await _free_rids(process, job)
     if job.is_durable:
-        await durable.discard(job.id, job.session_turn)
+        await durable.discard(job.id, job)
     await process.cancel_job(job.id)
     # The first _free_rids may have failed for lack of Redis; cancel_job waits for it.
     await _free_rids(process, job)

@@ -1,8 +1,8 @@
 """Finds what the session of a request holds, and completes the body with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.utils import timezone
@@ -14,7 +14,7 @@ from completions.delivery import answers
 from completions.delivery.storage import require_room
 from completions.exceptions import APIError, FieldError
 from completions.http.process import WebProcess
-from completions.models import OnDrift, Session
+from completions.models import Job, OnDrift, Session
 from completions.models.release import run_and_release
 from completions.models.sessions import new_session_id
 from completions.requests.chat import ChatRequestObject
@@ -25,6 +25,24 @@ from completions.requests.preparation import Route
 from completions.responses.whole_response import read_context
 from completions.sessions import reading, recording
 from completions.sessions.reading import PathRow, Place
+
+
+class _FailedError(Exception):
+    """A turn has failed, and SQL does not know it yet."""
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(turn_id)
+        self.turn_id = turn_id
+
+
+class _Found(NamedTuple):
+    """What SQL holds of a session up to a choice."""
+
+    session: Session
+    place: Place
+    rows: Sequence[PathRow]
+    newest: str | None
+    """The session's newest turn, if the request does not say what it comes after."""
 
 
 async def complete_body(
@@ -58,15 +76,23 @@ async def _find_past(
             seconds=settings.SESSION_TTL,
             on_drift=OnDrift.KEEP,
         )
-    look_up = partial(_look_up, session_id, after, principal.organization_id)
-    session, place, rows = await run_and_release(look_up)
-    ended = [row if row.has_ended else await _read_live(process, row) for row in rows]
-    return await run_and_release(partial(reading.make_past, session, ended, place))
+    failed: set[str] = set()
+    while True:
+        look_up = partial(_look_up, session_id, after, principal.organization_id, failed)
+        found = await run_and_release(look_up)
+        try:
+            ended = [row if row.has_ended else await _read_live(process, row) for row in found.rows]
+        except _FailedError as error:
+            failed.add(error.turn_id)
+            continue
+        return await run_and_release(
+            partial(reading.make_past, found.session, ended, found.place, found.newest)
+        )
 
 
 def _look_up(
-    session_id: str, after: str | None, organization_id: int
-) -> tuple[Session, Place, Sequence[PathRow]]:
+    session_id: str, after: str | None, organization_id: int, failed: Collection[str]
+) -> _Found:
     owned = reading.list_sessions(organization_id, timezone.now())
     session = None if "\x00" in session_id else owned.filter(id=session_id).first()
     if session is None:
@@ -75,14 +101,17 @@ def _look_up(
         message = f"The session's model, {session.model}, is not served any more."
         raise APIError("model_not_found", message, "session")
     require_room(organization_id, "session")
-    place = reading.find_place(session, after)
-    return session, place, reading.read_path(session, place)
+    newest = Job.find_newest_turn(session.id) if after is None else None
+    place = reading.find_place(session, after, failed)
+    return _Found(session, place, reading.read_path(session, place), newest)
 
 
 async def _read_live(process: WebProcess, row: PathRow) -> PathRow:
     """Return a turn that SQL does not know to have ended, with its answers from Redis. Raises
-    APIError."""
-    job = await process.submission.fetch(row.job.id)
+    APIError, and _FailedError if it has none."""
+    job = await process.submission.fetch(row.id)
+    if job is not None and job.state == "failed":
+        raise _FailedError(row.id)
     if job is None or job.state not in ("completed", "cancelled"):
         raise APIError("turn_in_progress", param="after")
     context = read_context(job.id, job.context)

@@ -13,6 +13,7 @@ from django.utils import timezone
 from completions.accounts.keys import Principal
 from completions.contract.json_lines import encode_line
 from completions.delivery import idempotency, rate_limits
+from completions.delivery.storage import require_room
 from completions.exceptions import APIError, FieldError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
@@ -96,6 +97,7 @@ class SessionsView(AsyncAPIView):
         idempotency.refuse(request)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
         session: Session = SessionRequestObject().validate_for(request.data, request.auth)
+        await run_and_release(partial(require_room, request.auth.organization_id, "session"))
         await session.asave(force_insert=True)
         return JSONResponse(make_session_object(session))
 
@@ -173,7 +175,7 @@ def _choose_turns(session: Session, choice: str | None) -> Mapping[str, int | No
         rows = Job.objects.filter(session=session).order_by("created_at", "id")
         return dict.fromkeys(rows.values_list("id", flat=True))
     path = reading.read_path(session, reading.find_place(session, choice))
-    return {row.job.id: row.choice for row in path}
+    return {row.id: row.choice for row in path}
 
 
 async def _wait_for_ends(process: WebProcess, turn_ids: Sequence[str]) -> None:

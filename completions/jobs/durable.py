@@ -67,9 +67,13 @@ class SessionLostError(Exception):
     """The session of a turn was deleted a moment ago, or has expired."""
 
 
+class SessionMovedError(Exception):
+    """Another turn was added to the session a moment ago, which this one would have to follow."""
+
+
 async def store(job: NewJob) -> None:
-    """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError and
-    ConversationLockedError and SessionLostError."""
+    """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError,
+    ConversationLockedError, SessionLostError and SessionMovedError."""
     deadline = datetime.now(UTC) + timedelta(seconds=job.seconds)
     request = msgspec.to_builtins(job.request, str_keys=True)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
@@ -89,11 +93,11 @@ async def store(job: NewJob) -> None:
 
 
 def _insert(row: Job, job: NewJob) -> None:
-    """Insert the row, and with it what it is stored with. Raises ConversationLockedError and
-    SessionLostError."""
+    """Insert the row, and with it what it is stored with. Raises ConversationLockedError,
+    SessionLostError and SessionMovedError."""
     if (turn := job.session_turn) is not None:
         with transaction.atomic():
-            _add_to_session(row, turn)
+            _add_to_session(row, turn, job.context)
             row.save(force_insert=True)
         return
     if (response_input := job.response_input) is not None:
@@ -128,9 +132,9 @@ def _insert_response(row: Job, given: ResponseInput) -> None:
     )
 
 
-def _add_to_session(row: Job, turn: SessionTurn) -> None:
-    """Make the row a turn of its session, which is made or lives longer. Raises
-    SessionLostError."""
+def _add_to_session(row: Job, turn: SessionTurn, context: bytes) -> None:
+    """Make the row a turn of its session, which is made or lives longer. Raises SessionLostError
+    and SessionMovedError."""
     expires_at = datetime.now(UTC) + timedelta(seconds=turn.seconds)
     row.session_id, row.turn = turn.session_id, turn.content
     row.after_turn, row.after_index = turn.after_turn, turn.after_index
@@ -143,27 +147,36 @@ def _add_to_session(row: Job, turn: SessionTurn) -> None:
             on_drift=turn.on_drift,
             seconds=turn.seconds,
             expires_at=expires_at,
-            bytes=len(turn.content),
+            bytes=_count_bytes(turn, context),
         )
         return
-    more = F("bytes") + len(turn.content)
+    more = F("bytes") + _count_bytes(turn, context)
     kept = Session.objects.filter(id=turn.session_id)
     if not kept.update(bytes=more, expires_at=Greatest("expires_at", expires_at)):
         raise SessionLostError
+    # The session's row stays locked until the end of the transaction: no other turn is added.
+    if turn.newest_turn not in (None, Job.find_newest_turn(turn.session_id)):
+        raise SessionMovedError
 
 
-async def discard(job_id: str, turn: SessionTurn | None = None) -> None:
-    """Delete a job that was refused after it was stored, with what it added to a session, or that
-    its client deletes."""
+def _count_bytes(turn: SessionTurn, context: bytes) -> int:
+    """Count what a turn adds to its session; the context may hold the whole prompt."""
+    return len(turn.content) + len(context)
+
+
+async def discard(job_id: str, refused: NewJob | None = None) -> None:
+    """Delete a job that its client deletes, or that was refused after it was stored, with what it
+    added to a session."""
+    turn = None if refused is None else refused.session_turn
 
     def delete() -> None:
         with transaction.atomic():
             deleted, _ = Job.objects.filter(id=job_id).delete()
             if turn is not None and turn.opens_for:
                 Session.objects.filter(id=turn.session_id, turns=None).delete()
-            elif turn is not None and deleted:
+            elif refused is not None and turn is not None and deleted:
                 kept = Session.objects.filter(id=turn.session_id)
-                kept.update(bytes=F("bytes") - len(turn.content))
+                kept.update(bytes=F("bytes") - _count_bytes(turn, refused.context))
 
     await run_and_release(delete)
 

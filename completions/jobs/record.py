@@ -91,6 +91,9 @@ class SessionTurn:
     """The model of the session, if the turn makes it; else empty."""
     on_drift: str = ""
     """The same setting of a session that the turn makes."""
+    newest_turn: str | None = None
+    """The turn that must be the session's newest until this one is stored, empty for none; None if
+    any may be."""
 
 
 @dataclass(frozen=True)  # without slots: it caches

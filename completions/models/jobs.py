@@ -68,3 +68,10 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @classmethod
+    def find_newest_turn(cls, session_id: str) -> str:
+        """Return the id of the newest turn of a session, whatever became of it; empty if there is
+        none."""
+        turns = cls.objects.filter(session_id=session_id).order_by("-created_at", "-id")
+        return turns.values_list("id", flat=True).first() or ""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import orjson
 from msgspec import Struct
 
-from completions.contract.job_request import JobRequest
-from completions.contract.json_lines import compress_lines, decompress_lines
+from completions.contract.json_lines import compress_lines, decompress_first, decompress_lines
 from completions.exceptions import FieldError
 from completions.jobs.record import SessionTurn
 
@@ -26,8 +26,24 @@ class TurnChoice(Struct, frozen=True, omit_defaults=True):
     """The answer as a chat has it; None for a completion."""
 
 
+class Computation(Struct, frozen=True):
+    """What computed the answers of a turn. Only exports read it: its grammar may be long."""
+
+    request: msgspec.Raw
+    """What the worker computed, without the prompt: a `JobRequest`, maybe of another version."""
+    receipt: Mapping[str, Any] | None
+    """The receipt without the output's ids; None if the model's files were gone."""
+
+    @classmethod
+    def decompress(cls, content: bytes | memoryview) -> "Computation | None":
+        """Read it from the content of a turn; None before the answers are there."""
+        _, *lines = decompress_lines(content)
+        return msgspec.json.decode(lines[0], type=cls) if lines else None
+
+
 class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a turn adds to its session: stored with its job, and again with the answers."""
+    """What a turn adds to its session: stored with its job, and again with the answers and their
+    computation."""
 
     token_ids: Sequence[int]
     """What was given, beyond what the session had."""
@@ -43,18 +59,14 @@ class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether `token_ids` are the whole prompt, in place of what the session had."""
     choices: Sequence[TurnChoice] = ()
     """The answers, once the turn has ended."""
-    request: JobRequest | None = None
-    """What the worker computed, without the prompt; from the end on."""
-    receipt: Mapping[str, Any] | None = None
-    """The receipt without the output's ids, from the end on."""
 
-    def compress(self) -> bytes:
-        return compress_lines([msgspec.json.encode(self)])
+    def compress(self, computation: Computation | None = None) -> bytes:
+        documents = [self] if computation is None else [self, computation]
+        return compress_lines(map(msgspec.json.encode, documents))
 
     @classmethod
     def decompress(cls, content: bytes | memoryview) -> "Turn":
-        (line,) = decompress_lines(content)
-        return msgspec.json.decode(line, type=cls)
+        return msgspec.json.decode(decompress_first(content), type=cls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +95,8 @@ class Past:
     on_drift: str
     after_turn: str = ""
     after_index: int = 0
+    newest_turn: str | None = None
+    """The newest turn, which no other may follow meanwhile; None if the client chose `after`."""
     turns: Sequence[Answered] = ()
     token_ids: Sequence[int] = field(init=False)
     """All tokens so far, given and sampled, id for id."""
@@ -133,12 +147,16 @@ class Addition:
 
     @classmethod
     def make(cls, past: Past, turn: Turn) -> "Addition":
-        """Raises FieldError for what cannot be stored."""
+        """Raises FieldError for messages that cannot be exported."""
         try:
-            return cls(past, turn, turn.compress())
-        except OverflowError as error:
-            message = "holds an integer of more than 64 bits, which a session cannot store."
+            orjson.dumps(turn.messages)  # as an export writes them
+        except orjson.JSONEncodeError as error:
+            message = (
+                "holds an integer of more than 64 bits, which a session cannot export; send it as "
+                "a string."
+            )
             raise FieldError(message, "messages") from error
+        return cls(past, turn, turn.compress())
 
     def make_row(self, model: str) -> SessionTurn:
         """Make what the job of the turn adds to its session; `model` is that of a new session."""
@@ -147,6 +165,7 @@ class Addition:
             session_id=past.session_id,
             after_turn=past.after_turn,
             after_index=past.after_index,
+            newest_turn=past.newest_turn,
             content=self.content,
             seconds=past.seconds,
             opens_for="" if past.model else model,

@@ -1,10 +1,11 @@
 """Reads what a session holds from its beginning to a choice."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from django.db import connection
 from django.db.models import QuerySet
 
 from completions.exceptions import FieldError
@@ -21,7 +22,7 @@ WITH RECURSIVE path(id, after_turn, depth) AS (
     SELECT job.id, job.after_turn, path.depth + 1
     FROM completions_job job JOIN path ON job.id = path.after_turn
 )
-SELECT job.id, job.status, job.context, job.turn, job.after_turn, job.after_index
+SELECT job.id, job.status, job.turn, job.after_index
 FROM completions_job job JOIN path ON job.id = path.id
 ORDER BY path.depth DESC
 """
@@ -42,7 +43,8 @@ class Place(NamedTuple):
 class PathRow(NamedTuple):
     """A turn on the way to a choice."""
 
-    job: Job
+    id: str
+    status: str
     turn: Turn
     choice: int
     """The index of the choice that the way goes on from."""
@@ -50,7 +52,7 @@ class PathRow(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Whether SQL has its answers."""
-        return self.job.status != JobStatus.QUEUED
+        return self.status != JobStatus.QUEUED
 
 
 def list_sessions(organization_id: int, now: datetime) -> "QuerySet[Session, Session]":
@@ -58,14 +60,15 @@ def list_sessions(organization_id: int, now: datetime) -> "QuerySet[Session, Ses
     return Session.objects.filter(organization_id=organization_id, expires_at__gt=now)
 
 
-def find_place(session: Session, after: str | None) -> Place:
+def find_place(session: Session, after: str | None, failed: Collection[str] = ()) -> Place:
     """Find the choice that `after` names; by default, the answer of the newest turn that has not
-    failed. Raises FieldError."""
+    failed. `failed` are turns that SQL does not know to have failed. Raises FieldError."""
     if after == ROOT:
         return Place()
     turns = Job.objects.filter(session=session)
     if after is None:
-        newest = turns.exclude(status=JobStatus.FAILED).order_by("-created_at", "-id")
+        standing = turns.exclude(status=JobStatus.FAILED).exclude(id__in=failed)
+        newest = standing.order_by("-created_at", "-id")
         row = newest.only("id", "context").first()
         if row is None:
             return Place()
@@ -78,7 +81,7 @@ def find_place(session: Session, after: str | None) -> Place:
     if match is None or row is None or int(match[2]) >= row.context.get("n", 1):
         message = f"{after[:80]!r} is not a choice of this session; send `id` of one, or {ROOT}."
         raise FieldError(message, "after")
-    if row.status == JobStatus.FAILED:
+    if row.status == JobStatus.FAILED or row.id in failed:
         raise FieldError(f"{after!r} failed, and has no answer; send another choice.", "after")
     return Place(match[1], int(match[2]))
 
@@ -87,16 +90,19 @@ def read_path(session: Session, place: Place) -> list[PathRow]:
     """Read the turns up to a choice, the session's first one first."""
     if not place.turn_id:
         return []
-    rows = list(Job.objects.raw(_PATH, [place.turn_id, session.id]))
-    indexes = [*(row.after_index for row in rows[1:]), place.choice]
-    return [
-        PathRow(row, Turn.decompress(row.turn or b""), index)
-        for row, index in zip(rows, indexes, strict=True)
-    ]
+    with connection.cursor() as cursor:
+        cursor.execute(_PATH, [place.turn_id, session.id])
+        rows = [
+            (PathRow(id, status, Turn.decompress(content), 0), after_index)
+            for id, status, content, after_index in cursor
+        ]
+    indexes = [*(after_index for _, after_index in rows[1:]), place.choice]
+    return [row._replace(choice=index) for (row, _), index in zip(rows, indexes, strict=True)]
 
 
-def make_past(session: Session, rows: Sequence[PathRow], place: Place) -> Past:
-    """Make what the session holds up to a choice."""
+def make_past(session: Session, rows: Sequence[PathRow], place: Place, newest: str | None) -> Past:
+    """Make what the session holds up to a choice. `newest` is the newest turn, if the choice
+    depends on it."""
     return Past(
         session_id=session.id,
         model=session.model,
@@ -104,6 +110,7 @@ def make_past(session: Session, rows: Sequence[PathRow], place: Place) -> Past:
         on_drift=session.on_drift,
         after_turn=place.turn_id,
         after_index=place.choice,
+        newest_turn=newest,
         turns=[_make_answered(session.model, row.turn, row.choice) for row in rows],
     )
 

@@ -11,11 +11,11 @@ from msgspec import structs
 from completions.batches.receipts.receipt import BuildOf, make_receipt
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
-from completions.contract.job_request import JobRequest
+from completions.contract.job_request import JobRequest, encode_job_request
 from completions.contract.json_lines import compress_lines
 from completions.jobs.ended import EndedJob
 from completions.models import Job, JobStatus, Session
-from completions.requests.past import Turn, TurnChoice
+from completions.requests.past import Computation, Turn, TurnChoice
 from completions.responses.completion import CollectedResponse
 from completions.responses.whole_response import collect
 
@@ -45,8 +45,7 @@ def record_turns(ended: Sequence[EndedJob], build_of: BuildOf) -> None:
     for row in rows:
         job = by_id[row.id]
         before = len(row.turn or b"")
-        turn = _add_answers(Turn.decompress(row.turn or b""), job, row.request, build_of)
-        row.turn = turn.compress()
+        row.turn = _add_answers(row.turn or b"", job, row.request, build_of)
         assert row.session_id is not None
         grown[row.session_id] += len(row.turn) - before + len(compress_lines(job.stream))
     Job.objects.bulk_update(rows, ["turn"])
@@ -54,17 +53,18 @@ def record_turns(ended: Sequence[EndedJob], build_of: BuildOf) -> None:
         Session.objects.filter(id=session_id).update(bytes=F("bytes") + size)
 
 
-def _add_answers(turn: Turn, job: EndedJob, request_json: Any, build_of: BuildOf) -> Turn:
+def _add_answers(
+    content: bytes | memoryview, job: EndedJob, request_json: Any, build_of: BuildOf
+) -> bytes | memoryview:
+    """Return the content of a turn with its answers, if it has any."""
     if job.state == "failed":
-        return turn
+        return content
     request = msgspec.convert(request_json, JobRequest, str_keys=True)
-    collected = collect(job.id, job.context, job.stream)
-    return structs.replace(
-        turn,
-        choices=make_choices(collected),
-        request=structs.replace(request, prompts=()),
-        receipt=_make_receipt(request, job, build_of),
-    )
+    choices = make_choices(collect(job.id, job.context, job.stream))
+    turn = structs.replace(Turn.decompress(content), choices=choices)
+    shown = encode_job_request(structs.replace(request, prompts=()))
+    receipt = _make_receipt(request, job, build_of)
+    return turn.compress(Computation(msgspec.Raw(shown), receipt))
 
 
 def _make_receipt(

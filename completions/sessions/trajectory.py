@@ -8,11 +8,11 @@ import msgspec
 import orjson
 
 from completions.batches.receipts.receipt import read_output_ids
-from completions.contract.job_request import JobRequest
 from completions.contract.json_lines import decompress_lines
+from completions.contract.sampling import INTEGERS
 from completions.contract.token_origins import make_mask
 from completions.models import Job
-from completions.requests.past import Turn, make_choice_id
+from completions.requests.past import Computation, Turn, make_choice_id
 from completions.responses.choice_record import ABORT, ChoiceRecord
 from completions.responses.whole_response import collect
 
@@ -21,6 +21,8 @@ def make_line(job: Job, choice: int | None = None) -> dict[str, Any]:
     """Make the line of a turn. `choice` is the one that the path goes on from, in the trajectory
     of one path."""
     turn = Turn.decompress(job.turn or b"")
+    computation = Computation.decompress(job.turn or b"")
+    request = None if computation is None else msgspec.json.decode(computation.request)
     after = make_choice_id(job.after_turn, job.after_index) if job.after_turn else None
     line: dict[str, Any] = {
         "session": job.session_id,
@@ -33,13 +35,13 @@ def make_line(job: Job, choice: int | None = None) -> dict[str, Any]:
         "drift": turn.drift,
         "rebased": turn.is_rebased,
         "choices": [],
-        "request": None if turn.request is None else _make_body(turn.request),
-        "grammar": None if turn.request is None else turn.request.grammar,
+        "request": None if request is None else _make_body(request),
+        "grammar": None if request is None else request.get("grammar"),
         "receipt": None,
     }
     if choice is not None:
         line["choice"] = choice
-    if job.events is None or turn.request is None:
+    if job.events is None or computation is None:
         return line
     stream = decompress_lines(job.events)
     collected = collect(job.id, orjson.dumps(job.context), stream)
@@ -48,8 +50,8 @@ def make_line(job: Job, choice: int | None = None) -> dict[str, Any]:
         _make_choice(job, record, message)
         for record, message in zip(collected.choices.records, messages, strict=True)
     ]
-    if turn.receipt is not None:
-        line["receipt"] = {**turn.receipt, "output_ids": read_output_ids(stream)}
+    if computation.receipt is not None:
+        line["receipt"] = {**computation.receipt, "output_ids": read_output_ids(stream)}
     return line
 
 
@@ -71,12 +73,11 @@ def _make_choice(
     return made
 
 
-def _make_body(request: JobRequest) -> dict[str, Any]:
+def _make_body(request: Mapping[str, Any]) -> dict[str, Any]:
     """Make the body of a completion that computes the same after the same tokens under the same
-    grammar, without either."""
-    sampling: dict[str, Any] = msgspec.to_builtins(request.sampling, str_keys=True)
-    sampling.pop("stop_spans", None)
-    body = {"max_tokens": request.sampling.max_tokens, **sampling}
-    if request.adapters is not None:
-        body["lora_path"] = request.adapters[0]
+    grammar, without either. `request` is the JSON of a `JobRequest`, which leaves out defaults."""
+    body = {"max_tokens": INTEGERS["max_tokens"].default, **request.get("sampling", {})}
+    body.pop("stop_spans", None)
+    if request.get("adapters"):
+        body["lora_path"] = request["adapters"][0]
     return body

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import tracemalloc
 from functools import partial
 
+import msgspec
 import pytest
 from asgiref.sync import sync_to_async
+from msgspec import structs
 
 from completions.exceptions import APIError
 from completions.models import Job, Session
-from completions.requests.past import Turn
+from completions.requests.past import Computation, Turn, TurnChoice
 from tests.completions.live_api import PATH, Caller
 from tests.completions.requests.validating import prepared
 
@@ -130,6 +133,83 @@ async def test_answers_are_recorded_once_whether_or_not_a_client_reads_them(sess
     assert third["choices"][0]["prompt_token_ids"][: len(given)] == given
 
 
+async def test_a_message_that_no_export_can_hold_is_refused(session) -> None:
+    message = {"role": "user", "content": "x", "unread": 2**70}
+    refused = await session.post(CHAT, messages=[message], session="new", prompt=None)
+    assert refusal(refused) == (400, "invalid_value", "messages")
+    message["unread"] = 2**64 - 1
+    first = body_of(await session.post(CHAT, messages=[message], session="new", prompt=None))
+    await asyncio.to_thread(session.settle)
+    exported = await session.http.get(f"/v1/sessions/{first['session']['id']}/trajectory")
+    assert (await lines_of(exported))[0]["given"]["messages"] == [message]
+
+
+async def test_a_turn_of_another_version_is_read_and_exported(session) -> None:
+    first = await say(session, "x")
+    await asyncio.to_thread(session.settle)
+    job = await Job.objects.aget(id=first["id"])
+    computation = Computation.decompress(job.turn)
+    request = msgspec.json.decode(computation.request) | {"field_of_another_version": 1}
+    changed = structs.replace(computation, request=msgspec.Raw(json.dumps(request).encode()))
+    job.turn = Turn.decompress(job.turn).compress(changed)
+    await job.asave()
+    name = first["session"]["id"]
+    assert (await say(session, "y", name))["session"]["after"] == f"{first['id']}:0"
+    await asyncio.to_thread(session.settle)
+    line = (await lines_of(await session.http.get(f"/v1/sessions/{name}/trajectory")))[0]
+    assert line["request"]["max_tokens"] == request["sampling"]["max_tokens"]
+
+
+def test_a_path_is_read_without_its_grammars() -> None:
+    turn = Turn(token_ids=list(range(30_000)), choices=[TurnChoice([1])])
+    content = turn.compress(Computation(msgspec.Raw(b'"%b"' % (b"g" * 10**6)), None))
+    assert Turn.decompress(content) == turn
+    tracemalloc.start()
+    Turn.decompress(content)
+    assert tracemalloc.get_traced_memory()[1] < 10**6 * 2
+    tracemalloc.stop()
+
+
+async def test_a_turn_that_failed_a_moment_ago_is_passed_over(session) -> None:
+    first = await say(session, "x")
+    name = first["session"]["id"]
+    session.at_once = False
+    second = await say(session, "y", name, 202, background=True)
+    session.worker.run(second["id"], "failed", "worker_error")
+    session.at_once = True
+    failed = await session.post(
+        CHAT,
+        messages=[{"role": "user", "content": "z"}],
+        session=name,
+        after=f"{second['id']}:0",
+        prompt=None,
+    )
+    assert refusal(failed) == (400, "invalid_value", "after")
+    third = await say(session, "z", name)
+    assert third["session"]["after"] == f"{first['id']}:0"
+
+
+async def test_turns_at_once_follow_no_choice_that_a_client_did_not_name(session) -> None:
+    """Only the first of them is the next turn."""
+    first = await say(session, "x")
+    name = first["session"]["id"]
+    messages = [{"role": "user", "content": "y"}]
+    body = {"messages": messages, "session": name, "prompt": None}
+    answers = await asyncio.gather(*(session.post(CHAT, **body) for _ in range(4)))
+    made = [body_of(answer) for answer in answers if answer.status_code == 200]
+    others = [refusal(answer) for answer in answers if answer.status_code != 200]
+    assert set(others) <= {(409, "turn_in_progress", "after")}
+    befores = [each["session"]["after"] for each in made]
+    assert len(set(befores)) == len(befores) > 0
+
+
+async def test_a_session_counts_the_prompts_that_its_turns_return(session) -> None:
+    first = body_of(await session.post(session="new", prompt=[1] * 60, return_token_ids=True))
+    job = await Job.objects.aget(id=first["id"])
+    held = await Session.objects.aget(id=first["session"]["id"])
+    assert held.bytes >= len(json.dumps(job.context, separators=(",", ":"))) > 120
+
+
 async def test_token_ids_go_on_from_token_ids(session) -> None:
     first = body_of(await session.post(session="new", prompt=[1, 2, 3]))
     name = first["session"]["id"]
@@ -245,6 +325,10 @@ async def test_full_storage_takes_no_turn(session, settings, owner) -> None:
     await sync_to_async(Session.objects.all().delete)()
     settings.MAX_STORED_BYTES = 10**6
     assert (await session.post(session="new", prompt=[1])).status_code == 200
+    settings.MAX_STORED_BYTES = 0
+    body = json.dumps({"model": "tiny"})
+    made = await session.http.post("/v1/sessions", body, content_type="application/json")
+    assert refusal(made) == (400, "storage_limit_exceeded", "session")
 
 
 async def test_what_happens_when_the_template_writes_an_answer_in_another_way(session) -> None:
