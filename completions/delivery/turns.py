@@ -28,7 +28,7 @@ from completions.sessions.reading import PathRow, Place
 
 
 class _FailedError(Exception):
-    """A turn has failed, and SQL does not know it yet."""
+    """A turn has no answers, though SQL may not know yet that it failed."""
 
     def __init__(self, turn_id: str) -> None:
         super().__init__(turn_id)
@@ -81,8 +81,11 @@ async def _find_past(
         look_up = partial(_look_up, session_id, after, principal.organization_id, failed)
         found = await run_and_release(look_up)
         try:
-            ended = [row if row.has_ended else await _read_live(process, row) for row in found.rows]
+            ended = [await _read_answers(process, row) for row in found.rows]
         except _FailedError as error:
+            if error.turn_id in failed:  # the choice is that of a later turn
+                message = f"this choice follows {error.turn_id}, which failed; send another."
+                raise FieldError(message, "after") from error
             failed.add(error.turn_id)
             continue
         return await run_and_release(
@@ -106,9 +109,13 @@ def _look_up(
     return _Found(session, place, reading.read_path(session, place), newest)
 
 
-async def _read_live(process: WebProcess, row: PathRow) -> PathRow:
-    """Return a turn that SQL does not know to have ended, with its answers from Redis. Raises
+async def _read_answers(process: WebProcess, row: PathRow) -> PathRow:
+    """Return a turn with its answers, from Redis if SQL does not know that it has ended. Raises
     APIError, and _FailedError if it has none."""
+    if row.has_ended:
+        if not row.turn.choices:
+            raise _FailedError(row.id)
+        return row
     job = await process.submission.fetch(row.id)
     if job is not None and job.state == "failed":
         raise _FailedError(row.id)

@@ -189,6 +189,23 @@ async def test_a_turn_that_failed_a_moment_ago_is_passed_over(session) -> None:
     assert third["session"]["after"] == f"{first['id']}:0"
 
 
+async def test_no_turn_follows_one_whose_answer_is_gone(session) -> None:
+    """Where Redis loses a turn that SQL did not have yet, it is computed again, and may fail."""
+    first = await say(session, "x")
+    name = first["session"]["id"]
+    second = await say(session, "y", name)
+    await asyncio.to_thread(session.settle)
+    job = await Job.objects.aget(id=first["id"])
+    job.turn, job.status = (
+        structs.replace(Turn.decompress(job.turn), choices=()).compress(),
+        "failed",
+    )
+    await job.asave()
+    body = {"messages": [{"role": "user", "content": "z"}], "session": name, "prompt": None}
+    for after in (None, f"{second['id']}:0"):
+        assert refusal(await session.post(CHAT, after=after, **body))[2] == "after"
+
+
 async def test_turns_at_once_follow_no_choice_that_a_client_did_not_name(session) -> None:
     """Only the first of them is the next turn."""
     first = await say(session, "x")
