@@ -19,7 +19,7 @@ from completions.models.release import run_and_release
 from completions.models.sessions import new_session_id
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import NOTHING_EARLIER, Earlier
-from completions.requests.fields.session import NEW
+from completions.requests.fields.session import NEW, ROOT
 from completions.requests.past import Past
 from completions.requests.preparation import Route
 from completions.responses.whole_response import read_context
@@ -67,7 +67,7 @@ async def _find_past(
     process: WebProcess, session_id: str, after: str | None, principal: Principal
 ) -> Past:
     if session_id == NEW:
-        if after is not None:
+        if after not in (None, ROOT):
             raise FieldError("a new session has no choices; leave this out.", "after")
         await run_and_release(partial(require_room, principal.organization_id, "session"))
         return Past(

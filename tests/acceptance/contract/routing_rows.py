@@ -1,8 +1,8 @@
-"""Rows of adapters, queue, cache and ids, and of fields without effect."""
+"""Rows of adapters, sessions, queue, cache and ids, and of fields without effect."""
 
 import uuid
 
-from tests.acceptance.contract.answers import Answer
+from tests.acceptance.contract.answers import Answer, Form
 from tests.acceptance.contract.rows import (
     BAD,
     BOOLEAN,
@@ -39,6 +39,15 @@ def own_id(answer: Answer, _: Answer | None) -> None:
     assert [info["id"] for info in answer.each("meta_info")] == numbered
 
 
+def one_prompt(form: Form) -> bool:
+    return form.prompts == 1
+
+
+def in_session(answer: Answer, _: Answer | None) -> None:
+    assert answer.body["session"]["id"].startswith("session_")
+    assert answer.each("id") == [f"{answer.body['id']}:{i}" for i in range(answer.form.choices)]
+
+
 TEXTS = (
     "user", "safety_identifier", "prompt_cache_key", "guided_decoding_backend",
     "guided_whitespace_pattern",
@@ -68,6 +77,39 @@ ROWS: list[Row] = [
             *wrong("adapter", {"generation": "0" * 64}, code="unsupported_value"),
         ],
         control=True,
+    ),
+    row(
+        "session",
+        "new",
+        in_session,
+        [
+            *wrong("session", *TEXT),
+            Refused({"session": "session_0"}, "session_not_found", "session", 404),
+        ],
+        fits=one_prompt,
+        alike=False,
+    ),
+    row(
+        "after",
+        "root",
+        in_session,
+        [
+            *wrong("after", *TEXT),
+            *wrong("after", "x" * 81, "root", code=BAD),
+            Refused({"session": "new", "after": "nobody"}, BAD, "after"),
+        ],
+        beside={"session": "new"},
+        fits=one_prompt,
+        alike=False,
+    ),
+    row(
+        "on_drift",
+        "rebase",
+        in_session,
+        [*wrong("on_drift", *TEXT), *wrong("on_drift", "x", "keep", code=BAD)],
+        beside={"session": "new"},
+        fits=one_prompt,
+        alike=False,
     ),
     row(
         "priority",

@@ -276,7 +276,7 @@ async def test_several_choices_and_running_turns_need_after(session) -> None:
         ({"session": 5}, (400, "invalid_type", "session")),
         ({"after": "root"}, (400, "invalid_value", "after")),
         ({"on_drift": "keep"}, (400, "invalid_value", "on_drift")),
-        ({"session": "new", "after": "root"}, (400, "invalid_value", "after")),
+        ({"session": "new", "after": "x:0"}, (400, "invalid_value", "after")),
         ({"session": "new", "after": 5}, (400, "invalid_type", "after")),
         ({"session": "new", "on_drift": "no"}, (400, "invalid_value", "on_drift")),
         ({"session": "new", "prompt": [[1], [2]]}, (400, "invalid_value", "prompt")),
