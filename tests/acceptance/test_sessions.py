@@ -1,7 +1,9 @@
 """Sessions over a real engine: what a turn costs, and receipts that hold."""
 
 import asyncio
+import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,14 @@ TOOL = {
         },
     },
 }
+
+CHANGES: list[Callable[[Any, Any, Any], object]] = [
+    lambda call, reply, receipt: receipt["output_ids"][0].__setitem__(0, 5),
+    lambda call, reply, receipt: call["token_ids"].__setitem__(0, 5),
+    lambda call, reply, receipt: call["token_mask"].pop(),
+    lambda call, reply, receipt: reply["message"].update(content="Yes."),
+]
+"""What may not be changed in a call's choice, the reply's and the receipt of the reply."""
 
 
 def say(text: str) -> list[dict[str, Any]]:
@@ -84,10 +94,12 @@ def test_its_trajectory_is_verified_and_replayed(
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert "2 lines hold" in service.manage("verify", str(file))
     assert "2 lines are the same" in service.manage("replay", str(file))
-    lines[1]["receipt"]["output_ids"][0][0] += 1
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(AssertionError, match="1 of 2 lines fail"):
-        service.manage("verify", str(file))
+    for change in CHANGES:
+        changed = copy.deepcopy(lines)
+        change(changed[0]["choices"][1], changed[1]["choices"][0], changed[1]["receipt"])
+        file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+        with pytest.raises(AssertionError, match="1 of 2 lines fail"):
+            service.manage("verify", str(file))
 
 
 def test_the_client_keeps_sessions(service: Installation, quire: Quire) -> None:

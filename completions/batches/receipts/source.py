@@ -23,6 +23,7 @@ _OF_A_RECEIPT = (
     "engine",
     "output_ids",
 )
+_OF_A_CHOICE = ("token_ids", "token_mask", "text", "finish_reason", "matched_stop")
 _MAX_ID = 2**32 - 1
 
 
@@ -75,8 +76,7 @@ def _read_trajectory(output: Path) -> Iterator[Receipted]:
             body = {**line["request"], "model": line["model"], "prompt": prompt}
             if line["grammar"] is not None:
                 body["grammar"] = trajectory.make_constraint(line["grammar"])
-            shown = ("text", "finish_reason", "matched_stop")
-            choices = [{name: each[name] for name in shown} for each in line["choices"]]
+            choices = [_take_checked(each) for each in line["choices"]]
             _check(line["receipt"], choices)
             yield Receipted(
                 line["turn"],
@@ -86,8 +86,15 @@ def _read_trajectory(output: Path) -> Iterator[Receipted]:
                 {"choices": choices},
                 line["grammar"],
             )
-    except (ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise SourceError(f"{output} is not a session's trajectory: {error!r}") from error
+
+
+def _take_checked(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is checked of a choice of a trajectory. A completion has no message."""
+    taken = {name: choice[name] for name in _OF_A_CHOICE}
+    message = choice["message"]
+    return taken if message is None else {**taken, "message": message}
 
 
 def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
@@ -113,22 +120,27 @@ def _read_answers(output: Path) -> dict[str, Any]:
                     answers[str(line["custom_id"])] = line
     except OSError as error:
         raise SourceError(f"{output} cannot be read: {error}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise SourceError(f"{output}, line {number}: not a line of an output file") from error
     return answers
 
 
-def _check(receipt: Mapping[str, Any], choices: Sequence[Mapping[str, object]]) -> None:
-    """Check the form of a receipt and of the choices beside it. Raises ValueError, TypeError and
-    KeyError."""
+def _check(receipt: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> None:
+    """Check the form of a receipt and of the choices beside it. Raises ValueError, TypeError,
+    LookupError and AttributeError."""
     _ = [receipt[name] for name in _OF_A_RECEIPT]
     for ids in receipt["output_ids"]:
         if not all(type(id) is int and 0 <= id <= _MAX_ID for id in ids):
             raise ValueError("its output is not made of token ids")
     for choice in choices:
         _ = choice["finish_reason"]
-        if not isinstance(get_text(choice), str | None):
-            raise TypeError("its text is another value")
+        text = choice["text"] if "text" in choice else get_text(choice)
+        message = choice.get("message", {})
+        for value in (text, message.get("content"), message.get("reasoning_content")):
+            if not isinstance(value, str | None):
+                raise TypeError("its text is another value")
+        if not isinstance(choice.get("token_mask"), list | None):
+            raise TypeError("its token_mask is another value")
 
 
 @contextmanager

@@ -49,7 +49,15 @@ def _join_prompt(line: Line, lines: Mapping[str, Line]) -> list[int]:
             break
         turn, _, index = line["after"].rpartition(":")
         line = lines[turn]
-        parts.append(line["choices"][int(index)]["token_ids"])
+        parts.append(_get_answer(line, int(index)))
         if len(parts) > 2 * len(lines):
             raise ValueError("its turns come after one another in a circle")
     return [id for part in reversed(parts) for id in part]
+
+
+def _get_answer(line: Line, index: int) -> Sequence[int]:
+    """Return the tokens of a choice: the receipt's, so that only a changed turn is at fault."""
+    receipt = line["receipt"]
+    answers = [each["token_ids"] for each in line["choices"]]
+    ids: Sequence[int] = (answers if receipt is None else receipt["output_ids"])[index]
+    return ids

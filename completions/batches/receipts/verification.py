@@ -11,8 +11,11 @@ from completions.batches.receipts.receipt import digest
 from completions.batches.receipts.source import Receipted
 from completions.catalog.model_files import ModelFiles
 from completions.chat.chat_style import find_chat_style
+from completions.chat.markers import MarkerFilter
+from completions.chat.tool_format import NAME
 from completions.contract.llguidance_limits import VALIDATION_LIMITS
 from completions.contract.token_bytes import TokenBytes
+from completions.contract.token_origins import TokenOrigin
 from completions.exceptions import APIError
 from completions.grammars import tokens
 from completions.requests import preparation, validation
@@ -26,6 +29,9 @@ _CHANGING_TEXT = (
     "tools",
 )
 """Fields that make the returned text differ from the text of its tokens."""
+_OTHER_MESSAGE = "its message differs from its text"
+_FREE_ORIGINS = (TokenOrigin.GIVEN, TokenOrigin.SAMPLED)
+_ORIGINS = (*_FREE_ORIGINS, TokenOrigin.GRAMMAR)
 _ANYONE = Principal(0, 0, "", (), None)
 """A principal that may use every model."""
 
@@ -71,10 +77,28 @@ def _check_choices(
         return
     for index, (choice, ids) in enumerate(zip(choices, outputs, strict=True)):
         where = f"choice {index}: " if len(choices) > 1 else ""
+        if fault := _check_ids(ids, choice, is_free=grammar is None):
+            yield where + fault
         if grammar is not None and (fault := _check_grammar(grammar, ids, choice, files, stops)):
             yield where + fault
         if not changes_text and (fault := _check_text(ids, choice, files)):
             yield where + fault
+        if choice.get("message") is not None and (fault := _check_message(ids, choice, files)):
+            yield where + fault
+
+
+def _check_ids(ids: Sequence[int], choice: Any, *, is_free: bool) -> str | None:
+    """Compare the ids with those that the choice shows, and the form of its mask. Without a
+    constraint, no token is forced."""
+    if choice.get("token_ids", ids) != ids:
+        return "its token_ids are not the receipt's output_ids"
+    mask = choice.get("token_mask")
+    if mask is None:
+        return None
+    origins = _FREE_ORIGINS if is_free else _ORIGINS
+    if len(mask) != len(ids) or not all(origin in origins for origin in mask):
+        return "its token_mask is not one of these tokens"
+    return None
 
 
 def _check_grammar(
@@ -115,6 +139,50 @@ def _check_text(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | Non
     if decoded.startswith(visible) if is_cut else decoded.rstrip(incomplete) == visible:
         return None
     return "its text differs from what its tokens decode to"
+
+
+def _check_message(ids: Sequence[int], choice: Any, files: ModelFiles) -> str | None:
+    """Compare a message with the text that it was read from. Where that has marks of reasoning or
+    calls, what the message shows need only be parts of it."""
+    message, read = choice["message"], _token_bytes(files)
+    shown = [message.get(name) or "" for name in ("content", "reasoning_content")]
+    text = choice.get("text")
+    marks = _list_marks(files)
+    if text is None:
+        if not read.is_byte_level:
+            return None
+        text = b"".join(map(read.get, ids)).decode(errors="replace")
+        shown = [part.rstrip("\N{REPLACEMENT CHARACTER}") for part in shown]
+    elif not message.get("tool_calls") and not any(mark in text for mark in marks):
+        is_same = "" in shown and "".join(shown).strip() == text.strip()
+        return None if is_same else _OTHER_MESSAGE
+    hidden = MarkerFilter([mark for mark in marks if mark])
+    text = hidden.push(text) + hidden.finish()
+    parts = [
+        list("".join(part.split())) if message.get("tool_calls") else part.split() for part in shown
+    ]
+    return None if all(_has_in_order(text, part) for part in parts) else _OTHER_MESSAGE
+
+
+@lru_cache(4)
+def _list_marks(files: ModelFiles) -> Sequence[str]:
+    """Return the texts that a parser may take out of a message, or that begin what it moves."""
+    style, read = find_chat_style(files), _token_bytes(files)
+    marks = [*(style.think_tags or ())]
+    marks += [read.get(id).decode(errors="replace") for id in read.special_ids]
+    if style.tool_format is not None:
+        marks += [*style.tool_format.hidden, style.tool_format.opening.partition(NAME)[0].strip()]
+    return marks
+
+
+def _has_in_order(text: str, pieces: Sequence[str]) -> bool:
+    at = 0
+    for piece in pieces:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 def _get_text(choice: Any, files: ModelFiles) -> str | None:

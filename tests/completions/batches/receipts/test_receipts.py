@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import CommandError, call_command
 
+from completions.batches.receipts import verification
+from completions.catalog import model_files
 from completions.exceptions import APIError
 from completions.management.commands import replay
 from completions.models import Batch, File
@@ -86,6 +88,46 @@ def test_one_flipped_token_is_found(output):
     assert faults(changed(output, "letters", flip)) == (
         "letters: its text differs from what its tokens decode to\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("shown", "fault"),
+    [
+        ({"token_ids": [A, A]}, "its token_ids are not the receipt's output_ids"),
+        ({"token_mask": [1]}, "its token_mask is not one of these tokens"),
+        ({"token_mask": [1, 3]}, "its token_mask is not one of these tokens"),
+        ({"token_mask": [1, 2]}, "its token_mask is not one of these tokens"),
+    ],
+)
+def test_other_ids_beside_the_receipt_are_found(output, shown, fault):
+    def show(line):
+        line["response"]["body"]["choices"][0].update(shown)
+
+    assert faults(changed(output, "plain", show)) == f"plain: {fault}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "holds"),
+    [
+        ("AB", {"content": "AB"}, True),
+        ("AB ", {"content": None, "reasoning_content": "AB"}, True),
+        ("AB", {"content": "AC"}, False),
+        ("AB", {"content": "A"}, False),
+        ("AB", {"content": None}, False),
+        ("AB", {"content": "AB", "reasoning_content": "AB"}, False),
+        ("A B", {"content": "B", "tool_calls": [{}]}, True),
+        ("A B", {"content": "C", "tool_calls": [{}]}, False),
+        ("A <think> B", {"content": "A", "reasoning_content": "B"}, True),
+        ("A <think> B", {"content": "A", "reasoning_content": "C"}, False),
+        (None, {"content": "AB"}, True),
+        (None, {"content": "BA"}, False),
+    ],
+)
+def test_a_message_is_made_of_its_text(bench, text, message, holds, monkeypatch):
+    monkeypatch.setattr(verification, "_list_marks", lambda files: ["<think>"])
+    choice = {"message": message} | ({} if text is None else {"text": text})
+    files = model_files.load(model_files.load_catalog().entries["tiny"])
+    assert (verification._check_message([A, B], choice, files) is None) is holds
 
 
 def test_a_token_outside_the_grammar_is_found(output):

@@ -24,7 +24,7 @@ def turn(name: str, after: str | None, given: list[int], *answers: list[int], **
         "model": "m",
         "given": {"token_ids": given},
         "rebased": False,
-        "choices": [{"token_ids": ids, **ends} for ids in answers],
+        "choices": [{"token_ids": ids, "token_mask": [1] * len(ids), **ends} for ids in answers],
         "request": {"max_tokens": 3},
         "grammar": None,
         "receipt": {**RECEIPT, "output_ids": list(answers)},
@@ -54,6 +54,12 @@ def test_a_prompt_is_all_that_comes_before(tmp_path: Path) -> None:
         "d": [9],
     }
     assert bodies["a"] == {"max_tokens": 3, "model": "m", "prompt": [1]}
+
+
+def test_the_prompt_of_a_turn_holds_what_the_receipts_before_it_do(tmp_path: Path) -> None:
+    changed = turn("a", None, [1], [2])
+    changed["choices"][0]["token_ids"] = [9]
+    assert read(tmp_path, changed, turn("b", "a:0", [4], [5]))["b"]["prompt"] == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
