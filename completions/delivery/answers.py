@@ -22,6 +22,7 @@ from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.jobs.record import JobRecord, NewJob
 from completions.responses import sse
+from completions.responses.choice_record import ChoiceRecord
 from completions.responses.completion import CollectedResponse, ResponseContext
 from completions.responses.meta import make_meta
 
@@ -100,7 +101,7 @@ async def _respond(
 ) -> HttpResponse:
     body = _read_result(context, outcome)
     if meta:
-        how = await read_meta(process, context, outcome.collected.choices.finish_reasons())
+        how = await read_meta(process, context, outcome.collected.choices.records)
         for each in body if isinstance(body, list) else [body]:
             each["meta"] = how
     return JSONResponse(body)
@@ -200,12 +201,12 @@ async def poll(
         return JSONResponse(status=304, headers=headers)
     body = outcome.collected.make_polled(job)
     if meta and job.has_ended:
-        body["meta"] = await read_meta(process, context, outcome.collected.choices.finish_reasons())
+        body["meta"] = await read_meta(process, context, outcome.collected.choices.records)
     return JSONResponse(body, headers=headers)
 
 
 async def read_meta(
-    process: WebProcess, context: ResponseContext, finish_reasons: Sequence[str | None]
+    process: WebProcess, context: ResponseContext, choices: Sequence[ChoiceRecord]
 ) -> dict[str, object]:
     """Read the `meta` of a response: how the job ran. Without times if Redis no longer knows
     them."""
@@ -213,4 +214,4 @@ async def read_meta(
         job = await process.submission.fetch(context.id)
     except (RedisError, OSError):
         job = None
-    return make_meta(context, finish_reasons, job)
+    return make_meta(context, choices, job)

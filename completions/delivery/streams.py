@@ -69,7 +69,7 @@ async def stream_frames(
                 wire = _make_frames(chunks, advanced, query)
                 reasons = chunks.choices.finish_reasons() if isinstance(event, EndEvent) else [None]
                 if query.meta and None not in reasons:  # not an error
-                    meta = await read_meta(process, context, reasons)
+                    meta = await read_meta(process, context, chunks.choices.records)
                     wire.append(chunks.make_frame(chunks.make_meta(meta)))
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)

@@ -24,8 +24,8 @@ Extras are absent if there are none. All but the last four appear only in jobs t
                      prompt's first choice, which precedes the first events of its other choices.
     num_allowed      how many tokens of a scored continuation the grammar allows, from the first on
     limit_ending     in the last event of a choice that its length limit ended and that was to be
-                     closed: {"closed_at"}, the tokens before those that closed it; null if it is
-                     not whole
+                     closed: {"is_whole", "closed_at"}, the tokens before those that closed it; null
+                     if none did
     hidden_states    in the last event: [hidden]
     routed_experts   in the last event: base64 of little-endian int32 [positions, layers, top_k]
     constraint       in the last event: {"forced_tokens", "steps", "overruled", "removed"}, what the

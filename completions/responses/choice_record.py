@@ -41,10 +41,15 @@ class ChoiceRecord:
     """Places of the tokens about which the grammar left no choice."""
     num_allowed: int | None = None
     """How many tokens of a scored continuation the grammar allows, from the first on."""
-    limit_ending: Mapping[str, int | None] | None = None
+    limit_ending: Mapping[str, Any] | None = None
     """How a choice ended whose length limit ended it, if it was to be closed."""
     engine: str | None = None
     """The build of the engine that ended the choice."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the length limit ended a choice that was to be closed, and it is not whole."""
+        return self.limit_ending is not None and not self.limit_ending["is_whole"]
 
     def add(self, event: ChoiceEvent) -> None:
         self.texts.append(event.text)

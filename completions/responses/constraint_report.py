@@ -10,13 +10,11 @@ from completions.responses.truncated_json import find_path_at_end
 def make_report(record: ChoiceRecord, closes: bool = False) -> dict[str, object]:
     """Return the object of `meta_info`; empty if nothing is to be reported. `closes` says that the
     choice was to be closed."""
-    ending = record.limit_ending
-    closing: dict[str, object] = {
-        "closed": None if ending is None else ending["closed_at"] is not None,
-        "closed_at": None if ending is None else ending["closed_at"],
-    }
+    closed_at = record.limit_ending and record.limit_ending["closed_at"]
+    is_closed = None if closed_at is None else True
+    closing = {"closed": False if record.is_cut else is_closed, "closed_at": closed_at}
     effect = {} if record.constraint is None else _make_effect(record, record.constraint)
-    if effect and closing["closed"]:
+    if effect and closes and not record.is_cut:
         effect["cut_at"] = None
     return effect | (closing if closes else {})
 

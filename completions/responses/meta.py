@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from completions.jobs.record import JobRecord
+from completions.responses.choice_record import LENGTH, ChoiceRecord
 from completions.responses.completion import ResponseContext
 
 GRAMMAR_INCOMPLETE = "grammar_incomplete"
@@ -12,14 +13,14 @@ MAX_TOKENS_DEFAULT = "max_tokens_default"
 
 
 def make_meta(
-    context: ResponseContext, finish_reasons: Sequence[str | None], job: JobRecord | None
+    context: ResponseContext, choices: Sequence[ChoiceRecord], job: JobRecord | None
 ) -> dict[str, object]:
     """Make the `meta` object. Times are null once Redis does not know the job."""
     return {
         **_make_times(job),
         "truncated_prompt_tokens": context.truncated_tokens,
         "grammar_compile_ms": context.grammar_compile_ms,
-        "warnings": _make_warnings(context, finish_reasons),
+        "warnings": _make_warnings(context, choices),
     }
 
 
@@ -39,11 +40,12 @@ def _subtract(begin: float | None, end: float | None) -> float | None:
     return None if begin is None or end is None else max(0.0, round((end - begin) * 1000, 1))
 
 
-def _make_warnings(context: ResponseContext, finish_reasons: Sequence[str | None]) -> list[str]:
-    if "length" not in finish_reasons:
+def _make_warnings(context: ResponseContext, choices: Sequence[ChoiceRecord]) -> list[str]:
+    if LENGTH not in [choice.finish_reason for choice in choices]:
         return []
+    is_cut = not context.closes or any(choice.is_cut for choice in choices)
     warnings = {
-        GRAMMAR_INCOMPLETE: context.constrained and not context.closes,
+        GRAMMAR_INCOMPLETE: context.constrained and is_cut,
         MAX_TOKENS_DEFAULT: context.default_length,
     }
     return [warning for warning, applies in warnings.items() if applies]

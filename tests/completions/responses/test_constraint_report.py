@@ -77,7 +77,12 @@ def test_a_report_has_shares_of_steps_and_where_the_text_was_cut() -> None:
 
 @pytest.mark.parametrize(
     ("ending", "closed", "at"),
-    [(None, None, None), ({"closed_at": None}, False, None), ({"closed_at": 7}, True, 7)],
+    [
+        (None, None, None),
+        ({"is_whole": False, "closed_at": None}, False, None),
+        ({"is_whole": True, "closed_at": None}, None, None),
+        ({"is_whole": True, "closed_at": 7}, True, 7),
+    ],
 )
 def test_a_report_says_whether_a_choice_was_closed(
     ending: dict[str, int | None] | None, closed: bool | None, at: int | None
@@ -86,4 +91,4 @@ def test_a_report_says_whether_a_choice_was_closed(
     assert make_report(record) == {}
     assert make_report(record, closes=True) == {"closed": closed, "closed_at": at}
     record.constraint = {"forced_tokens": 3, "steps": 4, "overruled": 1, "removed": 1.5}
-    assert make_report(record, closes=True)["cut_at"] == (None if closed else "")
+    assert make_report(record, closes=True)["cut_at"] == ("" if closed is False else None)

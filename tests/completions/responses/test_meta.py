@@ -4,9 +4,11 @@ import pytest
 
 from completions.jobs.record import JobRecord
 from completions.responses import meta
+from completions.responses.choice_record import ChoiceRecord
 from completions.responses.completion import ResponseContext
 from completions.responses.meta import make_meta
 
+ENDED = ChoiceRecord(0, finish_reason="stop")
 VIEW = ResponseContext("cmpl-1", "m", 0, 1, [3], truncated_tokens=2)
 
 
@@ -26,7 +28,7 @@ TIMES = JobRecord(
 
 
 def test_times_and_worker():
-    assert make_meta(VIEW, ["stop"], TIMES) == {
+    assert make_meta(VIEW, [ENDED], TIMES) == {
         "queue_ms": 500.0,
         "prefill_ms": 200.0,
         "decode_ms": 300.0,
@@ -38,7 +40,7 @@ def test_times_and_worker():
 
 
 def test_unknown_times_are_null():
-    found = make_meta(VIEW, ["stop"], None)
+    found = make_meta(VIEW, [ENDED], None)
     assert (found["queue_ms"], found["worker"], found["truncated_prompt_tokens"]) == (None, None, 2)
 
 
@@ -62,5 +64,15 @@ def test_warnings_say_what_cut_the_answer_short(constrained, by_default, ends, w
         default_length=by_default,
         grammar_compile_ms=1.5,
     )
-    found = make_meta(view, ends, TIMES)
+    found = make_meta(
+        view, [ChoiceRecord(n, finish_reason=end) for n, end in enumerate(ends)], TIMES
+    )
     assert (found["warnings"], found["grammar_compile_ms"]) == (warnings, 1.5)
+
+
+@pytest.mark.parametrize(("is_whole", "warnings"), [(True, []), (False, [meta.GRAMMAR_INCOMPLETE])])
+def test_what_was_to_be_closed_is_incomplete_only_if_it_is_not_whole(is_whole, warnings):
+    view = ResponseContext("cmpl-1", "m", 0, 1, [3], constrained=True, closes=True)
+    ending = {"is_whole": is_whole, "closed_at": None}
+    record = ChoiceRecord(0, finish_reason="length", limit_ending=ending)
+    assert make_meta(view, [record], TIMES)["warnings"] == warnings

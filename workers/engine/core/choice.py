@@ -143,10 +143,7 @@ class Choice:
             self.finish = finish = Finish(FinishReason.LENGTH)
         if finish.reason is FinishReason.LENGTH:
             is_whole = grammar.is_accepting
-            at = (
-                grammar.closed_at if grammar.closed_at is not None else self.stop_checker.num_tokens
-            )
-            self._ending = LimitEnding(at if is_whole else None)
+            self._ending = LimitEnding(is_whole, grammar.closed_at if is_whole else None)
 
     def _judge(self, token_id: int) -> Finish | None:
         if self.stop_checker.ends(token_id):

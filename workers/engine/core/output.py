@@ -111,8 +111,11 @@ class ConstraintEffect:
 class LimitEnding:
     """How a choice ended whose length limit ended it, and which was to be closed in time."""
 
+    is_whole: bool
+    """Whether its text is one of the constraint's."""
     closed_at: int | None
-    """How many tokens came before those that closed it; None if it is not whole."""
+    """How many tokens came before those that closed it; None if none did: it is not whole, or its
+    text could have ended anywhere."""
 
 
 @dataclass(slots=True)

@@ -91,6 +91,7 @@ class Closing:
                 self.closed_at is None
                 and way is not None
                 and len(way) <= self._left <= len(way) + 1
+                and (way or token_id in self._plan.tokens.end_ids)  # a text may also be just cut
             ):
                 self.closed_at = self._count
             self._way = self._find_way_after(matcher, token_id)

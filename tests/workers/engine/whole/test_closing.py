@@ -14,7 +14,7 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.llguidance_limits import ENGINE_LIMITS
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine.driving import MakeEngine, advance
-from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.output import ChoiceDelta, LimitEnding
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.text.finish import FinishReason
@@ -84,8 +84,8 @@ def check(engine: Engine, grammar: str, limit: int, choice: ChoiceDelta) -> None
     assert is_whole(engine, grammar, choice.token_ids), choice.text
     if choice.finish_reason is FinishReason.LENGTH:
         assert choice.limit_ending is not None
-        assert choice.limit_ending.closed_at is not None
-        assert choice.limit_ending.closed_at <= len(choice.token_ids)
+        assert choice.limit_ending.is_whole
+        assert (choice.limit_ending.closed_at or 0) <= len(choice.token_ids)
     else:
         assert choice.limit_ending is None
 
@@ -156,13 +156,21 @@ def test_a_replaced_token_counts_as_forced(engine: Engine) -> None:
     assert choice.limit_ending.closed_at >= 9
 
 
+def test_a_text_that_may_end_anywhere_is_cut_and_not_closed(engine: Engine) -> None:
+    request = ask("start: /(?s:.*)/", 10, seed=1, ignore_eos=True)
+    [completion] = engine.generate([request])
+    [choice] = completion.choices
+    assert (choice.finish_reason, len(choice.token_ids)) == (FinishReason.LENGTH, 10)
+    assert choice.limit_ending == LimitEnding(is_whole=True, closed_at=None)
+
+
 def test_no_way_is_taken_that_is_longer_than_the_rest(engine: Engine) -> None:
     """A choice whose least length exceeds the limit ends as it would without, and says so."""
     [completion] = engine.generate([ask("start: /[a-z]{70}/", 5, seed=1)])
     [choice] = completion.choices
     assert choice.finish_reason is FinishReason.LENGTH
     assert choice.limit_ending is not None
-    assert choice.limit_ending.closed_at is None
+    assert choice.limit_ending == LimitEnding(is_whole=False, closed_at=None)
 
 
 def test_without_close_nothing_changes(engine: Engine) -> None:
