@@ -41,6 +41,7 @@ class Outcome:
     def add(self, event: Event | None) -> None:
         if isinstance(event, EndEvent):
             self.end = event
+            self.collected.finished = event.finished
         elif event is not None:
             self.collected.add(event)
 

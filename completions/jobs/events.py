@@ -39,7 +39,7 @@ Extras are absent if there are none. All but the last four appear only in jobs t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
@@ -85,6 +85,8 @@ class EndEvent:
     state: EndState
     error: JobError | None
     usage: Usage | None
+    finished: float | None = None
+    """When the job ended, where the event was read from Redis."""
 
 
 _NUM_PLAIN = 5
@@ -130,3 +132,12 @@ def decode(data: bytes) -> Event:
         JobError(**error) if error else None,
         Usage.read(usage) if usage else None,
     )
+
+
+def decode_entry(entry_id: bytes, data: bytes) -> Event:
+    """Decode an entry of a Redis stream, whose id has the time in milliseconds: that of an end is
+    the time that the job's record has."""
+    event = decode(data)
+    if isinstance(event, EndEvent):
+        return replace(event, finished=int(entry_id.partition(b"-")[0]) / 1000)
+    return event

@@ -24,7 +24,7 @@ from completions.jobs.connection import (
     Entries,
     RawEntries,
 )
-from completions.jobs.events import EndEvent, Event, decode
+from completions.jobs.events import EndEvent, Event, decode_entry
 from completions.jobs.store import JobStore
 
 logger = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ class EventReader:
                 cursor = await self._join(stream, follower, seen)
                 for entry_id, fields in await self._catch_up(stream, seen, cursor):
                     seen = entry_id
-                    yield (event := decode(fields[b"d"]))
+                    yield (event := decode_entry(entry_id, fields[b"d"]))
                     if isinstance(event, EndEvent):
                         return
                 async for entry in self._live(follower, patience):
@@ -246,7 +246,7 @@ class EventReader:
                         yield None
                         continue
                     seen, data = entry
-                    yield (event := decode(data))
+                    yield (event := decode_entry(seen, data))
                     if isinstance(event, EndEvent):
                         return
             finally:

@@ -59,6 +59,8 @@ class CollectedResponse:
     def __init__(self, context: ResponseContext) -> None:
         self._context = context
         self.choices = Choices(context)
+        self.finished: float | None = None
+        """When the job ended, where an event said so."""
 
     def add(self, events: Sequence[ChoiceEvent]) -> None:
         for event in events:

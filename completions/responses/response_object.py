@@ -62,14 +62,16 @@ class ItemsResponseContext(ChatResponseContext, frozen=True, omit_defaults=True)
         output: Sequence[Item] = (),
         usage: dict[str, Any] | None = None,
         error: JobError | None = None,
+        finished: float | None = None,
     ) -> dict[str, Any]:
-        """Return the response object. `usage` is as chat completions have it."""
+        """Return the response object. `usage` is as chat completions have it; `finished` is when
+        the job ended, where this was not read from its record."""
         is_over = status not in ("queued", "in_progress")
         return {
             "id": self.id,
             "object": self.object,
             "created_at": self.created,
-            "completed_at": (self.finished_at or int(time.time())) if is_over else None,
+            "completed_at": (self.finished_at or int(finished or time.time())) if is_over else None,
             "status": status,
             "model": self.model,
             **self.shown,
@@ -135,7 +137,12 @@ class _Answer:
     def reasoning_tokens(self) -> int:
         return self._message.reasoning_tokens
 
-    def make_object(self, usage: Usage | None, end: EndEvent | None = None) -> dict[str, Any]:
+    def make_object(
+        self,
+        usage: Usage | None,
+        end: EndEvent | None = None,
+        finished: float | None = None,
+    ) -> dict[str, Any]:
         """Return the response with its complete items, after the end of its job if that is
         known."""
         status, error = self.status, None
@@ -144,7 +151,7 @@ class _Answer:
         elif end is not None and status == "in_progress":
             status, error = "failed", end.error
         used = make_usage(usage, self.reasoning_tokens, self._context.prices) if usage else None
-        return self._context.make_object(status, self.items, used, error)
+        return self._context.make_object(status, self.items, used, error, finished)
 
 
 class CollectedItems(CollectedResponse):
@@ -163,7 +170,7 @@ class CollectedItems(CollectedResponse):
             self._events += events
 
     def make_response(self, usage: Usage | None) -> dict[str, Any]:
-        return self._read_answer(self._context).make_object(usage)
+        return self._read_answer(self._context).make_object(usage, finished=self.finished)
 
     def make_polled(self, job: JobRecord) -> dict[str, Any]:
         context = self._context.read_job(job)
@@ -220,7 +227,7 @@ class ItemEvents(Chunks):
     def make_end(self, end: EndEvent) -> Iterator[tuple[int, Event]]:
         if cut := self.choices.end_at(end):
             yield from self.make_chunks(cut)
-        response = self._answer.make_object(end.usage, end)
+        response = self._answer.make_object(end.usage, end, end.finished)
         kind = _LAST_EVENTS.get(response["status"], "response.incomplete")
         yield self._number_chunk({"type": kind, "response": response})
 
