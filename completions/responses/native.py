@@ -1,7 +1,7 @@
 """A job's events in the shapes of other engines' own routes: SGLang's /generate and vLLM's
 /inference/v1/generate. The job is a completion otherwise, and can be polled as one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from completions.contract.usage import Usage
@@ -10,8 +10,12 @@ from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.responses.choice_record import ChoiceRecord, Scores
 from completions.responses.completion import Chunks, CollectedResponse, ResponseContext
 from completions.responses.logprobs import iter_scores
-from completions.responses.sglang import make_meta_info
+from completions.responses.sglang import LogprobArrays, make_meta_info
 from completions.responses.usage import make_usage
+
+_VALUES_PER_TOKEN = 512
+"""Values of a chunk of SGLang's that are sent for each token that it adds: token ids and log
+probabilities. It bounds what a token of a long stream costs."""
 
 
 class NativeContext(ResponseContext, frozen=True, omit_defaults=True):
@@ -76,11 +80,40 @@ class _CollectedSGLang(CollectedResponse):
 
 
 class _SGLangChunks(Chunks):
-    """Each chunk is the whole output so far, as SGLang sends it."""
+    """Each chunk is the whole output so far, as SGLang sends it. So the longer it is, the more
+    tokens a chunk adds: the bytes of a stream grow with its length, not with its square."""
+
+    def __init__(self, context: ResponseContext) -> None:
+        super().__init__(context)
+        records = self.choices.records
+        self._arrays = [LogprobArrays(self.choices, record) for record in records]
+        self._sent: list[int | None] = [None] * len(records)
+        """The tokens of each choice's last chunk."""
+
+    def make_chunks(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, object]]]:
+        """Yield at most one chunk of each choice, with all that its events add."""
+        gained = {event.index: self.choices.add(event) for event in events}
+        for record in gained.values():
+            if self._is_due(record):
+                yield self._send(record)
+
+    def _is_due(self, record: ChoiceRecord) -> bool:
+        sent, length = self._sent[record.index], len(record.token_ids)
+        if sent is None or record.finish_reason is not None:
+            return True
+        size = length + self._arrays[record.index].count_values()
+        return (length - sent) * _VALUES_PER_TOKEN >= size
+
+    def _send(self, record: ChoiceRecord) -> tuple[int, dict[str, object]]:
+        self._sent[record.index] = len(record.token_ids)
+        return self._number_chunk(self._make_chunk({}, record))
 
     def make_end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, object]]]:
         cut = self.choices.end_at(end)
         if end.error is not None and not cut:
+            for record in self.choices.records:
+                if (self._sent[record.index] or 0) < len(record.token_ids):
+                    yield self._send(record)
             yield self._number_chunk(from_job_error(end.error.code, end.error.message).envelope())
         else:
             yield from self.make_chunks(cut)
@@ -88,11 +121,8 @@ class _SGLangChunks(Chunks):
     def make_envelope(self) -> dict[str, Any]:
         return {}
 
-    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
-        yield {}
-
     def _make_chunk(self, choice: dict[str, object], record: ChoiceRecord) -> dict[str, object]:
-        info = make_meta_info(self.choices, record)
+        info = make_meta_info(self.choices, record, self._arrays[record.index])
         if record.finish_reason is None:
             info["finish_reason"] = None
         info["weight_version"] = self._context.weight_version

@@ -9,8 +9,11 @@ from completions.responses.choice_record import ABORT, ChoiceRecord, Choices, Sc
 from completions.responses.response_context import SGLangLogprobs
 
 
-def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, object]:
-    """`make_meta_info` of a choice, in SGLang's form."""
+def make_meta_info(
+    choices: Choices, record: ChoiceRecord, arrays: "LogprobArrays | None" = None
+) -> dict[str, object]:
+    """`make_meta_info` of a choice, in SGLang's form. `arrays` are those of an earlier call for the
+    same choice."""
     context = choices.context
     info: dict[str, object] = {
         "id": context.get_rid(record.index) or context.id,
@@ -27,9 +30,7 @@ def make_meta_info(choices: Choices, record: ChoiceRecord) -> dict[str, object]:
         info["constraint"] = report
     if record.routed_experts is not None:
         info["routed_experts"] = record.routed_experts
-    if context.sglang_logprobs and (settings := context.sglang_logprobs[record.index // context.n]):
-        info |= _make_logprobs(choices, record, settings)
-    return info
+    return info | (arrays or LogprobArrays(choices, record)).make()
 
 
 def make_sglext(choices: Choices) -> dict[str, object]:
@@ -53,24 +54,65 @@ def _make_finish(record: ChoiceRecord) -> dict[str, object]:
     return {"type": reason, "message": "The request was cancelled."}
 
 
-def _make_logprobs(
-    choices: Choices, record: ChoiceRecord, settings: SGLangLogprobs
-) -> dict[str, object]:
-    context = choices.context
-    text_of = (
-        token_texts.load_token_texts(context.served_model).get_text
-        if context.text_in_logprobs
-        else None
-    )
-    arrays: dict[str, object] = {"input_token_logprobs": []} if settings.tokens else {}
-    scores = choices.get_prompt_scores(record.index)
-    if settings.start >= 0 and scores is not None and context.prompts is not None:
-        ids = context.prompts[record.index // context.n][settings.start :]
-        arrays |= make_logprob_arrays("input_", ids, _cut_last(scores, len(ids)), settings, text_of)
-    arrays |= make_logprob_arrays("output_", record.token_ids, record.scores, settings, text_of)
-    if settings.tokens:
-        arrays["output_token_logprobs_length"] = len(record.token_ids)
-    return arrays
+class LogprobArrays:
+    """SGLang's arrays of a choice. A stream that shows them in each chunk makes each entry once."""
+
+    def __init__(self, choices: Choices, record: ChoiceRecord) -> None:
+        context = choices.context
+        asked = context.sglang_logprobs
+        self._settings = asked[record.index // context.n] if asked else None
+        self._choices, self._record = choices, record
+        self._given: Arrays | None = None
+        self._sampled: Arrays = {}
+        self._length = 0
+        """Sampled tokens whose entries are made."""
+
+    def count_values(self) -> int:
+        """Count the log probabilities that :meth:`make` returned last."""
+        rows = [row for each in (self._given or {}, self._sampled) for row in each.values()]
+        ids = 1 if self._settings is None else max(1, self._settings.top, len(self._settings.ids))
+        return ids * sum(map(len, rows))
+
+    def make(self) -> dict[str, object]:
+        """Return the arrays of all tokens so far. Later calls append to those of the sampled
+        tokens."""
+        settings, record = self._settings, self._record
+        if not settings:
+            return {}
+        if self._given is None:
+            self._given = self._make_given(settings)
+        new = slice(self._length, len(record.token_ids))
+        scores = {name: values[new] for name, values in record.scores.items()}
+        added = self._make_arrays("output_", record.token_ids[new], scores, settings)
+        for name, entries in added.items():
+            self._sampled.setdefault(name, []).extend(entries)
+        self._length = new.stop
+        arrays: dict[str, object] = {"input_token_logprobs": []} if settings.tokens else {}
+        arrays |= (self._given or {}) | self._sampled
+        if settings.tokens:
+            arrays["output_token_logprobs_length"] = self._length
+        return arrays
+
+    def _make_given(self, settings: SGLangLogprobs) -> "Arrays | None":
+        """Return the arrays of the prompt; None while they are not computed, or not wanted."""
+        context, index = self._choices.context, self._record.index
+        scores = self._choices.get_prompt_scores(index)
+        if settings.start < 0 or scores is None or context.prompts is None:
+            return None
+        ids = context.prompts[index // context.n][settings.start :]
+        return self._make_arrays("input_", ids, _cut_last(scores, len(ids)), settings)
+
+    def _make_arrays(
+        self, prefix: str, token_ids: Sequence[int], scores: Scores, settings: SGLangLogprobs
+    ) -> "Arrays":
+        context, text_of = self._choices.context, None
+        if context.text_in_logprobs:
+            text_of = token_texts.load_token_texts(context.served_model).get_text
+        return make_logprob_arrays(prefix, token_ids, scores, settings, text_of)
+
+
+Arrays = dict[str, list[Any]]
+"""Log probabilities by the names of `meta_info`."""
 
 
 def _cut_last(scores: Scores, length: int) -> dict[str, Any]:
@@ -88,7 +130,7 @@ def make_logprob_arrays(
     scores: Scores,
     settings: SGLangLogprobs,
     text_of: Callable[[int], str] | None,
-) -> dict[str, object]:
+) -> Arrays:
     """Make SGLang's arrays for the prompt (prefix `input_`) or the output (`output_`): entries of
     [log probability, token id, text], whose text is null without `text_of`."""
 
@@ -102,9 +144,9 @@ def make_logprob_arrays(
             None if values is None else [make_entry(v, i) for v, i in zip(values, ids, strict=True)]
         )
 
-    arrays: dict[str, object] = {}
+    arrays: Arrays = {}
     if settings.tokens:
-        chosen = zip(scores["chosen"], token_ids, strict=True)
+        chosen = zip(scores.get("chosen", ()), token_ids, strict=True)
         arrays[f"{prefix}token_logprobs"] = [
             make_entry(score, token_id) for score, token_id in chosen
         ]
