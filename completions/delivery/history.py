@@ -79,7 +79,7 @@ async def open_conversation(
     list_unjoined = partial(StoredResponse.list_unjoined, conversation_id=conversation_id)
     for row in await run_and_release(list_unjoined):
         await _join_ended(process, principal, row)
-        await run_and_release(conversation.refresh_from_db)
+        conversation = await find_conversation(principal, conversation_id, param)
     return conversation
 
 

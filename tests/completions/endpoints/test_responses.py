@@ -11,99 +11,31 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.test import Client
 from django.utils import timezone
-from pytest_django.fixtures import Settings
 
-from completions.catalog import model_files
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import ToolCall
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
-from completions.delivery import history
-from completions.endpoints import responses
 from completions.jobs.events import ChoiceGain
 from completions.jobs.execute import Ending, StepEvent
 from completions.maintenance import pruning
 from completions.models import Conversation, Job, StoredResponse, UsageRecord
-from completions.requests.context import Earlier
 from completions.responses import response_object
+from tests.completions.endpoints.responding import (
+    PATH,
+    code,
+    create,
+    events,
+    get,
+    post,
+    prompt_of,
+    read,
+    run,
+    text_of,
+)
 from tests.completions.live_api import Caller, Live
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
-PATH = "/v1/responses"
-
-
-async def read(response: Any) -> Any:
-    if response.streaming:
-        return b"".join([part async for part in response.streaming_content]).decode()
-    return json.loads(response.content)
-
-
-def code(response: Any, status: int) -> tuple[str, str | None]:
-    assert response.status_code == status, response.content
-    error = json.loads(response.content)["error"]
-    return error["code"], error["param"]
-
-
-async def post(live: Live, path: str = PATH, **body: Any) -> Any:
-    body = body if path != PATH else {"model": "tiny", "input": "Hi", "max_output_tokens": 2} | body
-    headers = {"Idempotency-Key": body.pop("key")} if "key" in body else {}
-    return await live.http.post(
-        path, json.dumps(body), content_type="application/json", headers=headers
-    )
-
-
-async def create(live: Live, **body: Any) -> dict[str, Any]:
-    response = await post(live, **body)
-    assert response.status_code == 200, response.content
-    made: dict[str, Any] = await read(response)
-    return made
-
-
-async def get(live: Live, path: str) -> Any:
-    response = await live.http.get(path)
-    assert response.status_code == 200, response.content
-    return await read(response)
-
-
-def events(text: str) -> list[dict[str, Any]]:
-    *frames, last = text.strip().split("\n\n")
-    assert last == "data: [DONE]"
-    pairs = [frame.split("\n") for frame in frames]
-    bodies = [json.loads(data.removeprefix("data: ")) for _, data in pairs]
-    assert [name for name, _ in pairs] == [f"event: {body['type']}" for body in bodies]
-    return bodies
-
-
-def text_of(response: dict[str, Any]) -> str:
-    return "".join(
-        part["text"]
-        for item in response["output"]
-        if item["type"] == "message"
-        for part in item["content"]
-    )
-
-
-def prompt_of(live: Live, job_id: str) -> str:
-    """The prompt of a job that was not claimed yet."""
-    raw: Any = live.redis.hget(f"j:job:{job_id}", "request")
-    (ids,) = decode_job_request(raw).prompts
-    entry = model_files.load_catalog().get("tiny")
-    assert entry is not None
-    return model_files.load(entry).tokenizer.decode(ids)
-
-
-def run(live: Live, job_id: str, *texts: str, reason: str = "stop") -> None:
-    """Run a job whose answer comes in these pieces."""
-    claim = live.worker.claim(job_id)
-    steps = [
-        StepEvent(
-            job_id, claim.attempt, number,
-            [ChoiceGain(0, [65], text, reason if number == len(texts) else None)],
-        )
-        for number, text in enumerate(texts, 1)
-    ]  # fmt: skip
-    end = Ending(job_id, claim.attempt, len(texts) + 1, "completed", None, Usage(3, len(texts), 1))
-    live.worker.execution.publish(steps, [end])
 
 
 async def test_a_response_is_stored_and_retrieved(
@@ -270,117 +202,6 @@ async def test_items_are_referred_to(live: Live) -> None:
     assert code(await post(live, input=wrong), 404) == ("item_not_found", "input[0].id")
 
 
-async def test_a_conversation_gains_what_responses_say(live: Live) -> None:
-    items = [{"role": "user", "content": "Zero"}]
-    made = await read(await post(live, "/v1/conversations", items=items, metadata={"a": "b"}))
-    assert (made["object"], made["metadata"]) == ("conversation", {"a": "b"})
-    path = f"/v1/conversations/{made['id']}"
-    one = await create(live, input="First", conversation=made["id"])
-    assert one["conversation"] == {"id": made["id"]}
-    live.at_once = False
-    two = await create(live, input="Next", conversation={"id": made["id"]}, background=True)
-    prompt = prompt_of(live, two["id"])
-    assert prompt.index("<user>Zero") < prompt.index("<user>First") < prompt.index("<assistant>AB")
-    assert code(await post(live, conversation=made["id"]), 409) == (
-        "conversation_locked",
-        "conversation",
-    )
-    await asyncio.to_thread(live.worker.run, two["id"])
-    await asyncio.to_thread(live.settle)
-    await asyncio.to_thread(live.settle)
-    listed = (await get(live, f"{path}/items?order=asc"))["data"]
-    texts = [item["content"][0]["text"] for item in listed]
-    assert texts == ["Zero", "First", "AB", "Next", "AB"]
-    assert len({item["id"] for item in listed}) == 5
-    page = await get(live, f"{path}/items?limit=2&after={listed[-1]['id']}")
-    assert [item["id"] for item in page["data"]] == [listed[3]["id"], listed[2]["id"]]
-    assert page["has_more"] is True
-    assert await get(live, f"{path}/items/{listed[0]['id']}") == listed[0]
-    assert (await live.http.delete(f"{path}/items/{listed[0]['id']}")).status_code == 200
-    gone = await live.http.get(f"{path}/items/{listed[0]['id']}")
-    assert code(gone, 404) == ("item_not_found", "item_id")
-    added = await read(await post(live, f"{path}/items", items=items))
-    assert [item["content"][0]["text"] for item in added["data"]] == ["Zero"]
-    changed = await read(await post(live, path, metadata={}))
-    assert changed["metadata"] == (await get(live, path))["metadata"] == {}
-    deleted = await read(await live.http.delete(path))
-    assert deleted == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
-    assert code(await live.http.get(path), 404) == ("conversation_not_found", "id")
-    assert code(await post(live, conversation=made["id"]), 404) == (
-        "conversation_not_found",
-        "conversation",
-    )
-    assert (await get(live, f"{PATH}/{one['id']}"))["id"] == one["id"]
-
-
-async def test_a_deleted_response_leaves_its_items_to_its_conversation(live: Live) -> None:
-    conversation = (await read(await post(live, "/v1/conversations")))["id"]
-    made = await create(live, conversation=conversation)
-    assert (await live.http.delete(f"{PATH}/{made['id']}")).status_code == 200
-    listed = await get(live, f"/v1/conversations/{conversation}/items?order=asc")
-    assert [item["role"] for item in listed["data"]] == ["user", "assistant"]
-
-
-async def test_no_response_begins_on_items_that_are_not_the_last(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conversation = (await read(await post(live, "/v1/conversations")))["id"]
-    earlier = responses.read_earlier
-
-    async def read_slowly(*args: Any) -> Earlier:
-        """Meanwhile, another response begins, ends and is settled."""
-        found = await earlier(*args)
-        monkeypatch.setattr(responses, "read_earlier", earlier)
-        await create(live, input="My name is Ada.", conversation=conversation)
-        await asyncio.to_thread(live.settle)
-        return found
-
-    monkeypatch.setattr(responses, "read_earlier", read_slowly)
-    late = await post(live, input="Who am I?", conversation=conversation)
-    assert code(late, 409) == ("conversation_locked", "conversation")
-    live.at_once = False
-    again = await create(live, input="Who am I?", conversation=conversation, background=True)
-    assert "Ada" in prompt_of(live, again["id"])
-
-
-async def test_a_response_that_begins_puts_off_the_expiry_of_its_conversation(live: Live) -> None:
-    conversation = (await read(await post(live, "/v1/conversations")))["id"]
-    soon = timezone.now() + timedelta(seconds=60)
-    await Conversation.objects.aupdate(expires_at=soon)
-    live.at_once = False
-    await create(live, conversation=conversation, background=True)
-    assert (await Conversation.objects.aget()).expires_at > soon
-
-
-async def test_what_a_response_goes_on_from_is_bounded(
-    live: Live, monkeypatch: pytest.MonkeyPatch, settings: Settings
-) -> None:
-    one = await create(live, input="a" * 70)
-    conversation = await read(await post(live, "/v1/conversations"))
-    path = f"/v1/conversations/{conversation['id']}/items"
-    items = [{"role": "user", "content": "a" * 40}]
-    (item,) = (await read(await post(live, path, items=items)))["data"]
-    refs = [{"type": "item_reference", "id": each["id"]} for each in (item, *one["output"])]
-    size = (await Conversation.objects.aget()).bytes
-    assert size == len(json.dumps(item, separators=(",", ":")))
-    with monkeypatch.context() as patch:
-        patch.setattr(history, "MAX_BYTES", size - 1)
-        for body in (
-            {"previous_response_id": one["id"]}, {"conversation": conversation["id"]},
-            {"input": refs[:1]}, {"input": refs[1:]},
-        ):  # fmt: skip
-            (name,) = body
-            assert code(await post(live, **body), 400) == ("invalid_value", name)
-        assert code(await post(live, path, items=items), 400) == ("invalid_value", "items")
-        assert (await get(live, path))["data"] == [item]
-    settings.MAX_STORED_BYTES = size
-    for where in (path, "/v1/conversations"):
-        refused = await post(live, where, items=items)
-        assert code(refused, 400) == ("storage_limit_exceeded", "items")
-    assert (await live.http.delete(f"{path}/{item['id']}")).status_code == 200
-    assert (await Conversation.objects.aget()).bytes == 0
-
-
 @pytest.mark.parametrize("field", ["instructions", "user"])
 async def test_a_text_that_cannot_be_stored_can_be_sent_without_storing(
     live: Live, field: str
@@ -389,19 +210,6 @@ async def test_a_text_that_cannot_be_stored_can_be_sent_without_storing(
     assert code(refused, 400)[0] == "invalid_value"
     assert '"store": false' in json.loads(refused.content)["error"]["message"]
     assert text_of(await create(live, store=False, **{field: "a\0"})) == "AB"
-
-
-@pytest.mark.parametrize("end", ["failed", "cancelled"])
-async def test_a_response_that_says_nothing_unlocks_its_conversation(live: Live, end: str) -> None:
-    conversation = (await read(await post(live, "/v1/conversations")))["id"]
-    live.at_once = False
-    made = await create(live, conversation=conversation, background=True)
-    error = "worker_error" if end == "failed" else None
-    await asyncio.to_thread(live.worker.run, made["id"], end, error)
-    live.at_once = True
-    assert text_of(await create(live, input="Go on", conversation=conversation)) == "AB"
-    listed = await get(live, f"/v1/conversations/{conversation}/items?order=asc")
-    assert [item["role"] for item in listed["data"]] == ["user", "assistant"]
 
 
 async def test_responses_and_conversations_expire(live: Live) -> None:
@@ -488,11 +296,6 @@ async def test_strangers_go_on_from_nothing(live: Live, stranger: Any) -> None:
         answer = await post(live, **body)
         assert answer.status_code == 404
         assert code(answer, 404)[1] == param
-
-
-@pytest.mark.long
-def test_one_response_at_a_time_begins_in_a_conversation(run_apart: Any) -> None:
-    assert run_apart("responses_together") == ["1", "2"]
 
 
 @pytest.mark.parametrize(
