@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 
 import torch
 
+from completions.contract.job_request import Task
 from completions.contract.usage import Usage
 from workers.engine.backends.device import make_current
 from workers.engine.backends.parallel.followers import Followers
@@ -21,6 +22,7 @@ from workers.engine.deadlines import Deadlines
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineError,
+    GrammarError,
     InvalidRequest,
     NeverStarted,
     RankLost,
@@ -288,13 +290,26 @@ class Engine:
             compile_(
                 request.grammar,
                 len(state.sequences),
-                lambda result: self._inbox.put(partial(self._constrain, state, result)),
+                partial(self._receive, state),
             )
+
+    def _receive(self, state: RequestState, result: list[GrammarMatcher] | EngineError) -> None:
+        """Take a compiled grammar, on the thread that compiled it. Continuations are followed here,
+        so that no step waits for them."""
+        if not isinstance(result, EngineError) and state.request.task is Task.SCORE:
+            try:
+                state.follow(result)
+            except GrammarError as error:
+                result = error
+            except Exception as error:  # noqa: BLE001 - ends this request, not the thread
+                result = GrammarError(str(error))
+        self._inbox.put(partial(self._constrain, state, result))
 
     def _constrain(self, state: RequestState, result: list[GrammarMatcher] | EngineError) -> None:
         if isinstance(result, EngineError):
             self.live.fail(state, result)
             return
-        for seq, matcher in zip(state.sequences, result, strict=True):
-            seq.choice.grammar = matcher
+        if state.request.task is not Task.SCORE:
+            for seq, matcher in zip(state.sequences, result, strict=True):
+                seq.choice.grammar = matcher
         self._progress.begin(state)

@@ -41,9 +41,6 @@ class Progress:
             return
         try:
             for seq in state.sequences:
-                if seq.continuation is not None and seq.choice.grammar is not None:
-                    seq.continuation.follow(seq.choice.grammar)
-                    seq.choice.grammar = None
                 seq.choice.replay(seq.token_ids[seq.prompt_len :])
                 if self._jump_forward(seq) and seq.choice.finish is None:
                     self._live.touch(seq)

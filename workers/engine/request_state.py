@@ -7,6 +7,7 @@ from typing import assert_never
 from completions.contract.job_request import Task
 from completions.contract.usage import Usage
 from workers.engine.best_of import BestOf
+from workers.engine.core.choice import GrammarState
 from workers.engine.core.output import ChoiceDelta, RequestOutput
 from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
@@ -44,6 +45,14 @@ class RequestState:
     def is_released(self) -> bool:
         """Whether it holds no slot and no block: it ended or was aborted."""
         return all(seq.finished for seq in self.sequences)
+
+    def follow(self, grammars: Iterable[GrammarState]) -> None:
+        """Count the tokens of each continuation that its grammar allows. Raises GrammarError."""
+        for seq, grammar in zip(self.sequences, grammars, strict=True):
+            if self.is_released:
+                return
+            if seq.continuation is not None:
+                seq.continuation.follow(grammar)
 
     def take_output(self) -> RequestOutput:
         """Return what is new since the last call, and the usage once the request has ended."""

@@ -1,5 +1,6 @@
 """Given continuations: scored like generated tokens, without sampling, their prompt once."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.driving import MakeEngine
 from tests.workers.engine.sampling.test_logprobs import TOLERANCE, ask, log_softmax, said
+from workers.engine.core.choice import GrammarState
+from workers.engine.core.continuation import Continuation
 from workers.engine.core.output import ChoiceDelta
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.exceptions import InvalidRequest
+from workers.engine.exceptions import GrammarError, InvalidRequest
 from workers.engine.text.finish import FinishReason
 
 Ids = tuple[int, ...]
@@ -108,6 +111,36 @@ def test_a_grammar_says_how_far_it_allows_a_continuation(
     assert choice.num_allowed == allowed
     assert choice.logprobs is not None
     assert len(choice.logprobs.chosen) == len(continuation)
+
+
+def test_a_grammar_is_followed_by_the_thread_that_compiles_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long continuation takes seconds, for which no other request's step waits."""
+    threads = []
+    follow = Continuation.follow
+
+    def note(self: Continuation, grammar: GrammarState) -> None:
+        threads.append(threading.current_thread())
+        follow(self, grammar)
+
+    monkeypatch.setattr(Continuation, "follow", note)
+    request = score((5, 6), continuations=(((7, 8), (9,)),), grammar='start: "aab"')
+    [completion] = engine.generate([request])
+    assert [choice.num_allowed for choice in completion.choices] == [0, 0]
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
+
+
+def test_a_grammar_that_cannot_be_followed_ends_its_request_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Continuation, "follow", lambda self, grammar: 1 / 0)
+    request = score((5, 6), continuations=(((7, 8),),), grammar='start: "aab"')
+    [completion] = engine.generate([request])
+    assert isinstance(completion.error, GrammarError)
+    [other] = engine.generate([score((5, 6), continuations=(((7, 8),),))])
+    assert other.error is None
 
 
 def test_what_an_earlier_run_delivered_is_not_delivered_again(engine: Engine) -> None:
