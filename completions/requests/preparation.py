@@ -169,9 +169,9 @@ def _make_context(
 ) -> ResponseContext:
     model, returns, logprobs = request.model, request.returns, request.logprobs
     prompts = request.prompts
-    if request.continuations:  # each has its prompt
-        pairs = zip(prompts, request.continuations, strict=True)
-        prompts = [prompt for prompt, several in pairs for _ in several]
+    counts = map(len, request.continuations)
+    places = [place for place, count in enumerate(counts) for _ in range(count)]
+    lengths = list(map(len, prompts))
     options, rid = returns.stream_options, request.routing.rid
     shows_prompts = returns.return_token_ids or logprobs.has_prompts
     context_type = route.context_type if request.chat is None else ResponseContext
@@ -181,8 +181,9 @@ def _make_context(
         base_model=None if model.name == model.entry.id else model.entry.id,
         created=int(time.time()),
         n=request.sampling.n,
-        prompt_lengths=[len(prompt) for prompt in prompts],
+        prompt_lengths=[lengths[place] for place in places] if places else lengths,
         prompts=prompts if shows_prompts else None,
+        prompt_places=places if shows_prompts else (),
         is_batch=request.is_batch,
         scored=bool(request.continuations),
         return_token_ids=returns.return_token_ids,

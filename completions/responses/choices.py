@@ -51,8 +51,8 @@ class ChoiceWriter:
         if context.return_token_ids:
             choice["token_ids"] = event.token_ids
             choice["token_mask"] = self._make_mask(event)
-            if first and context.prompts is not None:
-                choice["prompt_token_ids"] = context.prompts[event.index // context.n]
+            if first and (prompt := context.get_prompt(event.index)) is not None:
+                choice["prompt_token_ids"] = prompt
         if context.sampling_support:
             choice["sampling_support"] = make_support(event.extras.get("logprobs", {}))
         if context.scored and event.finish_reason is not None:
@@ -96,9 +96,9 @@ class ChoiceWriter:
     def _make_prompt_rows(self) -> list[TokenScore]:
         context = self._context
         scores = self._choices.get_prompt_scores(self._index)
-        if scores is None or context.prompts is None:
+        prompt = context.get_prompt(self._index)
+        if scores is None or prompt is None:
             return []
-        prompt = context.prompts[self._index // context.n]
         offsets = token_texts.load_token_texts(context.served_model).find_offsets(
             prompt, context.skip_special_tokens
         )

@@ -117,9 +117,9 @@ class CollectedResponse:
     ) -> list[dict[str, dict[str, object]] | None] | None:
         """Return vLLM's log probabilities of a choice's prompt; None if they were not computed."""
         context, scores = self._context, self.choices.get_prompt_scores(record.index)
-        if scores is None or context.prompts is None or context.prompt_logprobs is None:
+        prompt = context.get_prompt(record.index)
+        if scores is None or prompt is None or context.prompt_logprobs is None:
             return None
-        prompt = context.prompts[record.index // context.n]
         texts = token_texts.load_token_texts(context.served_model)
         return make_prompt_logprobs(prompt, scores, context.prompt_logprobs, texts)
 

@@ -66,7 +66,10 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     base_model: str | None = None
     """The served model, if `model` names an adapter too."""
     prompts: Sequence[Sequence[int]] | None = None
-    """Given only if something in the response needs them."""
+    """Given only if something in the response needs them; see `get_prompt`."""
+    prompt_places: Sequence[int] = ()
+    """The place in `prompts` of each scored continuation's prompt: several have the same one. Empty
+    where each of `prompt_lengths` has a prompt of its own."""
     is_batch: bool = False
     """Whether SGLang's own route answers with an array."""
     return_token_ids: bool = False
@@ -130,6 +133,13 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def served_model(self) -> str:
         return self.base_model or self.model
+
+    def get_prompt(self, choice: int) -> Sequence[int] | None:
+        """Return the token ids of a choice's prompt; None if nothing in the response needs them."""
+        if self.prompts is None:
+            return None
+        place = choice // self.n
+        return self.prompts[self.prompt_places[place] if self.prompt_places else place]
 
     @property
     def num_choices(self) -> int:

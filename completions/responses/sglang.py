@@ -97,9 +97,10 @@ class LogprobArrays:
         """Return the arrays of the prompt; None while they are not computed, or not wanted."""
         context, index = self._choices.context, self._record.index
         scores = self._choices.get_prompt_scores(index)
-        if settings.start < 0 or scores is None or context.prompts is None:
+        prompt = context.get_prompt(index)
+        if settings.start < 0 or scores is None or prompt is None:
             return None
-        ids = context.prompts[index // context.n][settings.start :]
+        ids = prompt[settings.start :]
         return self._make_arrays("input_", ids, _cut_last(scores, len(ids)), settings)
 
     def _make_arrays(

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from completions.contract.job_request import LogprobParams, decode_job_request, encode_job_request
 from completions.contract.sampling import SamplingParams
+from completions.jobs.events import ChoiceEvent
 from completions.responses.completion import ResponseContext
 from tests.completions.requests.validating import LEAST, prepared
 
@@ -146,3 +147,33 @@ def test_the_job_asks_for_the_effect_of_a_grammar() -> None:
 
 def test_the_job_holds_the_judged_grammar() -> None:
     assert "start:" in (prepared({**LEAST, "ebnf": 'root ::= "A" | "B"'}).job_request.grammar or "")
+
+
+def test_a_prompt_is_stored_once_for_all_of_its_continuations() -> None:
+    body = {
+        "model": "tiny",
+        "prompt": [[1, 2, 3], [4]],
+        "continuation_token_ids": [[[5], [6], [7]], [[8]]],
+        "return_token_ids": True,
+    }
+    context = prepared(body).context
+    stored = ResponseContext.read(context.to_json())
+    assert stored.prompts == [[1, 2, 3], [4]]
+    assert stored.prompt_lengths == [3, 3, 3, 1]
+    assert [stored.get_prompt(choice) for choice in range(4)] == [[1, 2, 3]] * 3 + [[4]]
+    generated = prepared({**body, "continuation_token_ids": None, "n": 2}).context
+    assert [generated.get_prompt(choice) for choice in range(4)] == [[1, 2, 3]] * 2 + [[4]] * 2
+    assert prepared({**body, "return_token_ids": False}).context.get_prompt(0) is None
+
+
+def test_every_choice_shows_the_prompt_that_its_continuation_follows() -> None:
+    body = {
+        "model": "tiny",
+        "prompt": [[1, 2, 3], [4]],
+        "continuation_token_ids": [[[5], [6]], [[8]]],
+        "return_token_ids": True,
+    }
+    collected = prepared(body).context.make_collected()
+    collected.add([ChoiceEvent(0, index, [9], "x", "length", None) for index in range(3)])
+    shown = collected.make_response(None)["choices"]
+    assert [each["prompt_token_ids"] for each in shown] == [[1, 2, 3], [1, 2, 3], [4]]
