@@ -75,6 +75,9 @@ class CallParser:
         self._buffer = ""
         self._at = 0  # what precedes it in the buffer fits a call so far
         self._is_last = False
+        self._is_cut = False
+        self._begun: str | None = None  # the field that is read; "" for a literal, None for text
+        self._ends: Sequence[str] = ()  # of that field
         self._has_called = False
         self._parts: list[Part] = []
         self.is_in_call = False
@@ -88,21 +91,39 @@ class CallParser:
         parts, self._parts = self._parts, []
         return parts
 
-    def finish(self) -> list[Part]:
-        """Return the last parts; no more text follows."""
-        self._is_last = True
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """Return the last parts; no more text follows. Where a limit cut the text, the beginning of
+        a call is not returned as text."""
+        self._is_last, self._is_cut = True, is_cut
         return self.push("")
 
     def _read(self) -> Generator[None, None, None]:
         try:
             while True:
+                self._begun = None
                 yield from self._read_text()
+                self._begun = ""
                 yield from self._read_section()
         except _EndOfTextError:
-            if not self.is_in_call and not self._has_called:
+            is_call = self.is_in_call or self._has_called or (self._is_cut and self._may_call())
+            if not is_call:
                 self._add_text(len(self._buffer))
         while True:
             yield
+
+    def _may_call(self) -> bool:
+        """Return whether what is left begins a call: its name may be that of a tool."""
+        if self._begun != NAME:
+            return self._begun is not None
+        begun = self._buffer[self._at :].strip()
+        return not self._schemas or any(
+            name.startswith(begun)
+            or (begun.startswith(name) and self._may_end(begun[len(name) :].lstrip()))
+            for name in self._schemas
+        )
+
+    def _may_end(self, text: str) -> bool:
+        return any(end.startswith(text) for end in self._ends)
 
     def _wait(self) -> Generator[None, None, None]:
         if self._is_last:
@@ -197,7 +218,9 @@ class CallParser:
                     break
                 continue
             ends = _split(segments[index + 1])[:1] or self._list_ends()
+            self._begun, self._ends = segment, ends
             value = yield from self._read_field(ends)
+            self._begun = ""
             if value is None or (segment == NAME and not self._knows(value)):
                 break
             name = value if segment == NAME else name
@@ -290,6 +313,8 @@ class CallParser:
             yield from self._wait()
         if self._buffer[start] != "{":
             return False
+        if "{" in self._trigger:
+            self._begun = None  # any object begins like a call
         scanner, length = JSONReader(), 0
         while not scanner.is_done:
             length += len(scanner.read(self._buffer[start + length :])[0])

@@ -63,15 +63,16 @@ class OutputParser:
     def push(self, text: str) -> Delta:
         return self._split(self._hidden.push(text))
 
-    def finish(self) -> Delta:
-        """Return the text that was held back; no more text follows."""
+    def finish(self, *, is_cut: bool = False) -> Delta:
+        """Return the text that was held back; no more text follows. `is_cut` says that a limit
+        ended it."""
         delta = self._split(self._hidden.finish())
         if self._thinking is not None:
             reasoning, answer = self._thinking.finish()
             delta.reasoning += reasoning
             self._push_answer(answer, delta)
         if self._calls is not None:
-            self._take(self._calls.finish(), delta)
+            self._take(self._calls.finish(is_cut=is_cut), delta)
             self._end_input(delta)
         self._add_text(self._unseen.finish(), delta)
         if not self._num_calls:

@@ -132,7 +132,7 @@ class Message:
         delta = self._parser.push(event.text)
         if event.finish_reason is not None and not self.ended:
             self.ended = True
-            _join(delta, self._parser.finish())
+            _join(delta, self._parser.finish(is_cut=event.finish_reason != "stop"))
         return delta
 
     @property

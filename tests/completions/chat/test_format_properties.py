@@ -59,7 +59,9 @@ CALLS = st.lists(
 )
 
 
-def read(form: str, pieces: Sequence[str]) -> tuple[str, str, list[list[str]]]:
+def read(
+    form: str, pieces: Sequence[str], is_cut: bool = False
+) -> tuple[str, str, list[list[str]]]:
     """Return the reasoning, the content, and the calls that the service reads."""
     written = TOOL_FORMATS[form]
     parser = OutputParser(
@@ -68,7 +70,7 @@ def read(form: str, pieces: Sequence[str]) -> tuple[str, str, list[list[str]]]:
         unseen=written.hidden,
     )
     reasoning, content, calls = "", "", list[list[str]]()
-    for delta in [*map(parser.push, pieces), parser.finish()]:
+    for delta in [*map(parser.push, pieces), parser.finish(is_cut=is_cut)]:
         reasoning += delta.reasoning
         content += delta.content
         for call in delta.calls:
@@ -108,3 +110,33 @@ def test_no_cut_of_a_stream_changes_the_message(
         message = read(form, [text])
         assert read(form, pieces) == message, (form, text)
         assert read(form, list(text)) == message, (form, text)
+
+
+@given(
+    form=st.sampled_from(sorted(TOOL_FORMATS)),
+    name=st.sampled_from(["weather", "get.time"]),
+    arguments=ARGUMENTS,
+    data=st.data(),
+)
+def test_a_call_that_a_limit_cuts_shows_nothing_of_its_markup(
+    form: str, name: str, arguments: dict[str, object], data: st.DataObject
+) -> None:
+    written = str(TOOL_FORMATS[form].write(ToolCall(name, arguments)))
+    triggers = TOOL_FORMATS[form].list_triggers([tool.name for tool in TOOLS])
+    opened = next(written.find(each) + len(each) for each in triggers if each in written)
+    cut = written[: data.draw(st.integers(opened, len(written)))]
+    for pieces in ([cut], list(cut)):
+        _, content, calls = read(form, pieces, is_cut=True)
+        assert content == ""
+        assert [each for each, _ in calls] in ([], [name])
+
+
+def test_what_begins_no_call_is_text_also_where_a_limit_cuts_it() -> None:
+    for form, text in [
+        ("pythonic", "[1] Smith"),
+        ("llama3", '{"name": "Bob", "age'),
+        ("hermes", "<tool_call>\nis how"),
+        ("hermes", "a <tool"),
+    ]:
+        assert read(form, [text], is_cut=True) == ("", text, [])
+        assert read(form, [text]) == ("", text, [])
