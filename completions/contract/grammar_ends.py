@@ -9,7 +9,7 @@ is none, or none shorter, it cannot prove.
 import heapq
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from typing import Final
@@ -22,14 +22,22 @@ Way = tuple[int, ...]
 """The ids of tokens that lead to an accepted end; empty where the text may end already."""
 _FEW = 64
 """Where a grammar allows at most so many tokens, all of them are tried."""
-_ORDER: Final = b"\"}]')>;,:0{[( \n1aA-./<=_e&|\\2"
+_ORDER: Final = b"\"@}]')>;,:0{[( \n1aA-./<=_e&|\\2"
 """Single bytes from the likeliest to lead to an end on; all others follow."""
-_NUM_CLOSERS: Final = 11
+_NUM_CLOSERS: Final = 12
 """How many of them close something, or are the shortest value."""
 _DEVIATION: Final = 32
 """What it costs to pass over a child, in tokens."""
-_LOOP: Final = 8
+_LOOP: Final = 3
 """What a child costs that allows the same tokens as the place before: it may lead nowhere."""
+_FEW_LOOPS: Final = 4
+"""After so many of them one after the other, the same token is repeated in runs."""
+_RUN, _MAX_RUN = 8, 256
+"""The fewest and the most repeated at once: for a string that has a least length."""
+_MAX_REPEATS: Final = 16
+"""How often one search does so in vain."""
+_PHASE: Final = 150
+"""After so many copies without an end, the search goes on from the place that came farthest."""
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
@@ -117,15 +125,19 @@ def find_way(
     literals: Sequence[Way],
     max_steps: int,
     enough: int,
+    banned: frozenset[int] = frozenset(),
 ) -> Way | None:
     """Return the tokens of a way to an accepted end from where `matcher` stands, which stays as it
     is: the first that has at most `enough` tokens, or else the shortest that `max_steps` copies of
-    the matcher lead to; None if they lead to none."""
+    the matcher lead to; None if they lead to none. It has a banned token only where the grammar
+    allows no other."""
     if matcher.is_accepting():
         return ()
     best: Way | None = None
-    for path in _Search(tokens, literals, max_steps).iter_paths(matcher):
+    for path in _Search(tokens, literals, max_steps, banned).iter_paths(matcher):
         shorter = tokens.shorten(path)
+        if not banned.isdisjoint(shorter):
+            shorter = path
         way = shorter if len(shorter) < len(path) and is_way(matcher, shorter) else path
         if best is None or len(way) < len(best):
             best = way
@@ -143,7 +155,7 @@ def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) ->
     rest = tokens.tokenize(whole[len(text) :]) if whole.startswith(text) else ()
     if rest and is_way(matcher, rest):
         return rest
-    if (end := _find_suffix(matcher, way)) is not None:
+    if (end := find_suffix(matcher, way)) is not None:
         return end
     for prefix in tokens.order_of_closers:
         if matcher.validate_tokens([prefix]) != 1:
@@ -152,12 +164,12 @@ def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) ->
         copy.consume_token(prefix)
         if is_accepting(copy):
             return (prefix,)
-        if (end := _find_suffix(copy, way)) is not None:
+        if (end := find_suffix(copy, way)) is not None:
             return (prefix, *end)
     return None
 
 
-def _find_suffix(matcher: LLMatcher, way: Way) -> Way | None:
+def find_suffix(matcher: LLMatcher, way: Way) -> Way | None:
     """Return the longest end of a way that leads to an end from where `matcher` stands."""
     for start in range(len(way)):
         suffix = way[start:]
@@ -189,18 +201,37 @@ class _Node:
     """-1 until the children are known."""
     has_loop: bool = False
     """Whether a child allows the same tokens as this place."""
+    loops: int = 0
+    """How many tokens that changed nothing lead here."""
+    num_forced: int = 0
+    """How many times the grammar forced what follows: how far the place is."""
+    phase: int = 0
+    """Of the search; places of the latest one come first."""
 
 
 class _Search:
     """Follows the first child of each place first, and a place again for each child that was
-    passed over: what deviates least comes next."""
+    passed over: what deviates least comes next. From time to time it settles for the place that
+    came farthest, since many values that each need a deviation would multiply."""
 
-    def __init__(self, tokens: EndTokens, literals: Sequence[Way], max_steps: int) -> None:
+    def __init__(
+        self,
+        tokens: EndTokens,
+        literals: Sequence[Way],
+        max_steps: int,
+        banned: frozenset[int],
+    ) -> None:
         self._tokens = tokens
-        self._literals = literals
+        self._literals = [each for each in literals if banned.isdisjoint(each)]
+        self._banned = banned
         self._steps_left = max_steps
         self._order = count()
-        self._waiting: list[tuple[int, int, _Node]] = []
+        self._waiting: list[tuple[int, int, int, _Node]] = []
+        self._farthest: _Node | None = None
+        self._phase = 0
+        self._settles_at = max_steps - _PHASE
+        """How many copies are left when the next phase begins."""
+        self._repeats_left = _MAX_REPEATS
         self._seen: set[bytes] = set()
 
     def iter_paths(self, matcher: LLMatcher) -> Iterator[Way]:
@@ -214,7 +245,9 @@ class _Search:
             return
         self._push(0, _Node(root, path, root.compute_bitmask()))
         while self._waiting and self._steps_left > 0:
-            cost, _, node = heapq.heappop(self._waiting)
+            if self._steps_left <= self._settles_at:
+                self._settle()
+            _, cost, _, node = heapq.heappop(self._waiting)
             if node.next_child < 0:
                 node.children, node.next_child = self._list_children(node.mask), 0
             if node.next_child == len(node.children):
@@ -224,6 +257,18 @@ class _Search:
             yield from self._try(node, child, cost)
             self._push(cost + _DEVIATION * (1 + 3 * node.has_loop), node)
 
+    def _settle(self) -> None:
+        """Begin a phase at the place that came farthest. What else waits comes after it."""
+        self._settles_at = self._steps_left - _PHASE
+        node = self._farthest
+        if node is None or node.phase < self._phase:
+            return
+        self._phase += 1
+        node.phase, node.next_child = self._phase, 0
+        node.children = self._list_children(node.mask)
+        self._seen.difference_update(self._tokens.spell((*node.path, *c)) for c in node.children)
+        self._push(0, node)
+
     def _list_children(self, mask: bytes) -> Sequence[Way]:
         literals = [each for each in self._literals if _is_set(mask, each[0])]
         ids = _list_few(mask)
@@ -231,6 +276,7 @@ class _Search:
             ids = sorted(set(ids).difference(self._tokens.end_ids), key=self._tokens.get_rank)
         else:
             ids = [id for id in self._tokens.order if _is_set(mask, id)]
+        ids = [id for id in ids if id not in self._banned]
         return [*literals, *((id,) for id in ids)]
 
     def _try(self, node: _Node, child: Way, cost: int) -> Iterator[Way]:
@@ -243,21 +289,52 @@ class _Search:
         matcher = node.matcher.deep_copy()
         if matcher.try_consume_tokens(list(child)) != len(child):
             return
-        path = _follow_forced(matcher, (*node.path, *child))
+        before = (*node.path, *child)
+        path = _follow_forced(matcher, before)
         if path is None:
             return
         if is_accepting(matcher):
             yield path
             return
         mask = matcher.compute_bitmask()
+        loops = 0
         if mask == node.mask:
             if node.has_loop or len(child) > 1:
                 return
-            node.has_loop, cost = True, cost + _LOOP
-        self._push(cost + 1, _Node(matcher, path, mask))
+            node.has_loop, cost, loops = True, cost + _LOOP, node.loops + 1
+        num_forced = node.num_forced + (len(path) > len(before))
+        there = _Node(matcher, path, mask, loops=loops, num_forced=num_forced, phase=node.phase)
+        if self._farthest is None or num_forced > self._farthest.num_forced:
+            self._farthest = there
+        cost += num_forced == node.num_forced
+        self._push(cost, there)
+        if loops == _FEW_LOOPS:
+            self._repeat(there, child, cost)
+
+    def _repeat(self, node: _Node, child: Way, cost: int) -> None:
+        """Wait at the place where a repeated token ceases to allow the same tokens, if there is one
+        nearby: where a text is almost as long as it must be."""
+        if self._repeats_left == 0:
+            return
+        matcher, path, times = node.matcher, node.path, _RUN
+        has_end = False
+        while _RUN <= times <= _MAX_RUN:
+            self._steps_left -= 1
+            there = matcher.deep_copy()
+            run = child * times
+            is_taken = there.try_consume_tokens(list(run)) == len(run)
+            if is_taken and not is_accepting(there) and there.compute_bitmask() == node.mask:
+                matcher, path = there, path + run
+            else:
+                has_end = True
+            times = times // 2 if has_end else times * 2
+        if has_end and path != node.path:
+            self._push(cost, replace(node, matcher=matcher, path=path))
+        else:
+            self._repeats_left -= 1
 
     def _push(self, cost: int, node: _Node) -> None:
-        heapq.heappush(self._waiting, (cost, -next(self._order), node))
+        heapq.heappush(self._waiting, (-node.phase, cost, -next(self._order), node))
 
 
 def _follow_forced(matcher: LLMatcher, path: Way) -> Way | None:

@@ -14,6 +14,7 @@ from completions.contract.usage import Usage
 from workers.engine.backends.device import make_current
 from workers.engine.backends.parallel.followers import Followers
 from workers.engine.config import EngineConfig
+from workers.engine.core.bad_words import list_never_allowed
 from workers.engine.core.output import Completion, RequestOutput
 from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.request import Request
@@ -286,7 +287,8 @@ class Engine:
             compile_ = self.structured_output.compile
             if request.close:
                 limits = [seq.max_output_tokens for seq in state.sequences]
-                compile_ = partial(compile_, limits=limits)
+                banned = list_never_allowed(request.sampling, self.vocab_size)
+                compile_ = partial(compile_, limits=limits, banned=banned)
             compile_(
                 request.grammar,
                 len(state.sequences),

@@ -7,36 +7,91 @@ its place, so that the way always fits. All of it is a function of the grammar, 
 tokens so far: a run that resumes a choice ends it alike.
 """
 
+import time
+from copy import copy
 from dataclasses import dataclass
 from typing import Final, Self
 
 from llguidance import LLMatcher
 
-from completions.contract.grammar_ends import EndTokens, Way, adapt_way, find_way, is_accepting
+from completions.contract.grammar_ends import (
+    EndTokens,
+    Way,
+    adapt_way,
+    find_suffix,
+    find_way,
+    is_accepting,
+)
 
 _ROOT_STEPS: Final = 2000
-"""Copies of the matcher to find a choice's first way with; about 0.1 s at worst."""
-_STEPS: Final = 100
-"""Copies to find a way with after a token: some 3 ms at worst; few tokens need any."""
+"""Copies of the matcher to find a grammar's first way with, on the thread that compiles it."""
+_LOOK_STEPS: Final = 512
+"""Copies to find out how far the end is; some 30 ms at worst, at few tokens."""
+_STEPS: Final = 32
+"""Copies to find a way with after a token; some 2 ms at worst, and few tokens need any. Copies are
+counted, not seconds: a run that resumes a choice must find the same."""
+_COPY_SECONDS: Final = 0.0002
+"""CPU seconds that a copy may take; a usual one takes a third of it. What exceeds that is slow."""
+_PATIENCE_SECONDS: Final = 0.25
+"""CPU seconds by which all searches of one request may be slow: the whole batch waits for them.
+Then the request fails, as with slow masks; it never ends otherwise than on another machine."""
+_CHECKPOINT: Final = 64
+"""After how many tokens a choice looks again how far its end is. After each failure it waits twice
+as long."""
+_FIRST_CHECKPOINT: Final = 8
+"""After how many it does so first; then after twice as many, up to that."""
+_NEAR_CHECKPOINT: Final = 16
+"""After how many it looks again near the limit, where no way is known."""
 _MIN_RESERVE: Final = 128
 """How many tokens before the limit a choice begins to look for its end, at least."""
+_RESERVED_WAYS: Final = 4
+"""How many times the way is kept free for it, at least."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClosingPlan:
-    """What the choices of one grammar have in common."""
+    """What the choices of one request have in common."""
 
     tokens: EndTokens
     literals: tuple[Way, ...]
-    reserve: int
-    """How many tokens before the limit the search begins."""
+    banned: frozenset[int]
+    """Tokens that no way has."""
+    way: Way | None
+    """From the beginning; None if none was found."""
+    slow_seconds: float = 0.0
 
     @classmethod
-    def make(cls, matcher: LLMatcher, tokens: EndTokens, grammar: str) -> Self:
-        """Return the plan of a grammar, at whose beginning the matcher stands."""
+    def make(
+        cls,
+        matcher: LLMatcher,
+        tokens: EndTokens,
+        grammar: str,
+        enough: int = _ROOT_STEPS,
+        banned: frozenset[int] = frozenset(),
+    ) -> Self:
+        """Return the plan of a grammar, at whose beginning the matcher stands. A way of at most
+        ``enough`` tokens ends the search; tokens are banned if there is a way without them."""
         literals = tokens.read_literals(grammar)
-        way = find_way(matcher, tokens, literals, _ROOT_STEPS, enough=_ROOT_STEPS)
-        return cls(tokens, literals, max(_MIN_RESERVE, 4 * len(way or ())))
+        way = find_way(matcher, tokens, literals, _ROOT_STEPS, enough, banned)
+        if way is None and banned:
+            banned = frozenset()
+            way = find_way(matcher, tokens, literals, _ROOT_STEPS, enough)
+        return cls(tokens, literals, banned, way)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its searches have delayed other requests for too long."""
+        return self.slow_seconds > _PATIENCE_SECONDS
+
+    def search(self, matcher: LLMatcher, enough: int, max_steps: int) -> Way | None:
+        """Return a way from where the matcher stands."""
+        if self.is_slow:
+            return None
+        began = time.thread_time()
+        way = find_way(matcher, self.tokens, self.literals, max_steps, enough, self.banned)
+        excess = time.thread_time() - began - max_steps * _COPY_SECONDS
+        self.slow_seconds += max(0.0, excess)
+        return way
 
 
 class Closing:
@@ -44,35 +99,38 @@ class Closing:
 
     def __init__(self, plan: ClosingPlan, limit: int) -> None:
         """``limit`` is the most tokens of the choice."""
-        self._plan = plan
+        self.plan = plan
         self._left = limit
         self._count = 0
-        self._way: Way | None = None
-        """From where the choice is now; None if no way is known."""
-        self._knows = False
-        """Whether a way was searched for."""
+        self._way = plan.way
+        """From where the choice is now, or was when it looked last; None if no way is known."""
+        self._is_current = plan.way is not None
+        """Whether the way is from where the choice is now."""
+        self._reserve = _reserve(plan.way)
+        self._looks_at = _NEAR_CHECKPOINT if self.is_near else _FIRST_CHECKPOINT
+        """Before which token it looks again how far the end is."""
+        self._prepared = -1
+        """How many tokens came before the one that was prepared for."""
         self._next: tuple[int, Way | None] | None = None
         """The way that follows a token, if it was just looked for."""
         self.closed_at: int | None = None
         """How many tokens came before the remaining ones were no more than the way and one."""
 
     def copy(self) -> "Closing":
-        other = Closing(self._plan, self._left)
-        other._count, other._way, other._knows = self._count, self._way, self._knows
-        other._next, other.closed_at = self._next, self.closed_at
-        return other
+        return copy(self)
 
     @property
     def is_near(self) -> bool:
         """Whether tokens are looked at before they are appended."""
-        return self._left <= self._plan.reserve
+        return self._left <= self._reserve
 
     def review(self, matcher: LLMatcher, token_id: int) -> int:
         """Return the token that takes the place of a sampled one: itself, if an end stays within
         reach. ``matcher`` stands before it."""
         if not self.is_near:
             return token_id
-        way = self._find_way(matcher)
+        self._prepare(matcher)
+        way = self._get_way()
         if way is None or len(way) > self._left:
             return token_id  # no end within the limit is known, so nothing is lost
         after = self._find_way_after(matcher, token_id)
@@ -80,36 +138,66 @@ class Closing:
             return token_id
         if way:
             return way[0]
-        ends = (end for end in self._plan.tokens.end_ids if matcher.validate_tokens([end]))
+        ends = (end for end in self.plan.tokens.end_ids if matcher.validate_tokens([end]))
         return next(ends, token_id)
 
     def note(self, matcher: LLMatcher, token_id: int) -> None:
         """Follow a token that is appended. ``matcher`` stands before it."""
-        if self.is_near:
-            way = self._find_way(matcher)
-            if (
-                self.closed_at is None
-                and way is not None
-                and len(way) <= self._left <= len(way) + 1
-                and (way or token_id in self._plan.tokens.end_ids)  # a text may also be just cut
-            ):
+        self._prepare(matcher)
+        way = self._get_way()
+        if not self.is_near:
+            self._is_current = False
+        elif way is not None and len(way) <= self._left:
+            # A text that may end anywhere may also be just cut.
+            ends = bool(way) or token_id in self.plan.tokens.end_ids
+            if self.closed_at is None and self._left <= len(way) + 1 and ends:
                 self.closed_at = self._count
             self._way = self._find_way_after(matcher, token_id)
+            if self._way is None:
+                self._is_current, self._looks_at = False, self._count + 1
+        elif way is not None:  # it is too long, and so is what is much like it
+            self._way, self._is_current = None, False
+            self._looks_at = self._count + _NEAR_CHECKPOINT
         self._next = None
         self._left -= 1
         self._count += 1
 
-    def _find_way(self, matcher: LLMatcher) -> Way | None:
-        """Return the way from where the choice is. One that is about as long as the rest is
-        replaced by a shorter one, if there is any."""
-        if not self._knows:
-            self._way = self._search(matcher, self._left - 2, _ROOT_STEPS)
-            self._knows = True
-        elif self._way and len(self._way) >= self._left - 1:
-            shorter = self._search(matcher, self._left - 3)
-            if shorter is not None and len(shorter) < len(self._way):
+    def _get_way(self) -> Way | None:
+        return self._way if self._is_current else None
+
+    def _prepare(self, matcher: LLMatcher) -> None:
+        """Look where the end is, if it is time to. Once a token, whether that is sampled or
+        replayed: what is found depends on the tokens before it alone."""
+        if self._prepared == self._count:
+            return
+        self._prepared = self._count
+        enters = self.is_near and self._way is not None and not self._is_current
+        if enters or self._count >= self._looks_at:
+            self._look(matcher)
+        way = self._get_way()
+        if way and self.is_near and len(way) >= self._left - 1:
+            # About as long as the rest; a shorter one leaves more to the model.
+            shorter = self.plan.search(matcher, max(0, self._left - 3), _STEPS)
+            if shorter is not None and len(shorter) < len(way):
                 self._way = shorter
-        return self._way
+
+    def _look(self, matcher: LLMatcher) -> None:
+        """Find out how far the end is, so as to begin early enough."""
+        if self._is_current:
+            self._looks_at = self._count + _CHECKPOINT
+            return
+        way: Way | None = ()
+        if not is_accepting(matcher):
+            way = find_suffix(matcher, self._way) if self._way else None
+            way = way or self.plan.search(matcher, _ROOT_STEPS, _LOOK_STEPS)
+        if way is not None:
+            self._reserve = _reserve(way)
+            self._looks_at = self._count + min(self._count or 1, _CHECKPOINT)
+        elif self.is_near:
+            self._looks_at = self._count + _NEAR_CHECKPOINT
+        else:
+            self._looks_at = 2 * self._count
+        self._way, self._is_current = way, way is not None
 
     def _find_way_after(self, matcher: LLMatcher, token_id: int) -> Way | None:
         if self._next is None or self._next[0] != token_id:
@@ -129,11 +217,12 @@ class Closing:
         if is_accepting(after):
             return ()
         enough = self._left - 1
-        reused = None if way is None else adapt_way(after, self._plan.tokens, way, token_id)
-        if reused is not None and len(reused) <= enough:
+        reused = None if way is None else adapt_way(after, self.plan.tokens, way, token_id)
+        if reused is not None and len(reused) <= enough and self.plan.banned.isdisjoint(reused):
             return reused
-        return self._search(after, enough)
+        return self.plan.search(after, max(0, enough), _STEPS)
 
-    def _search(self, matcher: LLMatcher, enough: int, max_steps: int = _STEPS) -> Way | None:
-        plan = self._plan
-        return find_way(matcher, plan.tokens, plan.literals, max_steps, max(0, enough))
+
+def _reserve(way: Way | None) -> int:
+    """Return how many tokens before the limit a choice with this way looks for its end."""
+    return max(_MIN_RESERVE, _RESERVED_WAYS * len(way or ()))

@@ -135,7 +135,7 @@ class GrammarMatcher:
         """Whether nothing more may follow. Raises GrammarError if the matcher failed or gave up,
         since llguidance then reports the same."""
         stopped = self.matcher.is_stopped()
-        if stopped or self.slow_seconds:
+        if stopped or self.slow_seconds or (self.closing is not None and self.closing.plan.is_slow):
             self.check()
         if self._only_empty:
             return True
@@ -165,7 +165,8 @@ class GrammarMatcher:
     def fault(self) -> GrammarError | None:
         if self.matcher.is_error():
             return GrammarError(_explain(self.matcher.get_error()))
-        if self.slow_seconds > _PATIENCE_SECONDS:
+        closes_slowly = self.closing is not None and self.closing.plan.is_slow
+        if self.slow_seconds > _PATIENCE_SECONDS or closes_slowly:
             return GrammarError("The grammar takes too long to follow: it is too ambiguous")
         return None
 
@@ -222,12 +223,14 @@ class StructuredOutput:
         count: int,
         done: Callable[[list[GrammarMatcher] | EngineError], None],
         limits: Rows[int] | None = None,
+        banned: frozenset[int] = frozenset(),
     ) -> None:
         """Compile on another thread, which calls ``done`` with ``count`` matchers or the error.
 
-        With ``limits``, the choice of each matcher ends within so many tokens.
+        With ``limits``, the choice of each matcher ends within so many tokens, and without the
+        ``banned`` ones if it can.
         """
-        self.compiler.submit(lambda: done(self.compile_now(grammar, count, limits)))
+        self.compiler.submit(lambda: done(self.compile_now(grammar, count, limits, banned)))
 
     def start_mask(
         self, rows: list[Sequence], only_if: Callable[[Sequence], bool] | None = None
@@ -256,7 +259,11 @@ class StructuredOutput:
         self.compiler.shutdown(wait=False, cancel_futures=True)
 
     def compile_now(
-        self, grammar: str, count: int, limits: Rows[int] | None = None
+        self,
+        grammar: str,
+        count: int,
+        limits: Rows[int] | None = None,
+        banned: frozenset[int] = frozenset(),
     ) -> list[GrammarMatcher] | EngineError:
         try:
             first = llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS)
@@ -267,7 +274,9 @@ class StructuredOutput:
             wrapped = [GrammarMatcher(m, only_empty, self._jump_forward) for m in matchers]
             wrapped[0].check()
             if limits is not None:
-                plan = ClosingPlan.make(first, self.end_tokens, grammar)
+                plan = ClosingPlan.make(
+                    first, self.end_tokens, grammar, min(limits, default=0), banned
+                )
                 for each, limit in zip(wrapped, limits, strict=True):
                     each.closing = Closing(plan, limit)
         except GrammarError as error:

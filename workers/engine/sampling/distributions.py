@@ -121,6 +121,11 @@ def _score_draw(
     logs = (weights[asked].double() / total).log().masked_fill_(~kept[asked], LOWEST)
     values = logs.clamp_(min=LOWEST).float().cpu().numpy()
     listed = best_ids[0][: min(num_listed, size)]
+    if (
+        survivors is not None and not kept[listed].all()
+    ):  # where a ban is overruled, what is kept has no weight here
+        order = survivors.weights[0].argsort(descending=True, stable=True)
+        listed = survivors.ids[0][order][: min(num_listed, size)]
     return _pack(values, best_ids[0], params), Support(size, math.log(total), listed.tolist())
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from tests.workers.engine import greedy
 from tests.workers.engine.sampling.test_logprobs import ask, log_softmax, said
 from workers.engine.core.output import ChoiceDelta
 from workers.engine.engine import Engine
+from workers.engine.sampling.distributions import Distributions, Drawn
 
 TOLERANCE = 1e-3
 LISTED = 400
@@ -123,3 +125,15 @@ def test_candidates_are_compared_by_raw_scores(engine: Engine) -> None:
     raw = said(engine, ask((5, 6, 7), logprobs=LogprobParams(), **params))
     processed = said(engine, ask((5, 6, 7), logprobs=PROCESSED, **params))
     assert [each.token_ids for each in raw] == [each.token_ids for each in processed]
+
+
+def test_the_support_of_an_overruled_draw_names_the_token_that_took_its_place() -> None:
+    drawn = Drawn(torch.tensor([1.0, 0.5, 0.2, 0.1]), None).keep_only(3)
+    scored = Distributions()
+    token_ids = torch.tensor([3])
+    params = LogprobParams(mode=LogprobsMode.PROCESSED, support_ids=4)
+    scored._rows, scored._temperatures = [(0, params)], torch.ones(1, 1)
+    logits = drawn.weights.log()[None]
+    [scores] = scored.score({0: drawn}, logits, torch.zeros(1), token_ids, [0.0]).values()
+    [support] = scores.support
+    assert (support.size, support.ids) == (1, [3])
