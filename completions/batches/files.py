@@ -91,6 +91,10 @@ def make_upload(owner: tuple[int, int], filename: str) -> File:
     )
 
 
+_SESSION_BYTES = 1024
+"""What a session takes without turns, which bounds their number."""
+
+
 def check_room(organization_id: int, size: int, number: int = 1) -> None:
     """Raise StorageLimitError unless `number` files with `size` bytes in all fit beside the files,
     pending uploads, sessions and conversations of the organization, which the transaction must lock
@@ -105,6 +109,7 @@ def check_room(organization_id: int, size: int, number: int = 1) -> None:
     conversations = Conversation.objects.filter(organization_id=organization_id)
     rows = (files, "bytes"), (taken, "taken"), (sessions, "bytes"), (conversations, "bytes")
     stored = sum(each.aggregate(sum=Sum(column))["sum"] or 0 for each, column in rows)
+    stored += sessions.count() * _SESSION_BYTES
     if stored + size > settings.MAX_STORED_BYTES:
         raise StorageLimitError(
             "Your organization's files, sessions and conversations may take "
