@@ -291,6 +291,13 @@ async def test_what_is_refused(session, fields, expected) -> None:
     assert not await Session.objects.aexists()
 
 
+async def test_the_refusal_of_a_text_that_sql_cannot_store_names_the_session(session) -> None:
+    answer = await session.post(session="new", stop="\x00")
+    assert refusal(answer) == (400, "invalid_value", None)
+    assert "without background, session and" in json.loads(answer.content)["error"]["message"]
+    assert not await Session.objects.aexists()
+
+
 async def test_a_choice_of_another_session_or_model_is_refused(session) -> None:
     first, other = await say(session, "x"), await say(session, "x")
     name = first["session"]["id"]
