@@ -339,8 +339,8 @@ def test_the_words_for_too_many_tokens(body: dict[str, Any], param: str, rest: s
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)
 
 
-THOUGHTS = ["<s>", "</s>", False, "\n"]
-GLM = ["<tool_call>", "</tool_call>", False, " \t\r\n"]
+THOUGHTS = ["<s>", "</s>", False, "\n", ""]
+GLM = ["<tool_call>", "</tool_call>", False, " \t\r\n", ""]
 
 
 @pytest.mark.parametrize(
