@@ -96,11 +96,11 @@ async def prepare_valid(
 ) -> PreparedRequest:
     """Validate the constraint of a validated request for `caller`. Raises APIError."""
     grammar = compile_ms = None
-    if request.constraint is not None:
+    if (constraint := request.constraint) is not None:
         began = time.monotonic()
         validated = await validate_grammar(
             checks.validator,
-            request.constraint,
+            constraint,
             request.model.files,
             request.fallback,
             caller,
@@ -111,8 +111,16 @@ async def prepare_valid(
             generates = max_tokens > 0
             request = replace(request, close=generates and request.model.entry.close)
         if request.close:
-            files = request.model.files
-            await require_end(checks.validator, grammar, files, max_tokens, caller)
+            is_known = await require_end(
+                checks.validator,
+                constraint,
+                grammar,
+                request.model.files,
+                max_tokens,
+                caller,
+            )
+            # Without a known end, it closes a text only if the rest becomes short enough.
+            ignored = ignored if is_known else (*ignored, "close")
         request = replace(request, ignored=ignored)
         compile_ms = round((time.monotonic() - began) * 1000, 3)
     elif request.close:

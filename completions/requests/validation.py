@@ -73,17 +73,23 @@ async def validate_grammar(
 
 
 async def require_end(
-    validator: Validator, grammar: str, model: ModelFiles, max_tokens: int, caller: Caller
-) -> None:
-    """Raise APIError unless a text of the grammar may have at most `max_tokens` tokens: if none
-    has, or none that was found has."""
+    validator: Validator,
+    constraint: Constraint,
+    grammar: str,
+    model: ModelFiles,
+    max_tokens: int,
+    caller: Caller,
+) -> bool:
+    """Return whether a text of the constraint's grammar with at most `max_tokens` tokens is known.
+    Raises APIError if none has so few, or none that was found has."""
+    source = make_token_source(model)
     try:
-        least = await validator.find_least(grammar, make_token_source(model), max_tokens, caller)
+        least = await validator.find_least(constraint, grammar, source, max_tokens, caller)
     except GrammarOverloadError as error:
         raise make_refusal(error) from error
     needed = max(least.at_least, 0 if least.shortest is None else least.shortest)
     if needed <= max_tokens:
-        return
+        return least.shortest is not None
     known = f"at least {needed}" if least.shortest in (None, least.at_least) else str(needed)
     message = (
         f"max_tokens: with close, the constraint needs {known} tokens; max_tokens is {max_tokens}. "

@@ -28,19 +28,36 @@ class LeastTokens:
     """Tokens of the shortest text that was found; None if none was."""
 
 
-@lru_cache(1024)
 def find_least(grammar: str, source: TokenSource, enough: int) -> LeastTokens:
-    """Return what is known of the shortest text of an llguidance grammar that was validated. The
-    search ends with the first text of at most `enough` tokens; without one, it takes seconds."""
+    """Return what is known of the shortest text of an llguidance grammar that was validated. A
+    first text of at most `enough` tokens ends the search; without one, it takes seconds."""
+    first = _find_first(grammar, source)
+    if first is not None and first <= enough:
+        return LeastTokens(0, first)
+    return _find_shortest(grammar, source)
+
+
+@lru_cache(1024)
+def _find_first(grammar: str, source: TokenSource) -> int | None:
+    return _measure_way(grammar, source, enough=_MAX_STEPS)
+
+
+@lru_cache(1024)
+def _find_shortest(grammar: str, source: TokenSource) -> LeastTokens:
+    bounds = find_bounds(grammar, source)
+    found = [_find_first(grammar, source), bounds.min_tokens]
+    if found[0] is not None:  # else a second search finds none either
+        found.append(_measure_way(grammar, source, enough=bounds.at_least))
+    known = (length for length in found if length is not None)
+    return LeastTokens(bounds.at_least, min(known, default=None))
+
+
+def _measure_way(grammar: str, source: TokenSource, enough: int) -> int | None:
+    """Return the tokens of a way from the beginning to an end."""
     matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=VALIDATION_LIMITS)
     written = _load_end_tokens(source)
     way = find_way(matcher, written, written.read_literals(grammar), _MAX_STEPS, enough)
-    if way is not None and len(way) <= enough:
-        return LeastTokens(0, len(way))
-    bounds = find_bounds(grammar, source)
-    found = [] if way is None else [len(way)]
-    found += [] if bounds.min_tokens is None else [bounds.min_tokens]
-    return LeastTokens(bounds.at_least, min(found, default=None))
+    return None if way is None else len(way)
 
 
 @lru_cache(4)

@@ -4,9 +4,13 @@ import json
 import signal
 from dataclasses import asdict
 
+import msgspec
+
 from completions.child_process import ChildProcess, IdleChildren
 from completions.grammars.exceptions import GrammarError, GrammarOverloadError, GrammarTimeoutError
+from completions.grammars.lengths import LeastTokens
 from completions.grammars.limits import Limits
+from completions.grammars.tokens import TokenSource
 from completions.grammars.validation.examination import ValidationRequest, ValidationResult
 
 CHILD = "completions.grammars.validation.child"
@@ -34,11 +38,10 @@ class Child(ChildProcess):
     def ask(self, request: ValidationRequest) -> tuple[ValidationResult, float]:
         """Validate a request, and the processor seconds that it took. Errors are in the
         result. Afterwards the child may be dead."""
-        seconds = self._limits.patience + (START_SECONDS if self.is_new else 0)
-        line = json.dumps(request.to_json()).encode() + b"\n"
+        line = json.dumps(request.to_json()).encode()
         error: GrammarError
         try:
-            answer, taken = json.loads(self.exchange(line, seconds))
+            answer, taken = self._exchange(line)
             return ValidationResult.from_json(answer), taken
         except TimeoutError:
             error = make_overload_error()
@@ -52,6 +55,29 @@ class Child(ChildProcess):
         error.field = request.constraint.error_path
         return ValidationResult(error=error), self._limits.seconds
 
+    def find_least(
+        self, grammar: str, tokens: TokenSource, enough: int
+    ) -> tuple[LeastTokens, float]:
+        """Return what is known of a validated grammar's shortest text, nothing if that takes too
+        long or too much memory, and the processor seconds that it took. Raises
+        GrammarOverloadError."""
+        question = {"grammar": grammar, "tokens": asdict(tokens), "enough": enough}
+        try:
+            answer, taken = self._exchange(json.dumps(question).encode())
+            return msgspec.convert(answer, LeastTokens), taken
+        except TimeoutError:
+            self.close()
+            raise make_overload_error() from None
+        except (OSError, ValueError):
+            self.close()
+            return LeastTokens(0, None), self._limits.seconds
+
+    def _exchange(self, line: bytes) -> tuple[object, float]:
+        """Return the answer to a line, and the processor seconds that it took."""
+        seconds = self._limits.patience + (START_SECONDS if self.is_new else 0)
+        answer, taken = json.loads(self.exchange(line + b"\n", seconds))
+        return answer, taken
+
 
 class Children(IdleChildren[Child]):
     """The idle children."""
@@ -62,3 +88,9 @@ class Children(IdleChildren[Child]):
     def ask(self, request: ValidationRequest) -> tuple[ValidationResult, float]:
         with self.borrow() as child:
             return child.ask(request)
+
+    def find_least(
+        self, grammar: str, tokens: TokenSource, enough: int
+    ) -> tuple[LeastTokens, float]:
+        with self.borrow() as child:
+            return child.find_least(grammar, tokens, enough)

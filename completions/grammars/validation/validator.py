@@ -135,12 +135,21 @@ class Validator:
         return result
 
     async def find_least(
-        self, grammar: str, tokens: TokenSource, enough: int, caller: Caller
+        self, constraint: Constraint, grammar: str, tokens: TokenSource, enough: int, caller: Caller
     ) -> LeastTokens:
-        """Return what is known of the shortest text of a validated grammar; nothing if that takes
-        too long. Raises GrammarOverloadError."""
+        """Return what is known of the shortest text of a constraint's validated grammar; nothing if
+        that takes too long. Raises GrammarOverloadError."""
+        request = ValidationRequest(constraint, tokens)
+
+        def ask() -> LeastTokens:
+            least, seconds = self._children.find_least(grammar, tokens, enough)
+            caller.spent += seconds
+            return least
+
         try:
-            return await self._run(caller, lambda: find_least(grammar, tokens, enough))
+            if len(self._stuck) < THREADS and is_ordinary(request, canonicalize(request)):
+                return await self._run(caller, lambda: find_least(grammar, tokens, enough))
+            return await self._run(caller, ask, in_child=True)
         except GrammarTimeoutError:
             return LeastTokens(0, None)
 

@@ -15,6 +15,7 @@ CONSTANT = {**LEAST, "regex": "a{14}"}
 
 def test_the_job_asks_for_it_only_under_a_constraint() -> None:
     closing = prepared({**CONSTANT, "close": True, "max_tokens": 14})
+    assert closing.request.ignored == ()
     assert closing.job_request.close is True
     assert closing.context.closes is True
     assert closing.context.meta_info is True
@@ -51,8 +52,25 @@ def test_what_is_not_known_is_not_refused(
     monkeypatch.setattr(validator, "find_least", lambda *_: least)
     body = {**LEAST, "regex": "b+", "close": True, "max_tokens": 20}
     if message is None:
-        assert prepared(body).job_request.close is True
+        admitted = prepared(body)
+        assert admitted.job_request.close is True
+        assert "close" in admitted.request.ignored
         return
     with pytest.raises(APIError) as refused:
         prepared(body)
     assert message in str(refused.value)
+
+
+def test_a_costly_constraint_is_searched_in_a_process_that_can_be_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> LeastTokens:
+        raise AssertionError("no thread of the service searches it")
+
+    monkeypatch.setattr(validator, "find_least", refuse)
+    lark = {"type": "lark", "value": 'start: "ab" | "abc"'}
+    body = {**LEAST, "grammar": lark, "close": True}
+    assert prepared({**body, "max_tokens": 2}).request.ignored == ()
+    with pytest.raises(APIError) as refused:
+        prepared({**body, "max_tokens": 1})
+    assert "needs at least 2 tokens" in str(refused.value)
