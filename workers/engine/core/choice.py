@@ -37,6 +37,10 @@ class GrammarState(Protocol):
     def closed_at(self) -> int | None:
         """How many tokens came before the way to the end took all that remained."""
 
+    def leaves_only(self, token_id: int) -> bool:
+        """Return whether the token is the only one that the grammar allows next, or that the limit
+        leaves. It depends on the tokens before it alone."""
+
     def force(self, token_id: int) -> None:
         """Leave no choice but a token that may come next."""
 
@@ -96,9 +100,11 @@ class Choice:
 
         Raises GrammarError.
         """
-        if self.grammar is not None and token_id == self.forced_token:
-            self.num_forced += 1
-            self._forced.append(len(self._token_ids))
+        if self.grammar is not None:
+            is_only = self.grammar.leaves_only(token_id)
+            self.num_forced += is_only
+            if is_only or token_id == self.forced_token:
+                self._forced.append(len(self._token_ids))
         self._token_ids.append(token_id)
         self.stop_checker.count()
         self.finish = self._judge(token_id)

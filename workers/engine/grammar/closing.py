@@ -141,6 +141,16 @@ class Closing:
         ends = (end for end in self.plan.tokens.end_ids if matcher.validate_tokens([end]))
         return next(ends, token_id)
 
+    def leaves_only(self, matcher: LLMatcher, token_id: int) -> bool:
+        """Return whether the limit leaves little but a way that begins with the token."""
+        if not self.is_near:
+            return False
+        self._prepare(matcher)
+        way = self._get_way()
+        if not way or way[0] != token_id:
+            return False
+        return len(way) <= self._left <= len(way) + 1
+
     def note(self, matcher: LLMatcher, token_id: int) -> None:
         """Follow a token that is appended. ``matcher`` stands before it."""
         self._prepare(matcher)

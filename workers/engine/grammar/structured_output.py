@@ -54,6 +54,7 @@ class GrammarMatcher:
         self._only_empty = only_empty
         self._plans = plans and not only_empty
         self._planned: deque[int] | None = None  # unknown since the last token
+        self._is_overruled = False
         self.slow_seconds = 0.0
         self.closing: Closing | None = None
 
@@ -63,12 +64,20 @@ class GrammarMatcher:
         if self._planned is None:
             self._planned = deque(self._plan() if self._plans else ())
         if self._planned and (token_id := self.review(self._planned[0])) != self._planned[0]:
-            self.force(token_id)
+            self._planned = deque((token_id,))
         return self._planned[0] if self._planned else None
 
     def force(self, token_id: int) -> None:
         """Leave no choice but a token that may come next."""
-        self._planned = deque((token_id,))
+        self._planned, self._is_overruled = deque((token_id,)), True
+
+    def leaves_only(self, token_id: int) -> bool:
+        """Return whether the token is the only one that the grammar allows next, or that the limit
+        leaves. One that took the place of a sampled token before that point is not: whoever resumes
+        the choice does not know it."""
+        if self.closing is not None and self.closing.leaves_only(self.matcher, token_id):
+            return True
+        return not self._is_overruled and token_id == self.forced
 
     @property
     def is_closing(self) -> bool:
@@ -150,7 +159,7 @@ class GrammarMatcher:
         planned = self._planned if token_id == self.forced else None
         if planned:
             planned.popleft()
-        self._planned = planned or None
+        self._planned, self._is_overruled = planned or None, False
         if self.closing is not None:
             self.closing.note(self.matcher, token_id)
         self.matcher.consume_token(token_id)

@@ -27,6 +27,9 @@ def ids(text: str) -> list[int]:
 class ScriptedGrammar:
     """Complete after a number of tokens, or broken by one."""
 
+    def leaves_only(self, token_id: int) -> bool:
+        return token_id == self.forced
+
     def __init__(self, length: int, broken_by: int | None = None) -> None:
         self.length, self.broken_by = length, broken_by
 

@@ -105,3 +105,19 @@ def test_a_way_has_no_banned_token_unless_it_must(structured_output: StructuredO
     for ends, expected in (('"}" | "]"', "<aaaa]"), ('"}"', "<aaaa}")):
         [matcher] = begin(structured_output, f'start: "<" /[a-z]+/ ({ends})', [6], bad)
         assert TOKENIZER.decode(write(matcher, "a<", 6)) == expected
+
+
+def test_a_replayed_choice_counts_the_same_tokens_as_forced(
+    structured_output: StructuredOutput,
+) -> None:
+    grammar = 'start: "<" /[a-z]+/ ">"'
+    whole, resumed = begin(structured_output, grammar, [6, 6])
+    counts = []
+    for token_id in encode("<aaaa>"):
+        if whole.forced is None and whole.review(encode("a")[0]) != encode("a")[0]:
+            whole.force(token_id)
+        counts.append((whole.leaves_only(token_id), resumed.leaves_only(token_id)))
+        whole.consume(token_id)
+        resumed.consume(token_id)
+    assert all(first == second for first, second in counts)
+    assert counts[-1] == (True, True)
