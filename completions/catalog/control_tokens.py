@@ -1,4 +1,4 @@
-"""The tokens with which a model's prompts are structured, told apart from texts that spell them."""
+"""The tokens that structure a model's prompts, as opposed to texts that spell them."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Where the tokens of an answer come from, as masks of trainers tell them apart."""
+"""Where the tokens of an answer come from: the values of `token_mask`."""
 
 from collections.abc import Iterable
 from enum import IntEnum

@@ -53,7 +53,7 @@ def make_json_node(
     """
     original = Document(schema).root.keywords
 
-    def lowered(schema: Mapping[str, object], lowering: Lowering) -> Part:
+    def lower_checked(schema: Mapping[str, object], lowering: Lowering) -> Part:
         whitespace = lowering.whitespace if spaces is None else spaces
         checked = json_schema.check_inside(
             schema, lowering.compiler, whitespace, pointer, compiles=lowering.is_careful
@@ -67,11 +67,11 @@ def make_json_node(
 
     def lower_fresh(lowering: Lowering) -> Part:
         try:
-            return lowered(original, lowering)
+            return lower_checked(original, lowering)
         except GrammarError as error:
             if or_object:
                 lowering.relaxed.append(path)
-                return lowered(json_nodes.ANY_OBJECT, lowering)
+                return lower_checked(json_nodes.ANY_OBJECT, lowering)
             error.field = path
             raise
 
