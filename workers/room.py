@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from completions.jobs.execute import Claim, Room
-from completions.jobs.record import Level
+from completions.jobs.new_job import Level
 
 LOOK_AHEAD: Final = 16
 """Sequences taken beyond the engine's slots, so that a free slot never waits for Redis. More would

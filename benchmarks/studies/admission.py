@@ -27,7 +27,7 @@ from completions.contract.sampling import SamplingParams
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.execute import Execution
 from completions.jobs.limits import UNLIMITED, Budget, Limits
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 

@@ -14,8 +14,8 @@ from completions.batches import lines, states
 from completions.catalog import model_files
 from completions.jobs.durable import find_missing
 from completions.jobs.limits import ByteBounds, UnseededError
+from completions.jobs.new_job import NewJob
 from completions.jobs.operate import is_nearly_full
-from completions.jobs.record import NewJob
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_durable
 from completions.jobs.workers import list_workers_sync

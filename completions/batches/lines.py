@@ -15,7 +15,7 @@ from completions.contract.job_request import JobRequest
 from completions.contract.json_lines import compress_lines, decompress_lines, encode_line
 from completions.exceptions import APIError, from_job_error
 from completions.jobs.ended import EndedJob
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.models import Batch, BatchLine, BatchStatus
 from completions.responses.completion import ResponseContext
 

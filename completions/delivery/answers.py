@@ -20,7 +20,8 @@ from completions.http.process import WebProcess
 from completions.jobs import durable
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
-from completions.jobs.record import JobRecord, NewJob
+from completions.jobs.new_job import NewJob
+from completions.jobs.record import JobRecord
 from completions.responses import sse
 from completions.responses.choice_record import ChoiceRecord
 from completions.responses.completion import CollectedResponse, ResponseContext
@@ -131,7 +132,7 @@ async def accept(
     """Answer 202, or 200 if the job ends within the time that the client prefers to wait."""
     if preferences.wait:
         return await accept_or_answer(process, context, principal, preferences)
-    queued = context.make_collected().make_polled(JobRecord.from_new(job))
+    queued = context.make_collected().make_polled(job.make_record())
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
     return add_location(response, context, preferences)
 

@@ -27,7 +27,8 @@ from completions.jobs.limits import (
     UnseededError,
 )
 from completions.jobs.message import make_message
-from completions.jobs.record import IdempotencyKey, Kind, NewJob, ResponseInput
+from completions.jobs.new_job import IdempotencyKey, NewJob, ResponseInput
+from completions.jobs.record import Kind
 from completions.jobs.rids import RidTakenError
 from completions.jobs.submit import ModelUnservedError
 from completions.models.conversations import make_item_id

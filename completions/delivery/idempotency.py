@@ -10,7 +10,7 @@ from django.utils import timezone
 from completions.exceptions import APIError
 from completions.http.base import APIRequest
 from completions.jobs import durable
-from completions.jobs.record import IdempotencyKey
+from completions.jobs.new_job import IdempotencyKey
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"

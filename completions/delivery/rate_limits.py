@@ -19,7 +19,7 @@ from completions.jobs.limits import (
     Limits,
     Remaining,
 )
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.models.usage import NANOS
 
 _KINDS = {limit.name: limit for limit in LIMITS}

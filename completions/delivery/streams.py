@@ -10,7 +10,7 @@ from completions.exceptions import APIError
 from completions.http.process import WebProcess
 from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.responses import sse
 from completions.responses.completion import Chunks, ResponseContext
 

@@ -30,7 +30,7 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
 from completions.http.process import WebProcess
-from completions.jobs.record import IdempotencyKey
+from completions.jobs.new_job import IdempotencyKey
 from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
 from completions.models.batches import BATCH_ID
 from completions.models.organizations import lock_organization

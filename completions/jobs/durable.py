@@ -17,13 +17,8 @@ from completions.contract.json_lines import compress_lines, decompress_lines
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
-from completions.jobs.record import (
-    IdempotencyKey,
-    JobRecord,
-    NewJob,
-    ResponseInput,
-    SessionTurn,
-)
+from completions.jobs.new_job import IdempotencyKey, NewJob, ResponseInput, SessionTurn
+from completions.jobs.record import JobRecord
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
 from completions.models import (
@@ -267,7 +262,7 @@ def make_record(job: Job) -> JobRecord:
     """Make the record of a job from its row in SQL."""
     new = _make_new_job(job)
     created = job.created_at.timestamp()
-    queued = replace(JobRecord.from_new(new), created=created, request=new.request_json)
+    queued = replace(new.make_record(), created=created, request=new.request_json)
     if job.events is None:
         return queued
     events = [decode(event) for event in decompress_lines(job.events)]

@@ -11,7 +11,8 @@ import orjson
 from completions.contract.usage import Usage
 from completions.jobs import events
 from completions.jobs.connection import Entries
-from completions.jobs.record import Kind, Level
+from completions.jobs.new_job import Level
+from completions.jobs.record import Kind
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import DRAIN_KEPT, HEARTBEAT_TTL
 

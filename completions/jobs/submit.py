@@ -24,7 +24,8 @@ from completions.jobs.limits import (
     UnseededError,
 )
 from completions.jobs.micro_batcher import MicroBatcher
-from completions.jobs.record import RECORD_FIELDS, Canceller, JobRecord, NewJob, redis_name
+from completions.jobs.new_job import NewJob
+from completions.jobs.record import RECORD_FIELDS, Canceller, JobRecord, redis_name
 from completions.jobs.store import AsyncStore, SyncStore
 
 WEB_LEASE = 15

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from completions.contract.json_lines import compress_lines, decompress_first, decompress_lines
 from completions.exceptions import FieldError
-from completions.jobs.record import SessionTurn
+from completions.jobs.new_job import SessionTurn
 
 INHERITED = ("tools", "thinking", "reasoning_effort", "chat_template_kwargs")
 """Fields of a chat that a later turn of its session repeats by itself: the prompt depends on

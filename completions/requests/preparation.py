@@ -14,7 +14,7 @@ from completions.chat.tools import Tool
 from completions.contract.job_request import JobRequest, Task
 from completions.exceptions import APIError
 from completions.grammars import Caller
-from completions.jobs.record import SessionTurn
+from completions.jobs.new_job import SessionTurn
 from completions.models.timed_ids import new_id
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject

@@ -11,7 +11,7 @@ from completions.contract.sampling import SamplingParams
 from completions.contract.usage import Usage
 from completions.jobs.connection import connect, connect_async
 from completions.jobs.execute import Claim, Execution
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.workers.engine.stats_making import engine_stats

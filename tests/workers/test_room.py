@@ -1,7 +1,7 @@
 """What a worker takes next, by what it has."""
 
 from completions.jobs.execute import Claim
-from completions.jobs.record import Level
+from completions.jobs.new_job import Level
 from workers.room import LOOK_AHEAD, MAX_TAKE_BYTES, measure_room
 
 MIB = 2**20

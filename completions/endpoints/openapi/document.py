@@ -8,7 +8,8 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from completions.endpoints.openapi import shapes
+from completions.endpoints.openapi import examples, shapes
+from completions.endpoints.openapi.examples import Shape
 from completions.endpoints.openapi.operation import (
     EVENTS,
     JSON,
@@ -17,7 +18,6 @@ from completions.endpoints.openapi.operation import (
     Operation,
 )
 from completions.endpoints.openapi.operations import OPERATIONS
-from completions.endpoints.openapi.shapes import Shape
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 
@@ -28,7 +28,7 @@ _BEARER = "ApiKey"
 def make_document() -> dict[str, object]:
     """Return the document. Do not modify it: every caller gets the same object."""
     paths: dict[str, dict[str, object]] = {}
-    schemas = dict(shapes.SCHEMAS)
+    schemas = dict(examples.SCHEMAS)
     for tag, operations in OPERATIONS.items():
         for key, operation in operations.items():
             method, path = key.split()
@@ -92,10 +92,10 @@ def _make_responses(method: str, operation: Operation) -> dict[str, object]:
     }
     for status in errors:
         responses[str(status)]["content"] = {JSON: {"schema": shapes.ERROR.schema}}
-    body: Shape = {"schema": shapes.make_schema(operation.response)}
+    body: Shape = {"schema": examples.make_schema(operation.response)}
     for status in operation.statuses:
         if status == HTTPStatus.OK:
-            media_type = {**body, "example": shapes.make_value(operation.response)}
+            media_type = {**body, "example": examples.make_value(operation.response)}
             events = {"schema": shapes.EVENT.schema}
             content = {
                 kind: events if kind == EVENTS else media_type for kind in operation.media_types

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from completions.endpoints.openapi.shapes import Shape
+from completions.endpoints.openapi.examples import Shape
 from completions.requests.fields.objects import StrictObject
 
 JSON = "application/json"

@@ -10,7 +10,8 @@ from completions.endpoints.conversations import (
     ItemsRequestObject,
 )
 from completions.endpoints.grammars import ValidateRequestObject
-from completions.endpoints.openapi import response_shapes, shapes
+from completions.endpoints.openapi import examples, response_shapes, shapes
+from completions.endpoints.openapi.examples import Shape
 from completions.endpoints.openapi.operation import (
     EVENTS,
     INCLUDE_META,
@@ -24,7 +25,7 @@ from completions.endpoints.openapi.operation import (
     make_header,
     make_query,
 )
-from completions.endpoints.openapi.shapes import MODEL_ID, Shape
+from completions.endpoints.openapi.shapes import MODEL_ID
 from completions.endpoints.sessions import SessionRequestObject
 from completions.endpoints.tokenization import DetokenizeRequestObject, TokenizeRequestObject
 from completions.endpoints.uploads import CompleteUploadRequestObject, UploadRequestObject
@@ -76,7 +77,7 @@ _UPLOADED_PART: Shape = {
 }
 _PART = {
     "id": "part_1",
-    "object": shapes.make_const("upload.part"),
+    "object": examples.make_const("upload.part"),
     "created_at": 1770000000,
     "upload_id": "upload_1",
 }
@@ -101,7 +102,7 @@ def _make_generation(
         ),
         f"GET {path}": Operation(
             f"List background {what}s",
-            shapes.make_page(shapes.make_any_object(**row)),
+            examples.make_page(examples.make_any_object(**row)),
             parameters=(*PAGE, make_query("model", "string", "Only those of this model.")),
         ),
         f"GET {path}/{{job_id}}": Operation(
@@ -242,7 +243,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             errors=(429,),
         ),
         "GET /v1/sessions": Operation(
-            "List sessions", shapes.make_page(shapes.SESSION), parameters=PAGE
+            "List sessions", examples.make_page(shapes.SESSION), parameters=PAGE
         ),
         "GET /v1/sessions/{session_id}": Operation("Get a session with its turns", shapes.SESSION),
         "DELETE /v1/sessions/{session_id}": Operation(
@@ -302,7 +303,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
         "GET /v1/files": Operation(
             "List files",
-            shapes.make_page(shapes.FILE),
+            examples.make_page(shapes.FILE),
             parameters=(*PAGE, make_query("purpose", "string", "Only files of this purpose.")),
         ),
         "GET /v1/files/{file_id}": Operation("Get a file's metadata", shapes.FILE),
@@ -355,7 +356,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             },
         ),
         "GET /v1/batches": Operation(
-            "List batches", shapes.make_page(shapes.BATCH), parameters=PAGE
+            "List batches", examples.make_page(shapes.BATCH), parameters=PAGE
         ),
         "GET /v1/batches/{batch_id}": Operation("Get a batch and its progress", shapes.BATCH),
         "POST /v1/batches/{batch_id}/start": Operation(
@@ -379,17 +380,17 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "health": {
         "GET /healthz": Operation(
             "Check that the web process is alive",
-            shapes.make_any_object(status="ok"),
+            examples.make_any_object(status="ok"),
             is_public=True,
         ),
         "GET /readyz": Operation(
             "Check that the service can run a completion now",
-            shapes.make_any_object(status="ready"),
+            examples.make_any_object(status="ready"),
             statuses=(200, 503),
             is_public=True,
         ),
         "GET /v1/openapi.json": Operation(
-            "Get this document", shapes.make_any_object(openapi="3.1.1"), is_public=True
+            "Get this document", examples.make_any_object(openapi="3.1.1"), is_public=True
         ),
     },
 }

@@ -1,7 +1,6 @@
 """The response bodies of the Responses API and of conversations."""
 
-from completions.endpoints.openapi.shapes import (
-    MODEL_ID,
+from completions.endpoints.openapi.examples import (
     Example,
     make_any_object,
     make_const,
@@ -12,6 +11,7 @@ from completions.endpoints.openapi.shapes import (
     make_or_null,
     make_page,
 )
+from completions.endpoints.openapi.shapes import MODEL_ID
 
 ITEM = make_any_object(
     id="msg_6f9619ff8b86d011b42d00c04fc964ff_0",

@@ -16,7 +16,7 @@ from completions.contract.usage import Usage
 from completions.jobs import operate
 from completions.jobs.events import ChoiceGain
 from completions.jobs.execute import Ending, Execution, StepEvent
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
 from completions.maintenance import settlement

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from completions.accounts import changes
 from completions.jobs import durable
-from completions.jobs.record import ResponseInput
+from completions.jobs.new_job import ResponseInput
 from completions.models import (
     Conversation,
     ConversationItem,

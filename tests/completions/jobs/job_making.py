@@ -7,7 +7,7 @@ from completions.jobs import events
 from completions.jobs.events import ChoiceGain
 from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.limits import Limits
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 
 PREFIX = "t:"
 REQUEST = JobRequest(((1, 2),))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from completions.contract.usage import Usage
 from completions.jobs.execute import MAX_WORKER_FAILURES, Claim, Room, Verdict
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.maintenance.reconcile import FAILED_AFTER
 
 PLACES = 2

@@ -13,7 +13,7 @@ from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
 from completions.jobs.events import ChoiceGain, EndState
 from completions.jobs.execute import Claim, Ending, Execution, Room, StepEvent, Verdict
-from completions.jobs.record import Level
+from completions.jobs.new_job import Level
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK
 from tests.completions.jobs.job_making import PREFIX

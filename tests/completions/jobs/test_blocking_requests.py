@@ -11,7 +11,7 @@ from completions.jobs.events import ChoiceGain, EndEvent
 from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.follow import EventReader
 from completions.jobs.micro_batcher import MicroBatcher
-from completions.jobs.record import IdempotencyKey
+from completions.jobs.new_job import IdempotencyKey
 from tests.completions.jobs.job_making import PREFIX, new_job
 
 pytestmark = pytest.mark.integration

@@ -17,7 +17,7 @@ from completions.jobs.limits import (
     QueueFullError,
     UnseededError,
 )
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission, submit_durable
 from tests.completions.jobs.job_making import PREFIX, limited_job

@@ -15,7 +15,7 @@ from completions.contract.usage import Usage
 from completions.jobs import durable
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.maintenance.reconcile import reconcile
 from completions.models import ApiKey, Job, Organization

@@ -11,7 +11,7 @@ from completions.jobs.ended import (
     read_ended,
 )
 from completions.jobs.events import ChoiceEvent, EndEvent
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
 from tests.completions.fake_worker import FakeWorker

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from completions.contract.sampling import SamplingParams
 from completions.jobs.execute import Room
-from completions.jobs.record import Level
+from completions.jobs.new_job import Level
 from completions.jobs.store import JobStore
 from completions.maintenance.reconcile import reconcile
 from tests.completions.jobs.job_making import PREFIX, REQUEST, die, new_job

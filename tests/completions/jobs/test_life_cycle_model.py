@@ -25,7 +25,7 @@ from completions.jobs.limits import (
     Limits,
     QueueFullError,
 )
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.rids import Rids, RidTakenError
 from completions.jobs.store import AsyncStore, JobStore
 from completions.jobs.submit import Submission, submit_durable

@@ -9,7 +9,7 @@ from completions.contract.usage import Usage
 from completions.jobs.connection import connect_async
 from completions.jobs.execute import Ending
 from completions.jobs.limits import Allowance, LimitReachedError, Limits
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission, submit_durable
 from completions.maintenance.reconcile import reconcile

@@ -9,7 +9,7 @@ from completions.jobs import operate
 from completions.jobs.connection import connect_async
 from completions.jobs.events import ChoiceGain, JobError
 from completions.jobs.execute import Ending, Execution, StepEvent, Verdict
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from completions.maintenance.reconcile import reconcile

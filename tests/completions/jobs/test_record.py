@@ -13,14 +13,13 @@ from completions.contract.sampling import SamplingParams
 from completions.contract.usage import Usage
 from completions.jobs import operate
 from completions.jobs.events import JobError
+from completions.jobs.new_job import _SHARED_FIELDS, summarize_parameters
 from completions.jobs.record import (
-    _SHARED_FIELDS,
     ENDED,
     RECORD_FIELDS,
     SCRIPT_FIELDS,
     JobRecord,
     redis_name,
-    summarize_parameters,
 )
 from completions.jobs.store import JobStore
 from completions.models import JobStatus
@@ -131,11 +130,3 @@ def test_a_record_of_a_part_has_defaults_for_the_rest(names) -> None:
     assert (whole.api_key_id, whole.created, whole.error, whole.context) == (2, 1.5, None, b"")
     with pytest.raises(TypeError):
         JobRecord.read("a", {**raw, b"model": None})
-
-
-def test_a_job_is_serialised_once() -> None:
-    job = new_job()
-    first, again = job.record_fields(""), job.record_fields("web-1")
-    for name, value in (("request", job.request_json), (redis_name("context"), job.context)):
-        for written in (first, again):
-            assert written[written.index(name) + 1] is value

@@ -14,7 +14,7 @@ from completions.contract.usage import Usage
 from completions.jobs import durable, events
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
 from completions.maintenance import settlement

@@ -9,7 +9,7 @@ from kombu.exceptions import OperationalError
 from completions.batches import states
 from completions.contract.job_request import JobRequest
 from completions.jobs.connection import connect
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
 from completions.maintenance import tasks

@@ -14,7 +14,7 @@ from django.utils import timezone
 from completions.accounts import keys
 from completions.endpoints.completions import CompletionsView
 from completions.jobs import durable
-from completions.jobs.record import IdempotencyKey
+from completions.jobs.new_job import IdempotencyKey
 from completions.models.release import release
 from tests.completions.console.batch_of_results import ended_batch
 from tests.completions.endpoints.test_files import folder, upload  # noqa: F401

@@ -8,7 +8,7 @@ from django.utils import timezone
 from completions.contract.job_request import JobRequest
 from completions.contract.usage import Usage
 from completions.jobs.execute import Ending, Execution
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
 from completions.maintenance import settlement

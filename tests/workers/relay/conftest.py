@@ -4,7 +4,7 @@ import pytest
 
 from completions.contract.job_request import JobRequest
 from completions.jobs.connection import connect_async
-from completions.jobs.record import NewJob
+from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.workers.relay.bench import PREFIX, SAMPLING, Bench

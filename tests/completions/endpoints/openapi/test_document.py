@@ -9,7 +9,7 @@ import pytest
 import schemathesis
 from django.test import Client
 
-from completions.endpoints.openapi import shapes
+from completions.endpoints.openapi import examples
 from completions.endpoints.openapi.document import make_document
 from completions.endpoints.openapi.operations import OPERATIONS
 from completions.urls import urlpatterns
@@ -41,7 +41,7 @@ ALL = {key: each for group in OPERATIONS.values() for key, each in group.items()
 
 def schema_of(example: Any) -> dict[str, Any]:
     """The schema of a response, whose references can be followed."""
-    return {**shapes.make_schema(example), "components": make_document()["components"]}
+    return {**examples.make_schema(example), "components": make_document()["components"]}
 
 
 @pytest.mark.parametrize("key", ALL)
@@ -50,7 +50,7 @@ def test_the_examples_are_what_the_schemas_say(key: str) -> None:
     operation = ALL[key]
     if isinstance(operation.request, type):
         jsonschema.validate(operation.example, operation.request().to_schema())
-    jsonschema.validate(shapes.make_value(operation.response), schema_of(operation.response))
+    jsonschema.validate(examples.make_value(operation.response), schema_of(operation.response))
     written = make_document()["paths"][path][method.lower()]
     assert written["summary"]
     assert bool(written["security"]) != operation.is_public
@@ -79,28 +79,6 @@ def test_a_list_refuses_every_parameter_but_those_that_are_described(
     assert (set(names.removesuffix(".").split(", ")) if colon else set()) == described
 
 
-def test_an_example_says_what_may_be_null_or_absent() -> None:
-    example = {
-        "kind": shapes.make_const("a"),
-        "name": shapes.make_or_null("x"),
-        "rest": shapes.make_optional([1]),
-        "part": {"of": shapes.make_null_or(0.5)},
-    }
-    assert shapes.make_value(example) == {
-        "kind": "a",
-        "name": "x",
-        "rest": [1],
-        "part": {"of": None},
-    }
-    schema = shapes.make_schema(example)
-    assert schema["required"] == ["kind", "name", "part"]
-    for accepted in ({"kind": "a", "name": None, "part": {"of": 1.5}},):
-        jsonschema.validate(accepted, schema)
-    for change in ({"kind": "b"}, {"name": 1}, {"rest": ["1"]}, {"part": {}}):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({**shapes.make_value(example), **change}, schema)
-
-
 def test_statuses_and_references() -> None:
     paths = make_document()["paths"]
     polled = paths["/v1/completions/{job_id}"]["get"]["responses"]
@@ -124,7 +102,7 @@ def test_a_stream_is_described_event_by_event() -> None:
 
 def test_requests_are_closed_and_documented_field_by_field() -> None:
     schemas = make_document()["components"]["schemas"]
-    requests = {name: schemas[name] for name in schemas.keys() - shapes.SCHEMAS.keys()}
+    requests = {name: schemas[name] for name in schemas.keys() - examples.SCHEMAS.keys()}
     assert len(requests) == 15
     for name, schema in requests.items():
         assert schema["additionalProperties"] is False, name
