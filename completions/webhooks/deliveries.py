@@ -23,6 +23,8 @@ WAITS = tuple(
 )
 """Between two attempts: 5 s to 20 h, two days in all, as Standard Webhooks proposes."""
 BATCH_SIZE = 20
+_HISTORY = 20
+"""Attempts that a delivery keeps: all of one round, and most of those after it was sent again."""
 
 
 def send_due(now: datetime) -> int:
@@ -41,6 +43,8 @@ def send_due(now: datetime) -> int:
 
 
 class _Answer(NamedTuple):
+    at: datetime
+    seconds: float
     status_code: int | None
     error: str = ""
 
@@ -59,15 +63,19 @@ def _send(delivery: WebhookDelivery) -> _Answer:
             "data": delivery.data,
         }
     )
-    endpoint = delivery.endpoint
-    signed = signing.make_headers(endpoint.secret, delivery.id, int(time.time()), body)
+    endpoint, now, start = delivery.endpoint, timezone.now(), time.monotonic()
+    signed = signing.make_headers(
+        endpoint.list_secrets(now), delivery.id, int(now.timestamp()), body
+    )
     headers = {"content-type": "application/json", "user-agent": "Quire", **signed}
+    status_code, text = None, ""
     try:
-        return _Answer(
-            sending.post(endpoint.url, body, headers, settings.WEBHOOKS_TO_PRIVATE_NETWORKS)
+        status_code = sending.post(
+            endpoint.url, body, headers, settings.WEBHOOKS_TO_PRIVATE_NETWORKS
         )
     except sending.Failures as error:
-        return _Answer(None, _make_printable(str(error).strip())[:200] or type(error).__name__)
+        text = _make_printable(str(error).strip())[:200] or type(error).__name__
+    return _Answer(now, time.monotonic() - start, status_code, text)
 
 
 def _make_printable(text: str) -> str:
@@ -81,6 +89,12 @@ def _record(delivery: WebhookDelivery, answer: _Answer) -> bool:
     now = timezone.now()
     attempts = delivery.attempts + 1
     due_at = None if answer.arrived else _schedule_next(attempts, now)
+    attempt = {
+        "at": answer.at.isoformat(timespec="seconds"),
+        "seconds": round(answer.seconds, 3),
+        "status_code": answer.status_code,
+        "error": answer.error,
+    }
     # `save` would insert the row again if it was deleted with its endpoint meanwhile.
     WebhookDelivery.objects.filter(id=delivery.id).update(
         status_code=answer.status_code,
@@ -88,6 +102,7 @@ def _record(delivery: WebhookDelivery, answer: _Answer) -> bool:
         attempts=attempts,
         delivered_at=now if answer.arrived else None,
         due_at=due_at,
+        history=[*delivery.history, attempt][-_HISTORY:],
     )
     if not answer.arrived:
         logger.warning(

@@ -1,5 +1,6 @@
 """Finds the events that an endpoint has not received, and makes a delivery of each."""
 
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -13,6 +14,7 @@ from completions.models import (
     WebhookEndpoint,
     WebhookEvent,
 )
+from completions.models.webhooks import TEST_EVENT
 
 LOOKED_BACK = timedelta(days=3)
 """An event older than this, because the service was down, is not sent."""
@@ -38,13 +40,23 @@ def collect(now: datetime) -> int:
     return made
 
 
+def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
+    """Store a delivery that tells the receiver nothing but that the endpoint works."""
+    return WebhookDelivery.objects.create(
+        endpoint=endpoint,
+        type=TEST_EVENT,
+        subject=str(uuid.uuid4()),
+        data={"message": "An operator sent this event to try the endpoint."},
+    )
+
+
 def _collect_batches(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDelivery]:
     delivered = WebhookDelivery.objects.filter(endpoint=endpoint, subject=OuterRef("id"))
     ended = Batch.objects.filter(
         ~Exists(delivered),
         organization_id=endpoint.organization_id,
         ended_at__gte=since,
-        status__in=_OF_BATCHES,
+        status__in=[status for status, kind in _OF_BATCHES.items() if kind in endpoint.events],
     )
     for batch in ended:
         kind = _OF_BATCHES[BatchStatus(batch.status)]
@@ -53,6 +65,8 @@ def _collect_batches(endpoint: WebhookEndpoint, since: datetime) -> Iterator[Web
 
 def _collect_warnings(endpoint: WebhookEndpoint, since: datetime) -> Iterator[WebhookDelivery]:
     kind = WebhookEvent.BUDGET_WARNING
+    if kind not in endpoint.events:
+        return
     delivered = WebhookDelivery.objects.filter(endpoint=endpoint, type=kind).values_list("subject")
     warnings = BudgetWarning.objects.select_related("organization", "api_key").filter(
         organization_id=endpoint.organization_id, created_at__gte=since

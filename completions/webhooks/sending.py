@@ -60,8 +60,7 @@ def _check_addresses(host: str, port: int, allows_private: bool) -> Sequence[str
 
 
 def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket:
-    """Connect to the first address that accepts. Raises the last one's OSError. Each address gets a
-    share of the time: one that drops packets leaves some to the others.
+    """Connect to the first address that accepts. Raises the last one's OSError.
 
     Each address gets a share of the time: one that drops packets leaves some to the others.
     """

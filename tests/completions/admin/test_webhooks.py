@@ -58,6 +58,39 @@ def test_an_operator_sends_a_delivery_again_and_a_viewer_does_not(delivery) -> N
 
 
 def test_a_registered_address_gets_a_secret_of_its_own(admin: Client, owner) -> None:
-    body = {"organization": owner.organization.pk, "url": "https://b.example/", "enabled": "on"}
-    assert admin.post("/admin/completions/webhookendpoint/add/", body).status_code == 302
-    assert WebhookEndpoint.objects.get().secret.startswith("whsec_")
+    body = {
+        "organization": owner.organization.pk, "url": "https://b.example/", "enabled": "on",
+        "events": ["batch.completed", "budget.warning"],
+    }  # fmt: skip
+    path = "/admin/completions/webhookendpoint/add/"
+    assert admin.post(path, body).status_code == 302
+    endpoint = WebhookEndpoint.objects.get()
+    assert endpoint.secret.startswith("whsec_")
+    assert endpoint.events == body["events"]
+    assert "webhook.test" not in admin.get(path).content.decode()
+    refused = admin.post(path, {**body, "events": []})
+    assert "This field is required" in refused.content.decode()
+
+
+def test_those_who_may_change_an_endpoint_rotate_its_secret_and_try_it(admin, delivery) -> None:
+    path = "/admin/completions/webhookendpoint/"
+    endpoint, secret = delivery.endpoint, delivery.endpoint.secret
+    for action in ("rotate_secret", "send_test"):
+        body = {"action": action, "_selected_action": endpoint.pk}
+        user_of(operator_groups.VIEWER).post(path, body)
+        endpoint.refresh_from_db()
+        assert (endpoint.secret, WebhookDelivery.objects.count()) == (secret, 1)
+        User.objects.filter(username=operator_groups.VIEWER).delete()
+    for action in ("rotate_secret", "send_test"):
+        body = {"action": action, "_selected_action": endpoint.pk}
+        assert admin.post(path, body).status_code == 302
+    endpoint.refresh_from_db()
+    assert endpoint.secret != secret
+    made = WebhookDelivery.objects.get(type="webhook.test")
+    WebhookEndpoint.objects.update(enabled=False)
+    said = admin.post(path, {"action": "send_test", "_selected_action": endpoint.pk}, follow=True)
+    assert "not enabled get nothing: 1" in said.content.decode()
+    made.history = [{"at": "2026-11-27T08:00:00", "seconds": 0.2, "status_code": 503, "error": ""}]
+    made.save()
+    page = admin.get(f"/admin/completions/webhookdelivery/{made.pk}/change/").content.decode()
+    assert "2026-11-27T08:00:00: 503, after 200 ms" in page

@@ -10,6 +10,7 @@ from django.utils import timezone
 from completions.maintenance import pruning
 from completions.maintenance.pruning import DELIVERIES_KEPT
 from completions.models import BatchStatus, BudgetWarning, WebhookDelivery, WebhookEndpoint
+from completions.models.webhooks import OVERLAP
 from completions.webhooks import deliveries, events, sending
 from tests.completions.endpoints.test_strangers import made_batch, made_file
 from tests.completions.webhooks.receiver import receiver
@@ -68,6 +69,54 @@ def test_an_endpoint_gets_nothing_older_than_itself(owner, there) -> None:
     ended(owner)
     WebhookEndpoint.objects.create(organization=owner.organization, url=there.url)
     assert events.collect(timezone.now()) == 0
+
+
+def test_an_endpoint_gets_only_the_events_that_it_chose(owner, endpoint) -> None:
+    WebhookEndpoint.objects.update(events=["batch.failed"])
+    BudgetWarning.objects.create(
+        organization=owner.organization, scope="o1", budget="daily_token_budget",
+        period=timezone.now().date(), percent=80,
+    )  # fmt: skip
+    ended(owner)
+    failed = ended(owner, BatchStatus.FAILED)
+    assert events.collect(timezone.now()) == 1
+    assert WebhookDelivery.objects.get().subject == failed.id
+
+
+def test_a_test_event_arrives_whatever_the_endpoint_chose(owner, endpoint, there) -> None:
+    WebhookEndpoint.objects.update(events=["batch.failed"])
+    events.send_test(endpoint)
+    events.send_test(endpoint)
+    assert deliveries.send_due(timezone.now()) == 2
+    client = openai.OpenAI(api_key="unused", webhook_secret=endpoint.secret)
+    assert {client.webhooks.unwrap(body, headers).type for _, headers, body in there.received} == {
+        "webhook.test"
+    }
+
+
+def test_a_rotated_secret_signs_beside_the_new_one_for_a_day(owner, endpoint, there) -> None:
+    earlier, now = endpoint.secret, timezone.now()
+    endpoint.rotate_secret(now)
+    events.send_test(endpoint)
+    deliveries.send_due(timezone.now())
+    ((_, headers, body),) = there.received
+    for secret in (earlier, endpoint.secret):
+        client = openai.OpenAI(api_key="unused", webhook_secret=secret)
+        assert client.webhooks.unwrap(body, headers).type == "webhook.test"
+    assert endpoint.list_secrets(now + OVERLAP) == [endpoint.secret] != [earlier]
+
+
+def test_a_delivery_keeps_its_latest_attempts(owner, endpoint, there) -> None:
+    there.statuses = [500, 503]
+    events.send_test(endpoint)
+    for _ in range(3):
+        deliveries.send_due(timezone.now() + timedelta(days=1))
+    history = WebhookDelivery.objects.get().history
+    assert [each["status_code"] for each in history] == [500, 503, 204]
+    for _ in range(30):
+        deliveries.replay(WebhookDelivery.objects.all())
+        deliveries.send_due(timezone.now())
+    assert len(WebhookDelivery.objects.get().history) == 20
 
 
 def test_a_budget_warning_is_an_event(owner, endpoint, there) -> None:
