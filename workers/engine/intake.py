@@ -19,7 +19,7 @@ from workers.engine.core.output import ConstraintEffect
 from workers.engine.core.record import Record
 from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
-from workers.engine.core.sequence_parts import Origin, Prefix, SamplingRules
+from workers.engine.core.sequence_parts import Origin, Prefix, PromptHashes, SamplingRules
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import (
@@ -74,8 +74,9 @@ class Intake:
         candidates = range(request.sampling.num_candidates)
         try:
             return [
-                self._sequence(request, i, j)
-                for i in range(len(request.prompts))
+                self._sequence(request, i, j, hashes)
+                for i, prompt in enumerate(request.prompts)
+                for hashes in [PromptHashes(len(prompt))]
                 for j in candidates
             ]
         except RegexError as error:
@@ -91,13 +92,15 @@ class Intake:
         ):
             assert params is not None
             params = structs.replace(params, logprob_start_len=len(prompt) - 1)
+            adapter = request.adapters[i] if request.adapters else None
+            salt = chain_salt(request.organization, request.cache_salt, adapter, False)
+            hashes = PromptHashes(len(prompt))
+            behind_prompt = self.vocabulary.detokenizer(
+                prompt, sampling.skip_special_tokens, sampling.spaces_between_special_tokens
+            )
             for j, token_ids in enumerate(request.continuations[i]):
-                detokenizer = self.vocabulary.detokenizer(
-                    prompt, sampling.skip_special_tokens, sampling.spaces_between_special_tokens
-                )
+                detokenizer = behind_prompt.copy()
                 checker = StopChecker(sampling, self.eos_token_ids, 0)
-                adapter = request.adapters[i] if request.adapters else None
-                salt = chain_salt(request.organization, request.cache_salt, adapter, False)
                 whole = [*prompt, *token_ids]
                 sequences.append(
                     Sequence(
@@ -117,12 +120,14 @@ class Intake:
                         adapter=adapter,
                         logprobs=LogprobRecord(params, PromptLogprobs(params, len(whole))),
                         continuation=Continuation.read(token_ids, detokenizer),
-                        prefix=Prefix(salt, len(prompt) - 1),
+                        prefix=Prefix(salt, len(prompt) - 1, hashes),
                     )
                 )
         return sequences
 
-    def _sequence(self, request: Request, prompt_index: int, choice_index: int) -> Sequence:
+    def _sequence(
+        self, request: Request, prompt_index: int, choice_index: int, hashes: PromptHashes
+    ) -> Sequence:
         sampling = request.sampling
         prompt = request.prompts[prompt_index]
         index = prompt_index * sampling.num_candidates + choice_index
@@ -172,7 +177,7 @@ class Intake:
             adapter=adapter,
             record=record,
             logprobs=logprobs,
-            prefix=Prefix(salt, min(reuse_limits, default=None)),
+            prefix=Prefix(salt, min(reuse_limits, default=None), hashes),
         )
 
     def _processor(self, request: Request, prompt_len: int) -> CustomProcessor | None:

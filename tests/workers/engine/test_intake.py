@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from completions.contract.job_request import LogprobParams, Task
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from workers.engine.core.request import Audience, Request
@@ -55,6 +56,20 @@ def test_a_model_refuses_what_its_runner_does_not_do() -> None:
 def test_all_sequences_of_a_request_have_its_audience() -> None:
     state = INTAKE.accept(structs.replace(request((1, 2), (3,), n=2), audience=Audience.TOKENS))
     assert [sequence.origin.audience for sequence in state.sequences] == 4 * [Audience.TOKENS]
+
+
+def test_sequences_of_one_prompt_share_its_hashes() -> None:
+    scored = structs.replace(
+        request((1, 2), (3,), max_tokens=0),
+        task=Task.SCORE,
+        logprobs=(LogprobParams(), LogprobParams()),
+        continuations=(((4,), (5,)), ((4,), (5,))),
+    )
+    for state in (INTAKE.accept(request((1, 2), (3,), n=2)), INTAKE.accept(scored)):
+        first, second, other, another = (each.prefix.prompt for each in state.sequences)
+        assert (first.num_tokens, other.num_tokens) == (2, 1)
+        assert first is second
+        assert other is another
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,16 @@ class SequenceStates:
 
 
 @dataclass(slots=True)
+class PromptHashes:
+    """The hashes of a prompt's full blocks, which all sequences of the prompt share."""
+
+    num_tokens: int = 0
+    """Of the prompt."""
+    hashes: list[bytes] = field(default_factory=list)
+    """Empty until the first of the sequences asks for its own."""
+
+
+@dataclass(slots=True)
 class Prefix:
     """What the prefix cache knows of a sequence."""
 
@@ -97,6 +107,7 @@ class Prefix:
     """The salt of the hashes under which its blocks are cached."""
     reuse_limit: int | None = None
     """Tokens from this position on are computed even if cached: their logits are needed."""
+    prompt: PromptHashes = field(default_factory=PromptHashes)
     hashes: list[bytes] = field(default_factory=list)
     """One for each full block, as far as they were asked for."""
     num_stored: int = 0

@@ -44,11 +44,15 @@ class BlockPrefixCache:
 
     def hashes(self, sequence: Sequence) -> list[bytes]:
         """Return one hash for each full block of the sequence's tokens, in order."""
-        size, hashes = self._block_size, sequence.prefix.hashes
+        size, hashes, prompt = self._block_size, sequence.prefix.hashes, sequence.prefix.prompt
+        if not hashes:
+            hashes += prompt.hashes
         for start in range(len(hashes) * size, sequence.num_tokens - size + 1, size):
             chain = hashes[-1] if hashes else sequence.prefix.salt
             tokens = array("q", sequence.token_ids[start : start + size])
             hashes.append(hashlib.sha256(chain + tokens.tobytes()).digest())
+        if not prompt.hashes:
+            prompt.hashes += hashes[: prompt.num_tokens // size]
         return hashes
 
     def usable_hashes(self, sequence: Sequence) -> list[bytes]:

@@ -1,11 +1,13 @@
 from unittest.mock import Mock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.contract.sampling import SamplingParams
 from workers.engine.core.sequence import Sequence
-from workers.engine.core.sequence_parts import Prefix
+from workers.engine.core.sequence_parts import Prefix, PromptHashes
+from workers.engine.scheduling import prefix_cache
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.prefix_cache import BlockPrefixCache, chain_salt
 
@@ -93,6 +95,20 @@ def test_a_chain_grows_with_its_sequence() -> None:
     seq.token_ids += [6, 7, 8]
     assert cache.hashes(seq) == cache.hashes(sequence([1, 2, 3, 4, 5, 6, 7, 8]))
     assert cache.hashes(seq)[:1] == before
+
+
+def test_a_prompt_is_hashed_once_for_all_of_its_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, cache = make()
+    prompt, endings = list(range(4 * SIZE + 1)), ([], [91, 92, 93], [94] * SIZE)
+    expected = [cache.hashes(sequence([*prompt, *ending])) for ending in endings]
+    counted = Mock(wraps=prefix_cache.hashlib.sha256)
+    monkeypatch.setattr(prefix_cache.hashlib, "sha256", counted)
+    shared = PromptHashes(len(prompt))
+    for ending, hashes in zip(endings, expected, strict=True):
+        one = sequence([*prompt, *ending])
+        one.prefix.prompt = shared
+        assert cache.hashes(one) == hashes
+    assert counted.call_count == 4 + 1 + 1
 
 
 def test_every_part_of_the_salt_counts() -> None:
