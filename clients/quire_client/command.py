@@ -87,6 +87,7 @@ def _make_fields(options: argparse.Namespace) -> Body:
         "completion_window": options.window,
         "on_invalid": options.on_invalid,
         "receipts": options.receipts or None,
+        "close": options.close or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -109,6 +110,11 @@ def _make_parser() -> argparse.ArgumentParser:
         each.add_argument("--window", default="24h", help="1h to 168h; default: 24h")
         each.add_argument("--on-invalid", choices=("skip", "fail"), default="skip")
         each.add_argument("--receipts", action="store_true", help="one for each answered line")
+        each.add_argument(
+            "--close",
+            action="store_true",
+            help="constrained answers are whole texts also where max_tokens ends them",
+        )
     fetch = verbs.add_parser("fetch", help="write the results of a batch")
     fetch.add_argument("batch")
     fetch.add_argument("--to", type=Path, metavar="STEM", help="default: the batch's id")

@@ -171,6 +171,24 @@ def test_a_dry_run_that_would_not_run_is_a_failure(monkeypatch, tmp_path, would_
     assert quire_client.main(["dry-run", str(tmp_path / "lines.jsonl")]) == code
 
 
+@pytest.mark.parametrize("verb", ["submit", "dry-run"])
+def test_the_command_sends_what_its_options_say(monkeypatch, tmp_path, verb) -> None:
+    sent = []
+
+    def note(_: Quire, file: Path, **options: object) -> dict[str, object]:
+        sent.append(options)
+        return {"id": "batch_1", "would_run": True}
+
+    monkeypatch.setenv("QUIRE_API_KEY", "sk-a")
+    monkeypatch.setattr(Quire, "submit", note)
+    monkeypatch.setattr(Quire, "dry_run", note)
+    (tmp_path / "lines.jsonl").touch()
+    plain = {"completion_window": "24h", "on_invalid": "skip"}
+    for options in ([], ["--close", "--receipts"]):
+        assert quire_client.main([verb, str(tmp_path / "lines.jsonl"), *options]) == 0
+    assert sent == [plain, {**plain, "close": True, "receipts": True}]
+
+
 def test_a_closed_pipe_is_not_an_error(tmp_path) -> None:
     program = (
         "import sys, quire_client as q; q.Quire.cancel = lambda *_: {'status': 'x'};"

@@ -61,6 +61,7 @@ class Command(BaseCommand):
                     "window": 24,
                     "on_invalid": OnInvalid.SKIP,
                     "receipts": True,
+                    "close": False,
                     "pilot": None,
                     "dry_run": False,
                 },

@@ -78,6 +78,11 @@ class Command(BaseCommand):
             "--receipts", action="store_true", help="a receipt for each answered line; see verify"
         )
         parser.add_argument(
+            "--close",
+            action="store_true",
+            help="constrained answers are whole texts also where max_tokens ends them",
+        )
+        parser.add_argument(
             "--pilot",
             type=int,
             metavar="N",
@@ -262,6 +267,7 @@ def _make_batch(file: Path, origin: dict[str, str], options: dict[str, Any]) -> 
         output_seconds=int(DEFAULT_KEEP.total_seconds()),
         metadata=origin,
         on_invalid=options["on_invalid"],
+        close=options["close"],
     )
     states.set_origin(batch, stored, ids, ROUTES[endpoint].context_type.id_prefix)
     return batch

@@ -87,6 +87,14 @@ def test_a_window_may_have_its_unit(run, file):
             run(file, "--window", window)
 
 
+def test_answers_are_closed_if_the_operator_asks_for_it(run, file):
+    run(file, "--close")
+    assert Batch.objects.get().close is True
+    file.write_bytes(jsonl([request("c")]))
+    run(file)
+    assert Batch.objects.latest("created_at").close is False
+
+
 def test_a_batch_is_submitted_once_and_waited_for_later(run, file, bench):
     printed = run(file)
     assert "submitted as batch_" in printed
