@@ -5,15 +5,14 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 DTYPES = ("bfloat16", "float16", "float32", "int8", "int4")
 PENALTY_SCOPES = ("output", "all")
 JSON_WHITESPACES = ("compact", "flexible")
-_TOOL_FORMATS = Path(__file__).parents[1] / "chat" / "tool_formats"
-TOOL_FORMAT_NAMES = tuple(sorted(module.name for module in iter_modules([str(_TOOL_FORMATS)])))
-"""The names of the modules there, which workers do not load."""
+_TOOL_FORMATS = Path(__file__).parents[1] / "chat" / "tool_formats.toml"
+TOOL_FORMAT_NAMES = tuple(sorted(tomllib.loads(_TOOL_FORMATS.read_text())))
+"""The names of the records there, which workers do not need."""
 AUTO, NONE = "auto", "none"
 """For `tool_format`: find the format in the model's files; the model calls no tools."""
 CPU_SLOTS = 64

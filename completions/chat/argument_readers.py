@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from string import hexdigits
 from typing import Any, Protocol
 
-from completions.chat.argument_types import ArgumentTypes
+from completions.chat.argument_types import ArgumentTypes, Path
 from completions.chat.markers import split_at
 from completions.chat.tools import dump
 from completions.contract import strict_json
@@ -52,17 +52,17 @@ class JSONReader:
 
 class TaggedReader:
     """Reader of parameters in tags: declared strings piece by piece, other values once they are
-    complete."""
+    complete. Lists and objects may be tags too."""
 
     def __init__(self, style: Style, end: str, schema: Mapping[str, Any]) -> None:
         self.is_done = False
         self._style, self._end = style, end
         self._name_end = style.opening.partition("{")[0].rstrip("\n")
         self._value_begin = style.opening.rpartition("}")[2].rstrip("\n")
-        self._value_end = style.closing.strip()
         self._types = ArgumentTypes(schema)
         self._separator = "{"
-        self._name = ""
+        self._path: Path = ()
+        self._closers: list[str] = []  # brackets that end the lists and objects around a value
         self._is_text = False
         self._step = self._read_between
 
@@ -75,10 +75,20 @@ class TaggedReader:
         return "".join(pieces), text
 
     def _read_between(self, text: str) -> tuple[str, str, bool]:
-        _, mark, rest = split_at(text, (self._style.before, self._end))
+        before = self._style.before
+        _, mark, rest = split_at(text, (before,) if self._closers else (self._end, before))
+        if mark == before and self._style.item and rest[:1] in ("", "/"):
+            if not rest:
+                return "", mark, True
+            if self._closers:
+                self._path, self._separator = self._path[:-1], ","
+                return self._closers.pop(), rest, False
+            mark, rest = self._end, before + rest
+        elif mark == self._end:
+            rest = mark + rest
         if mark == self._end:
             self.is_done = True
-            return "{}" if self._separator == "{" else "}", mark + rest, False
+            return "{}" if self._separator == "{" else "}", rest, False
         if mark is not None:
             self._step = self._read_name
         return "", rest, mark is None
@@ -89,31 +99,46 @@ class TaggedReader:
         if not mark or (trims and not rest):
             return "", text, True
         name, _, flag = header.partition(self._name_end)
-        self._name = name.strip()
+        is_item = self._closers[-1:] == ["]"]
+        self._path = (*self._path, None if is_item else name.strip())
         declared = self._style.is_text(flag.rpartition('"')[2])
-        self._is_text = self._types.is_string(self._name) if declared is None else declared
-        opened = '"' if self._is_text else ""
-        piece = f"{self._separator}{dump(self._name)}:{opened}"
+        self._is_text = self._types.is_string(self._path) if declared is None else declared
+        key = "" if is_item else f"{dump(name.strip())}:"
+        piece = self._separator + key + ('"' if self._is_text else "")
         self._separator = ","
         self._step = self._read_value
         return piece, rest.removeprefix("\n") if trims else rest, False
 
     def _read_value(self, text: str) -> tuple[str, str, bool]:
-        value, mark, held = split_at(text, (self._value_end,))
-        if mark is not None and self._style.closing.startswith("\n"):
+        style, nests = self._style, bool(self._style.item) and not self._is_text
+        ends = (style.value_end, style.before) if nests else (style.value_end,)
+        value, mark, held = split_at(text, ends)
+        if nests and mark == style.before:
+            name, end, _ = held.partition(self._value_begin)
+            return (self._open(name), mark + held, False) if end else ("", text, True)
+        if mark is not None and style.closing.startswith("\n"):
             value = value.removesuffix("\n")
         if mark is not None:
+            path, self._path = self._path, self._path[:-1]
             self._step = self._read_between
             if self._is_text:
                 return dump(value)[1:-1] + '"', held, False
-            if not self._types.can_be_string(self._name):
-                value = _respell(value)
-            return self._types.to_json(self._name, value), held, False
+            if not self._types.allows("string", path):
+                value = _respell(value) or self._types.find_empty(path)
+            return self._types.to_json(path, value), held, False
         if not self._is_text:
             return "", text, True
-        if self._style.closing.startswith("\n") and value.endswith("\n"):
+        if style.closing.startswith("\n") and value.endswith("\n"):
             value, held = value[:-1], "\n" + held
         return dump(value)[1:-1], held, True
+
+    def _open(self, name: str) -> str:
+        """Return the bracket that begins a list or an object, whose first tag has this name."""
+        is_list = name == self._style.item and self._types.allows("array", self._path)
+        opener, closer = "[]" if is_list else "{}"
+        self._closers.append(closer)
+        self._separator, self._step = "", self._read_between
+        return opener
 
 
 class LiteralReader:

@@ -16,6 +16,9 @@ _MAX_DEPTH = 16
 _MAX_PARTS = 1000
 """How many parts of a schema are read for one argument, and how many values are compared with
 parts. A schema may be large, and lead back to itself."""
+Path = tuple[str | None, ...]
+"""The names that lead to a part of a call's arguments; None stands for any item of a list."""
+_EMPTY = {"array": "[]", "object": "{}", "null": "null"}
 _BOUNDS = {
     "minimum": operator.ge,
     "exclusiveMinimum": operator.gt,
@@ -56,9 +59,12 @@ class _Alternative:
                 kinds = theirs if kinds is None else _intersect_kinds(kinds, theirs)
         return kinds
 
-    def list_declared(self, name: str) -> list[list[SchemaNode]]:
-        """Return the schemas that a property may have. Patterns are the client's, so they are not
-        tried."""
+    def list_declared(self, name: str | None) -> list[list[SchemaNode]]:
+        """Return the schemas that a property, or an item, may have. Patterns are the client's, so
+        they are not tried."""
+        if name is None:
+            lists = [node for node in self.nodes if node.prefix or "items" in node.keywords]
+            return [[each] for node in lists for each in (*node.prefix, node.rest)]
         if declared := [each for node in self.nodes if (each := node.get_property(name))]:
             return [declared]
         keyword = "additionalProperties"
@@ -73,20 +79,24 @@ class ArgumentTypes:
 
     def __init__(self, schema: Mapping[str, object]) -> None:
         self._root = Document(dict(schema)).root
-        self._known: dict[str, list[_Alternative]] = {}
+        self._known: dict[Path, list[_Alternative]] = {}
         self._left = 0
 
-    def is_string(self, name: str) -> bool:
+    def is_string(self, path: Path) -> bool:
         """Return whether only strings are allowed, so that every text is one."""
-        alternatives = self._list_alternatives(name)
+        alternatives = self._list_alternatives(path)
         return bool(alternatives) and all(each.list_kinds() == {"string"} for each in alternatives)
 
-    def can_be_string(self, name: str) -> bool:
-        """Return whether strings are allowed, or nothing is said of the argument."""
-        kinds = [each.list_kinds() for each in self._list_alternatives(name)]
-        return not kinds or any(each is None or "string" in each for each in kinds)
+    def allows(self, kind: str, path: Path) -> bool:
+        """Return whether a type is allowed, or nothing is said of the argument."""
+        kinds = [each.list_kinds() for each in self._list_alternatives(path)]
+        return not kinds or any(each is None or kind in each for each in kinds)
 
-    def to_json(self, name: str, text: str) -> str:
+    def find_empty(self, path: Path) -> str:
+        """Return the JSON of an empty text where no string is allowed."""
+        return next((text for kind, text in _EMPTY.items() if self.allows(kind, path)), "")
+
+    def to_json(self, path: Path, text: str) -> str:
         """Return the JSON of an argument.
 
         A text that is valid JSON is read as a string only if the schema may allow this string and
@@ -96,7 +106,7 @@ class ArgumentTypes:
             value = strict_json.loads(text)
         except strict_json.StrictJSONError:
             return dump(text)
-        alternatives = self._list_alternatives(name)
+        alternatives = self._list_alternatives(path)
         names_strings = any("string" in (each.list_kinds() or ()) for each in alternatives)
         self._left = _MAX_PARTS
         may_be_text = names_strings and any(
@@ -106,16 +116,18 @@ class ArgumentTypes:
             return dump(text)
         return text.strip()
 
-    def _list_alternatives(self, name: str) -> list[_Alternative]:
-        """Return the alternatives of an argument's schema."""
-        if name not in self._known:
+    def _list_alternatives(self, path: Path) -> list[_Alternative]:
+        """Return the alternatives of an argument's schema, or of a part of the argument."""
+        if path not in self._known:
+            around = self._list_alternatives(path[:-1]) if path else []
+            declared = [schemas for each in around for schemas in each.list_declared(path[-1])]
             self._left = _MAX_PARTS
-            roots = list(self._iter_alternatives([self._root]))
-            declared = [schemas for root in roots for schemas in root.list_declared(name)]
-            self._known[name] = [
-                each for schemas in declared for each in self._iter_alternatives(schemas)
+            self._known[path] = [
+                each
+                for schemas in (declared if path else [[self._root]])
+                for each in self._iter_alternatives(schemas)
             ]
-        return self._known[name]
+        return self._known[path]
 
     def _iter_alternatives(
         self,

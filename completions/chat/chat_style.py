@@ -19,6 +19,7 @@ THINK_TAGS = (
     ThinkTags("<think>", "</think>"),
     ThinkTags("[THINK]", "[/THINK]"),
     ThinkTags("<seed:think>", "</seed:think>"),
+    ThinkTags("<mm:think>", "</mm:think>"),
     ThinkTags("<longcat_think>", "</longcat_think>"),
     ThinkTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ThinkTags("<|channel|>analysis<|message|>", "<|end|>"),
@@ -26,8 +27,10 @@ THINK_TAGS = (
     ThinkTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ThinkTags("\u25c1think\u25b7", "\u25c1/think\u25b7"),
 )
-_SWITCHES = ("enable_thinking", "thinking")
-"""Variables of chat templates that turn thinking on and off."""
+_SWITCHES = {"enable_thinking": (False, True), "thinking": (False, True)} | {
+    "thinking_mode": ("disabled", "enabled")
+}
+"""Variables of chat templates that turn thinking off and on, with their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class ChatStyle:
     """The variable of its chat template that turns thinking on and off."""
     found_in: str
     """Where the format was found, in words."""
+
+    def find_switch_value(self, is_on: bool) -> object:
+        """Return the value of the switch that turns thinking on or off."""
+        return _SWITCHES.get(self.thinking_switch or "", (False, True))[is_on]
 
     def to_dict(self) -> dict[str, Any]:
         tags = self.think_tags
@@ -89,7 +96,7 @@ def _find_format(files: ModelFiles, source: str) -> tuple[ToolFormat | None, str
     best: ToolFormat | None = None
     best_score, signature = (0, False), tuple[str, ...]()
     for each in TOOL_FORMATS.values():
-        for marks in (each.signature, each.other_signature):
+        for marks in each.signatures or [()]:
             score = sum(map(len, marks)) if all(mark in source for mark in marks) else 0
             if (candidate := (score, files.model_type in each.model_types)) > best_score:
                 best, best_score, signature = each, candidate, marks

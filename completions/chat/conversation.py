@@ -19,7 +19,7 @@ from completions.chat.forms import (
 from completions.chat.prompt_text import PromptText, join
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_format import ToolFormat
-from completions.chat.tool_formats import hermes
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def render_prompt(
     if tool_format is not None and tool_format.call_id:
         messages = rename_calls(messages, tool_format.make_call_id)
     knows_tools, has_tools = _uses_tools(model), bool(tools)
-    write = (tool_format or hermes.FORMAT).write
+    write = (tool_format or TOOL_FORMATS["hermes"]).write
     if knows_tools and _uses_calls(model, has_tools):
         messages = _make_texts(messages)
         if _FIRST_CALL in source:  # the template would leave out the others

@@ -40,6 +40,8 @@ class Reasoning:
     """The token that ends the reasoning, if a single token does."""
     lead: str = ""
     """The text after which more reasoning may begin; empty where there is one piece of it."""
+    can_be_empty: bool = False
+    """Whether the end tag alone says that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,5 +215,7 @@ def _add_reasoning(
     parts.append(make_optional(make_sequence(line_break, make_optional(line_break))))
     is_optional = not (reasoning.is_open or reasoning.required)
     thoughts = make_sequence(*parts)
+    if reasoning.can_be_empty and is_optional:
+        thoughts = make_choice([thoughts, make_text(reasoning.tags.end)])
     tree = make_sequence(make_optional(thoughts) if is_optional else thoughts, answer)
     return tree if ended_by_call is None else make_choice([ended_by_call, tree])

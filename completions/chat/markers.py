@@ -4,12 +4,18 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-_MARKS = re.compile(r"<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[/?[A-Z_]+\]")
+_MARKS = re.compile(r"\]<\][a-z]+\[>\[|<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[/?[A-Z_]+\]")
 
 
 def find_marks(text: str) -> list[str]:
     """Return the parts of a text that may be special tokens of a model."""
     return _MARKS.findall(text)
+
+
+def match_mark(text: str) -> str:
+    """Return the mark that a text begins with; empty if it begins with none."""
+    match = _MARKS.match(text)
+    return match[0] if match else ""
 
 
 def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:

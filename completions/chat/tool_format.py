@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise, starmap
 from os.path import commonprefix
 
-from completions.chat.markers import find_marks
+from completions.chat.markers import find_marks, match_mark
 from completions.chat.prompt_text import PromptText, concatenate, join, trust
 from completions.chat.tools import Tool, ToolCall, dump
 from completions.contract.stop_spans import StopSpan
@@ -39,7 +39,7 @@ class ToolFormat:
     """The format's name in models.toml."""
     families: str
     """The models that write it, for docs/models.md."""
-    call: str
+    call: str = '{"name": "{name}", "arguments": {arguments}}'
     """A call, with the fields {name}, {id} and {arguments}. White space between its marks is
     optional where the parser reads."""
     arguments: Style | Literals | None = None
@@ -47,7 +47,7 @@ class ToolFormat:
     a JSON object."""
     section: tuple[str, str] = ("", "")
     """The texts around all calls that follow each other; empty if each call stands alone."""
-    separator: str = ""
+    separator: str = "\n"
     """The text between two calls."""
     content: tuple[str, str] = ("", "")
     """Where an answer's own text does not stand alone: the text that may begin each of its parts,
@@ -63,8 +63,8 @@ class ToolFormat:
     unseen: tuple[str, ...] = ()
     """Further texts that are no part of an answer's own text."""
     trigger: str = ""
-    """The text that a section or call begins with, and that free text cannot contain; default: its
-    first line. With {name}, there is one for each tool."""
+    """The text that a section or call begins with, and that free text cannot contain; default: the
+    mark or line at its beginning. With {name}, there is one for each tool."""
     ids: str = "[0-9]{1,3}"
     """A pattern for the ids of calls."""
     call_id: str = ""
@@ -72,8 +72,9 @@ class ToolFormat:
     calls of a conversation; empty where any id will do."""
     id_digits: int = 1
     """Digits of the numbers in ids, at least."""
-    signature: tuple[str, ...] = ()
-    """Texts that are all in the chat templates of models that write this format."""
+    signature: tuple[str, ...] | None = None
+    """Texts that are all in the chat templates of models that write this format; default: the
+    trigger."""
     other_signature: tuple[str, ...] = ()
     """The same for templates that lack those."""
     model_types: tuple[str, ...] = ()
@@ -96,7 +97,14 @@ class ToolFormat:
 
     @cached_property
     def opening(self) -> str:
-        return self.trigger or (self.section[0] or self.segments[0]).partition("\n")[0]
+        text = self.section[0] or self.segments[0]
+        return self.trigger or match_mark(text) or text.partition("\n")[0]
+
+    @cached_property
+    def signatures(self) -> list[tuple[str, ...]]:
+        """Lists of texts, of which one is whole in the templates of models that write it."""
+        first = (self.opening,) if self.signature is None else self.signature
+        return [each for each in (first, self.other_signature) if each]
 
     @cached_property
     def closing(self) -> str:
@@ -168,7 +176,9 @@ class ToolFormat:
             return call.text
         if isinstance(style, Literals):
             return _trust_quotes(style, style.write_members(call.arguments), call)
-        return join(trust("\n"), starmap(self._write_parameter, call.arguments.items()))
+        begin = self.call.partition(ARGUMENTS)[0]
+        apart = "\n" if begin.endswith("\n") else ""
+        return join(trust(apart), starmap(self._write_parameter, call.arguments.items()))
 
     def _write_parameter(self, name: str, value: object) -> PromptText:
         assert isinstance(self.arguments, Style)

@@ -107,9 +107,9 @@ class Tool:
         is_quoted, quote = True, JSON_QUOTE
         if isinstance(style, Style):
             is_quoted = not style.names_types
-            before, name, opening, _, closing = style.write(INPUT, None if is_quoted else "")
+            before, name, opening, _, *closing = style.write(INPUT, None if is_quoted else "")
             quote = JSON_QUOTE if is_quoted else ""
-            begin, end = f"\n{before}{name}{opening}{quote}", f"{quote}{closing}\n"
+            begin, end = f"\n{before}{name}{opening}{quote}", f"{quote}{''.join(closing)}\n"
         elif style is not None:
             is_quoted = style.quote == JSON_QUOTE
             begin, end = f"{INPUT}{style.assign}{style.quote}", style.quote

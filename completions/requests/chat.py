@@ -287,7 +287,8 @@ def _make_reasoning(
     required = thinking.type == ENABLED and not is_open
     form = find_chat_style(files).tool_format
     lead = form.content[0] if form is not None else ""
-    return Reasoning(tags, is_open, required, budget, end_id, lead)
+    can_be_empty = form is not None and tags.end in form.unseen
+    return Reasoning(tags, is_open, required, budget, end_id, lead, can_be_empty)
 
 
 def _add_answer(

@@ -165,8 +165,9 @@ def _add_switch(
         raise FieldError(message, "thinking.type", code="unsupported_value")
     if style.thinking_switch is None:
         return variables
-    value = mode == ENABLED
-    if variables.get(style.thinking_switch, value) is not value:
+    value = style.find_switch_value(mode == ENABLED)
+    given = variables.get(style.thinking_switch, value)
+    if given != value or type(given) is not type(value):
         message = f"contradicts chat_template_kwargs.{style.thinking_switch}. Send only one."
         raise FieldError(message, "thinking.type")
     return {**variables, style.thinking_switch: value}

@@ -26,7 +26,7 @@ from completions.grammars.structural_tag.parts import (
 )
 
 JSON_QUOTE = '"'
-_KINDS = ("string", "number", "boolean", "null", "array", "object")
+KINDS = ("string", "number", "boolean", "null", "array", "object")
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_$@][A-Za-z0-9_.$@-]*")
 
@@ -110,13 +110,11 @@ class Arguments(Parameters):
         properties, required, more = self._read_object(node)
         separator = quote(self._literals.separator)
         members = [
-            (f"{self._spell_name(name)} {self._write_value(each)}", name in required)
-            for name, each in properties.items()
+            (self._write_member(name, each), name in required) for name, each in properties.items()
         ]
         tail, extra = '""', ""
         if more is not None:
-            value = self._write_value(more)
-            extra = f"{self._name_terminal(self._make_undeclared(node))} {value}"
+            extra = self._write_other(node, more)
             tail = self._add_rule(f"({separator} {extra})*")
         ways = [f"{extra} {tail}"] if extra else []
         for member, is_required in reversed(members):
@@ -125,11 +123,14 @@ class Arguments(Parameters):
             tail = self._add_rule(f"{following if is_required else f'({following})?'} {tail}")
         return " | ".join(ways), not required
 
-    def _spell_name(self, name: str) -> str:
-        return self._spell(self._literals.write_name(name) + self._literals.assign)
+    def _write_member(self, name: str, node: SchemaNode) -> str:
+        begin = self._spell(self._literals.write_name(name) + self._literals.assign)
+        return f"{begin} {self._write_value(node)}"
 
-    def _make_undeclared(self, node: SchemaNode) -> str:
-        return f"({super()._make_undeclared(node)}) {quote(self._literals.assign)}"
+    def _write_other(self, node: SchemaNode, value: SchemaNode) -> str:
+        """Return a member that an object does not declare."""
+        name = f"({self._make_undeclared(node)}) {quote(self._literals.assign)}"
+        return f"{self._name_terminal(name)} {self._write_value(value)}"
 
     def _write_value(self, node: SchemaNode) -> str:
         """Return the name of the rule for a value."""
@@ -147,7 +148,7 @@ class Arguments(Parameters):
             self._expect(leaf, {"const", "enum", "type"})
             yield from (self._spell(self._literals.write(value)) for value in leaf.values)
             return
-        kinds, is_json = leaf.types or list(_KINDS), self._literals.quote == JSON_QUOTE
+        kinds, is_json = leaf.types or list(KINDS), self._literals.quote == JSON_QUOTE
         constants = self._literals.constants
         if "boolean" in kinds:
             yield " | ".join(map(quote, constants[:2]))

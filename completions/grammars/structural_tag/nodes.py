@@ -14,6 +14,7 @@ from completions.grammars.limits import check_shape
 from completions.grammars.messages import format_value
 from completions.grammars.schema.nodes import Document
 from completions.grammars.structural_tag import json_nodes, tags
+from completions.grammars.structural_tag.elements import Elements
 from completions.grammars.structural_tag.json_object import JSONObject, Readers
 from completions.grammars.structural_tag.literals import Arguments, Literals
 from completions.grammars.structural_tag.lowering import Ends, Lowering, Node
@@ -62,7 +63,8 @@ def make_json_node(
         if style is None:
             return make_json_symbol(checked.compiled, checked.compiled.get("type"))
         if isinstance(style, Style):
-            return Parameters(checked, pointer, style, lowering).lower()
+            kind = Elements if style.item else Parameters
+            return kind(checked, pointer, style, lowering).lower()
         return Arguments(checked, pointer, style, lowering).lower()
 
     def lower_fresh(lowering: Lowering) -> Part:

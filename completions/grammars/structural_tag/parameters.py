@@ -50,6 +50,7 @@ class Style:
     """The tags around a name and its value.
 
     In `opening`, `{mark}` says what the value is; white space may stand at `{spaces}`.
+    `closing` may repeat the `{name}`.
     A line break at the end of `opening` or the start of `closing` is no part of the value.
     """
 
@@ -63,6 +64,8 @@ class Style:
     """How true, false and null may be written beside JSON."""
     names_types: bool = False
     """Whether the mark is the JSON type of the value, instead of `true` for strings."""
+    item: str = ""
+    """The name of each item of a list, if lists and objects are tags too, and not JSON."""
 
     @property
     def has_mark(self) -> bool:
@@ -81,12 +84,27 @@ class Style:
         """Return whether a mark says that the value is a string; None if no mark says it."""
         return mark == self.make_mark("string") if self.has_mark else None
 
+    @property
+    def value_end(self) -> str:
+        """The part of the closing tag that no value contains."""
+        return self.closing.partition("{name}")[0].strip()
+
     def write(self, name: str, value: object) -> list[str]:
-        """Return a parameter as a model writes it: tags and values in turn."""
+        """Return a parameter as a model writes it: texts of the format and others in turn."""
         mark = self.mark_value(value)
         opening = self.opening.replace("{spaces}", "\n").replace("{mark}", mark)
-        text = value if isinstance(value, str) else dump(value)
-        return [self.before, name, opening, text, self.closing]
+        closing, *rest = self.closing.split("{name}")
+        named = (part for each in rest for part in (name, each))
+        return [self.before, name, opening, *self.write_value(value), closing, *named]
+
+    def write_value(self, value: object) -> list[str]:
+        """Return a value; one of several parts begins and ends with a text that is not the
+        format's."""
+        if self.item and isinstance(value, dict | list):
+            items = value.items() if isinstance(value, dict) else None
+            members = items or ((self.item, each) for each in value)
+            return ["", *(part for member in members for part in (*self.write(*member), ""))]
+        return [value if isinstance(value, str) else dump(value)]
 
 
 _DSML = "\uff5cDSML\uff5c"
@@ -140,7 +158,8 @@ class Parameters:
     def _require_readable(self, name: str, node: SchemaNode) -> None:
         """Raise GrammarError for a name that could not be read back from its tag."""
         after = self._style.opening.partition("{")[0].strip()
-        if name != name.strip() or (after and after in name):
+        is_closing = bool(self._style.item) and name.startswith("/")
+        if name != name.strip() or is_closing or (after and after in name):
             message = f"the style {self._style.name} cannot write this name; rename it"
             raise self._make_error(node, message)
 
@@ -234,7 +253,7 @@ class Parameters:
         """Return a string's bare characters, which cannot contain the closing tag."""
         patterns = _list_patterns(node)
         self._expect(node, {"type", "pattern", "minLength", "maxLength", *patterns})
-        closing = self._style.closing
+        closing = self._style.value_end if self._style.item else self._style.closing
         text = self._spelling.make_open_text(self._pointer + node.pointer, closing.strip())
         bounds = [text.rest]
         minimum, maximum = node.get("minLength", 0), node.get("maxLength")

@@ -24,7 +24,7 @@ def nested(schema: Any, levels: int) -> Any:
 def read(schema: Any, text: str, **root: Any) -> Any:
     """The value of the argument `a`, whose schema is given."""
     reader = ArgumentTypes({"type": "object", "properties": {"a": schema}, **root})
-    return text if reader.is_string("a") else json.loads(reader.to_json("a", text))
+    return text if reader.is_string(("a",)) else json.loads(reader.to_json(("a",), text))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_keywords_beside_and_inside_a_union_say_that_it_is_a_string(schema: Any)
     ],
 )
 def test_arguments_are_declared_anywhere_in_the_schema(root: Any) -> None:
-    assert ArgumentTypes(root).is_string("a")
+    assert ArgumentTypes(root).is_string(("a",))
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ def find(folder: Path, source: str | None, model_type: str | None = None, **entr
     return find_chat_style(files)
 
 
-@pytest.mark.parametrize("form", [n for n, each in TOOL_FORMATS.items() if each.signature])
+@pytest.mark.parametrize("form", [n for n, each in TOOL_FORMATS.items() if each.signatures])
 def test_a_format_is_found_by_its_signature(tmp_path: Path, form: str) -> None:
     record = TOOL_FORMATS[form]
-    source = "{% raw %}" + " ".join(record.signature) + "{% endraw %}"
+    source = "{% raw %}" + " ".join(record.signatures[0]) + "{% endraw %}"
     found = find(tmp_path, source, next(iter(record.model_types), None))
     assert found.tool_format == record
-    assert found.found_in == f"the chat template, which has {' and '.join(record.signature)}"
+    assert found.found_in == f"the chat template, which has {' and '.join(record.signatures[0])}"
 
 
 def test_a_format_is_found_by_the_type_of_a_model_without_a_template(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_template_for_tools_says_how_they_are_called(tmp_path: Path) -> None
     folder = tmp_path / "additional_chat_templates"
     folder.mkdir()
     record = TOOL_FORMATS["longcat"]
-    (folder / "tool_use.jinja").write_text(" ".join(record.signature))
+    (folder / "tool_use.jinja").write_text(" ".join(record.signatures[0]))
     assert find(tmp_path, "{{ messages }}").tool_format == record
 
 
@@ -61,6 +61,16 @@ def test_a_template_without_marks_calls_no_tools(tmp_path: Path) -> None:
 def test_thinking_and_its_switch_are_found(tmp_path: Path) -> None:
     found = find(tmp_path, "{% if enable_thinking %}{% endif %}{{ '<think></think>' }}")
     assert (found.think_tags, found.thinking_switch) == (THINK, "enable_thinking")
+
+
+def test_a_switch_may_have_words_as_values(tmp_path: Path) -> None:
+    found = find(
+        tmp_path, "{% if thinking_mode == 'enabled' %}{{ '<mm:think></mm:think>' }}{% endif %}"
+    )
+    assert found.thinking_switch == "thinking_mode"
+    assert [found.find_switch_value(each) for each in (False, True)] == ["disabled", "enabled"]
+    named = find(tmp_path, None, think_tags=("<a>", "</a>"), thinking_switch="thinks")
+    assert [named.find_switch_value(each) for each in (False, True)] == [False, True]
 
 
 @pytest.mark.parametrize("source", ["{{ '<think>' }}", "{{ x.split('</think>') }}"])

@@ -390,6 +390,17 @@ def test_the_schema_that_cannot_be_used_is_named(tmp_path: Path, form: str) -> N
     assert caught.value.field == "tools[1].function.parameters"
 
 
+def test_an_end_tag_alone_may_say_that_there_is_no_reasoning(tmp_path: Path) -> None:
+    tags = ThinkTags("<mm:think>", "</mm:think>")
+    bench = Bench(tmp_path, [*tags, *TOOL_FORMATS["minimax_m3"].delimiters])
+    asked, good = calls("minimax_m3"), TOOL_FORMATS["minimax_m3"].write(GOOD)
+    for can_be_empty in (False, True):
+        thoughts = Reasoning(tags, is_open=False, can_be_empty=can_be_empty)
+        assert bench.fits(f"</mm:think>Yes.{good}", asked, thoughts) is can_be_empty
+        assert bench.fits(f"<mm:think>Hm.</mm:think>Yes.{good}", asked, thoughts)
+        assert bench.fits("Yes.", asked, thoughts)
+
+
 @pytest.mark.parametrize("form", [each for each, f in TOOL_FORMATS.items() if f.ends_reasoning])
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("special", [True, False])

@@ -24,6 +24,7 @@ from tests.conformance.chat_templates.table import FORMATS, THINKING
 STRINGS = {"type": "object", "properties": {"city": {"type": "string"}, "q": {"type": "string"}}}
 TOOLS = (Tool("weather", None, STRINGS), Tool("time", None, STRINGS), Tool("now"))
 BAR, BLOCK = "\uff5c", "\u2581"
+NAMESPACE = "]<]minimax[>["
 MARKS = str.maketrans({"!": BAR, "_": BLOCK})
 
 
@@ -141,6 +142,23 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city"> 5 </parameter>\n'
         '</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
         [("weather", {"city": " 5 "}), ("now", {})],
+        "",
+    ),
+    (
+        "minimax_m3",
+        'Ok.!<tool_call>\n!<invoke name="weather">!<city> 5 < <b>!</city>!<n>3!</n>!<l>'
+        "!<item>a!</item>!<item>!<x>1!</x>!</item>!</l>!<o>!<item>!<y>true!</y>!</item>!</o>!</invoke>\n"
+        '!<invoke name="now">\n!</invoke>\n!</tool_call>'.replace("!", NAMESPACE),
+        [
+            ("weather", {"city": " 5 < <b>", "n": 3, "l": ["a", {"x": 1}], "o": [{"y": True}]}),
+            ("now", {}),
+        ],
+        "Ok.",
+    ),
+    (
+        "minimax_m3",
+        '!<tool_call>\n!<invoke name="weather">!<city>!</city>!</invoke>'.replace("!", NAMESPACE),
+        [("weather", {"city": ""})],
         "",
     ),
     (
@@ -484,7 +502,7 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("form", ["pythonic", "gemma4"])
+@pytest.mark.parametrize("form", ["pythonic", "gemma4", "minimax_m3"])
 @pytest.mark.parametrize(
     ("arguments", "fits"),
     [
@@ -496,7 +514,7 @@ NESTED = {
         ({"tags": ["a", "b", "c"]}, False),
         ({"tags": ["A"]}, False),
         ({"place": {"in": {"x": 2}}}, False),
-        ({"place": {"x": "1"}}, False),
+        ({"place": {"x": "one"}}, False),
         ({"flag": 1}, False),
         ({"sizes": [5, 60]}, True),
         ({"sizes": [5, 4]}, False),
@@ -514,7 +532,7 @@ def test_literals_fit_their_schema(
         assert bench.fits(TOOL_FORMATS[form].write(ToolCall("f", arguments)), asked) is fits
 
 
-@pytest.mark.parametrize("form", ["pythonic", "gemma4", "qwen3_coder", "hermes"])
+@pytest.mark.parametrize("form", ["pythonic", "gemma4", "minimax_m3", "qwen3_coder", "hermes"])
 def test_many_tools_fit_into_one_grammar(tmp_path: Path, form: str) -> None:
     tools = [Tool(f"{word}_{i}", None, NESTED) for i in range(30) for word in ("get", "put")]
     asked = calls(form, *tools)

@@ -49,6 +49,7 @@ FORMATS: Mapping[Package, Mapping[str, str]] = {
         """,
         "minimax_m1": "MiniMax-M1",
         "minimax_m2": "MiniMax-M2",
+        "minimax_m3": "MiniMax-M3",
         "mistral": """
             mistralai-Ministral-3-14B-Reasoning-2512 unsloth-mistral-Devstral-Small-2507
         """,
@@ -120,6 +121,7 @@ FORMATS: Mapping[Package, Mapping[str, str]] = {
             HuatuoGPT-o1-LLaMA-3.1 deepseek-v3 llama-3.1-instruct llama-3.3-instruct
         """,
         "minimax_m2": "MiniMax-M2 MiniMax-M2.5 MiniMax-M2.7",
+        "minimax_m3": "MiniMax-M3",
         "mistral_list": """
             mistral-instruct-v0.3 mistral-large-instruct mistral-nemo-instruct
             mixtral-8x22B-instruct-v0.1
@@ -158,6 +160,7 @@ FORMATS: Mapping[Package, Mapping[str, str]] = {
 
 THINKING: Mapping[Package, Mapping[str, str]] = {
     LLAMA_CPP: {
+        "<mm:think>": "MiniMax-M3",
         "<seed:think>": "ByteDance-Seed-OSS",
         "<think>": """
             Bielik-11B-v3.0-Instruct GLM-4.6 GLM-4.7-Flash HuggingFaceTB-SmolLM3-3B
@@ -195,6 +198,7 @@ THINKING: Mapping[Package, Mapping[str, str]] = {
         "<|channel|>analysis<|message|>": "gptoss",
     },
     XINFERENCE: {
+        "<mm:think>": "MiniMax-M3",
         "<seed:think>": "seed-oss",
         "<think>": """
             Baichuan-M2 DeepSeek-V3.2 DeepSeek-V3.2-Exp Deepseek-V3.1 GLM-4.6 GLM-4.7

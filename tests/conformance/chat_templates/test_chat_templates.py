@@ -131,7 +131,8 @@ def list_refused(
 ) -> set[str]:
     """Return the keys of the answers that the grammar of required calls does not accept."""
     tags, written = model.style.think_tags, model.style.tool_format
-    reasoning = Reasoning(tags, is_open=is_open) if tags else None
+    can_be_empty = tags is not None and tags.end in written.unseen
+    reasoning = Reasoning(tags, is_open=is_open, can_be_empty=can_be_empty) if tags else None
     calls = ToolCalls(written, TOOLS, ToolChoice(mode="required"))
     constraint = make_answer_constraint(reasoning, calls, None, FLEXIBLE, tool_format=written)
     assert constraint is not None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from completions.chat.grammar import ToolCalls, make_answer_constraint
-from completions.chat.tool_formats.hermes import FORMAT as HERMES
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall, ToolChoice
 from completions.grammars import Constraint
 
@@ -51,9 +51,12 @@ def _tag(content: Mapping[str, Any]) -> Constraint:
     return Constraint("structural_tag", {"type": "structural_tag", "format": tag})
 
 
+_HERMES = TOOL_FORMATS["hermes"]
+
+
 def _tool(pattern: str) -> Constraint:
-    calls = ToolCalls(HERMES, [Tool("f", None, _closed(_string(pattern)), strict=True)],
-                  ToolChoice(mode="required"))  # fmt: skip
+    tool = Tool("f", None, _closed(_string(pattern)), strict=True)
+    calls = ToolCalls(_HERMES, [tool], ToolChoice(mode="required"))
     found = make_answer_constraint(None, calls, None)
     assert found is not None
     return found
@@ -107,6 +110,6 @@ PLACES: Mapping[str, Place] = {
         lambda text: f"<t><parameter=v>{text}</parameter></t>",
     ),
     "tool arguments": Place(
-        _tool, lambda text: HERMES.write(ToolCall("f", {"v": text})).replace("\x7f", "\\u007f")
+        _tool, lambda text: _HERMES.write(ToolCall("f", {"v": text})).replace("\x7f", "\\u007f")
     ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from completions.chat.grammar import ToolCalls, make_answer_constraint
-from completions.chat.tool_formats.hermes import FORMAT as HERMES
+from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import InputGrammar, Tool, ToolChoice
 from completions.grammars import Constraint, ValidationRequest
 from completions.grammars.validation.ordinary import is_ordinary
@@ -14,7 +14,7 @@ from completions.grammars.validation.validator import canonicalize
 from tests.completions.grammars.hostile import repeated
 from tests.completions.grammars.json_schema.test_schema import chain
 
-CALLS = ToolCalls(HERMES, [Tool("f")], ToolChoice())
+CALLS = ToolCalls(TOOL_FORMATS["hermes"], [Tool("f")], ToolChoice())
 AB = {"type": "const_string", "value": "ab"}
 
 
@@ -121,7 +121,7 @@ def test_a_constraint_beside_tools_is_judged_as_it_is_alone(
 def test_only_a_process_judges_grammars_of_inputs(
     grammar: InputGrammar | None, expected: bool
 ) -> None:
-    calls = ToolCalls(HERMES, [Tool.make_custom("f", None, grammar)], ToolChoice())
+    calls = ToolCalls(TOOL_FORMATS["hermes"], [Tool.make_custom("f", None, grammar)], ToolChoice())
     constraint = make_answer_constraint(None, calls, None)
     assert constraint is not None
     request = ValidationRequest(constraint)

@@ -1,0 +1,37 @@
+"""The formats in which models write tool calls, from the records in tool_formats.toml."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from completions.chat.tool_format import ToolFormat
+from completions.grammars.structural_tag.literals import PYTHON, Literals
+from completions.grammars.structural_tag.parameters import STYLES, Style
+
+_NAMED = {**STYLES, PYTHON.name: PYTHON}
+
+
+def _freeze(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record, with TOML's arrays as tuples."""
+    return {key: tuple(each) if isinstance(each, list) else each for key, each in fields.items()}
+
+
+def _make_format(name: str, records: Mapping[str, Mapping[str, Any]]) -> ToolFormat:
+    own = records[name]
+    fields = _freeze({**records.get(own.get("like", ""), {}), **own})
+    fields.pop("like", None)
+    if "arguments" in fields:
+        fields["arguments"] = _NAMED[fields["arguments"]]
+    for key, kind in (("parameters", Style), ("literals", Literals)):
+        if key in fields:
+            fields["arguments"] = kind(name, **_freeze(fields.pop(key)))
+    return ToolFormat(name=name, **fields)
+
+
+def _read_formats() -> dict[str, ToolFormat]:
+    records = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+    return {name: _make_format(name, records) for name in records}
+
+
+TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = _read_formats()
