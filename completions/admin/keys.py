@@ -228,6 +228,13 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         if change:
             changes.change(obj, self.changeable, Actor.from_user(request.user))
         else:
+            namesakes = ApiKey.objects.active().filter(organization=obj.organization, name=obj.name)
+            if namesakes.exists():
+                messages.warning(
+                    request,
+                    f"{obj.organization} already has an active key named {obj.name}. "
+                    "Usage and the audit trail list both under this name.",
+                )
             # Kept for response_add of this request; the row stores only the digest.
             request.issued_secret = changes.issue(obj, Actor.from_user(request.user))  # type: ignore[attr-defined]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Count, QuerySet
@@ -27,7 +27,7 @@ from completions.admin.dashboard import figures
 from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import format_compact, format_money, make_label
 from completions.admin.refusals import list_refusals
-from completions.models import Organization
+from completions.models import ApiKey, Batch, File, Job, JobStatus, Organization
 from completions.models.organizations import BUDGETS
 from completions.usage.refusals import select_refusals
 
@@ -93,6 +93,40 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         for organization in queryset:
             changes.delete(organization, Actor.from_user(request.user))
 
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Count what goes with the organizations, and name the work that stands against it.
+
+        Django's own method loads every row, and asks for a permission of each table.
+        """
+        owned = {"organization__in": [organization.pk for organization in objs]}
+        keys = ApiKey.objects.filter(**owned)
+        jobs = Job.objects.filter(**owned)
+        batches = Batch.objects.filter(**owned)
+        gone = {
+            "organizations": len(objs),
+            "API keys": keys.count(),
+            "background jobs": jobs.count(),
+            "batches": batches.count(),
+            "files": File.objects.filter(**owned).count(),
+        }
+        standing = {
+            "API keys that are not revoked": (keys.filter(revoked_at=None), "Revoke them."),
+            "Background jobs that have not ended": (
+                jobs.filter(status=JobStatus.QUEUED),
+                "Cancel them, or wait until they have.",
+            ),
+            "Batches that have not ended": (
+                batches.filter(ended_at=None),
+                "Cancel them, or wait until they have.",
+            ),
+        }
+        against = [
+            f"{what}: {rows.count()}. {advice}"
+            for what, (rows, advice) in standing.items()
+            if rows.exists()
+        ]
+        return [str(organization) for organization in objs], gone, set(), against
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
@@ -141,6 +175,15 @@ class OperatorAdmin(UserAdmin[User], ModelAdmin[User]):
         fixed = super().get_readonly_fields(request, obj)
         ours = obj is None or not obj.username.startswith(USER_PREFIX)
         return fixed if ours else (*fixed, "username")
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Let a user who is given a role sign in, which takes the status of staff."""
+        super().save_related(request, form, formsets, change)
+        user = form.instance
+        if "groups" in form.changed_data and not user.is_staff and user.groups.exists():
+            user.is_staff = True
+            user.save(update_fields=["is_staff"])
+            messages.info(request, f"{user} has a role, and may sign in from now on.")
 
 
 @admin.register(Group)

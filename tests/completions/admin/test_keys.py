@@ -50,6 +50,13 @@ def test_a_created_key_is_shown_once(admin: Client) -> None:
     assert f"sk-{key.public_id}" in admin.get(KEYS).content.decode()
 
 
+def test_a_second_key_of_a_name_is_warned_of(admin: Client, owner: Tenant) -> None:
+    form = {"organization": owner.organization.pk, "name": owner.key.name, "max_priority": 5}
+    page = admin.post(f"{KEYS}add/", {**form, **POLICY}, follow=True).content.decode()
+    assert "already has an active key named owner&#x27;s key" in page
+    assert ApiKey.objects.filter(name=owner.key.name).count() == 2
+
+
 def _pepper() -> str:
     from django.conf import settings
 
@@ -125,7 +132,7 @@ def test_revoking_keys(
 def test_keys_are_not_deleted(admin: Client, owner: Tenant) -> None:
     assert admin.get(f"{KEYS}{owner.key.pk}/delete/").status_code == 403
     page = admin.get(f"/admin/completions/organization/{owner.organization.pk}/delete/")
-    assert "deleting" in page.content.decode()
+    assert "API keys that are not revoked: 1" in page.content.decode()
     admin.post(f"/admin/completions/organization/{owner.organization.pk}/delete/", {"post": "yes"})
     assert ApiKey.objects.filter(pk=owner.key.pk).exists()
 
