@@ -1,12 +1,28 @@
 """The API's errors as exceptions, and OpenAI's envelope around them."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
 
 from rest_framework import exceptions as drf
 
 from completions.contract.error_codes import ERRORS
 
 CONTEXT_EXCEEDED = "context_length_exceeded"
+MESSAGES_PATH: Final = "/v1/messages"
+"""The beginning of the paths of Anthropic's Messages API."""
+_MESSAGES_TYPES: Final[Mapping[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.CONFLICT: "conflict_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "api_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
+    HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
+}
+"""Types of errors of that API by status; `invalid_request_error` for any other one."""
 
 
 class APIError(drf.APIException):
@@ -36,10 +52,21 @@ class APIError(drf.APIException):
         """Whether a job ended with this error: usage counts it, and the request was not refused."""
         self.headers = {**kind.headers, **(headers or {})}
 
-    def envelope(self) -> dict[str, object]:
-        """Return the body, the same for responses, event streams, batch lines and stored jobs."""
+    def envelope(self, path: str = "", request_id: str = "") -> dict[str, object]:
+        """Return the body, the same for responses, event streams, batch lines and stored jobs, in
+        the shape of the API that has `path`."""
+        if is_of_messages(path):
+            kind = _MESSAGES_TYPES.get(self.status_code, "invalid_request_error")
+            details = {"error_code": self.code, "param": self.param}
+            shown = {"type": kind, "message": self.message, "details": details}
+            return {"type": "error", "error": shown, "request_id": request_id or None}
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
+
+
+def is_of_messages(path: str) -> bool:
+    """Whether a path is one of Anthropic's Messages API, whose errors have its shape."""
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
 class FieldError(Exception):

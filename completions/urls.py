@@ -24,6 +24,7 @@ from completions.endpoints.conversations import (
 from completions.endpoints.files import FileContentView, FilesView, FileView
 from completions.endpoints.grammars import ValidateView
 from completions.endpoints.health import HealthView, ReadyView
+from completions.endpoints.messages import CountTokensView, MessagesView
 from completions.endpoints.metrics import MetricsView
 from completions.endpoints.models import ModelsView, ModelView
 from completions.endpoints.openapi.document import OpenAPIView, show_docs
@@ -64,6 +65,8 @@ urlpatterns = [
     path("v1/responses/<str:job_id>", ResponseView.as_view()),
     path("v1/responses/<str:job_id>/cancel", CancelResponseView.as_view()),
     path("v1/responses/<str:job_id>/input_items", InputItemsView.as_view()),
+    path("v1/messages", MessagesView.as_view()),
+    path("v1/messages/count_tokens", CountTokensView.as_view()),
     path("v1/conversations", ConversationsView.as_view()),
     path("v1/conversations/<str:conversation_id>", ConversationView.as_view()),
     path("v1/conversations/<str:conversation_id>/items", ConversationItemsView.as_view()),

@@ -39,6 +39,7 @@ fixtures: one share of the long tests has all tests of a file and of these param
 
 _SCRIPTED = (
     "tests/acceptance/kills/test_kills.py",
+    "tests/acceptance/kills/test_messages.py",
     "tests/acceptance/kills/test_responses.py",
     "tests/acceptance/kills/test_rolling_restart.py",
     "tests/acceptance/test_limits.py",

@@ -117,7 +117,8 @@ def _read_result(context: ResponseContext, outcome: Outcome) -> Any:
         collected.add(cut)
     elif end.error is not None:
         error = from_job_error(end.error.code, end.error.message)
-        error.headers["Location"] = context.location  # where the partial result is
+        if context.location:
+            error.headers["Location"] = context.location  # where the partial result is
         raise error
     return collected.make_response(end.usage)
 
@@ -151,7 +152,8 @@ async def accept_or_answer(
 
 def add_location(response: _R, context: ResponseContext, preferences: Preferences) -> _R:
     """Add the address of the background completion to the response."""
-    response.headers["Location"] = context.location
+    if context.location:
+        response.headers["Location"] = context.location
     if preferences.respond_async:
         response.headers["Preference-Applied"] = "respond-async"
     return response

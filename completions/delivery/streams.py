@@ -37,11 +37,10 @@ async def stream_frames(
     stored: Sequence[Event] | None = None,
     job: NewJob | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a job that has `seconds_left` to its deadline as SSE, ending with
-    `[DONE]`. A `job` that was made for this stream is cancelled when its client hangs up, if it
-    ends with that; for this, the server must read the first frame even after a hang-up. Where this
-    process ends the connection by its shutdown, a stored job goes on: the client reads on from
-    another process."""
+    """Yield the events of a job that has `seconds_left` to its deadline as SSE. A `job` that was
+    made for this stream is cancelled when its client hangs up, if it ends with that; for this, the
+    server must read the first frame even after a hang-up. Where this process ends the connection by
+    its shutdown, a stored job goes on: the client reads on from another process."""
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + seconds_left + PAST_DEADLINE
     chunks = context.make_chunks()
@@ -52,14 +51,11 @@ async def stream_frames(
         reading = process.reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored)
         async with aclosing(reading) as events:
             async for event in events:
-                if process.is_closing:
-                    yield _make_error(chunks, "server_shutting_down")
-                    break
-                if event is None and clock() > over_at:
-                    yield _make_error(chunks, "queue_timeout")
+                if fault := _find_fault(process, event, is_late=clock() > over_at):
+                    yield _make_error(chunks, fault)
                     break
                 if event is None:
-                    yield sse.KEEP_ALIVE
+                    yield chunks.keep_alive
                     continue
                 advanced = (
                     chunks.make_end(event)
@@ -67,10 +63,8 @@ async def stream_frames(
                     else chunks.make_chunks(event)
                 )
                 wire = _make_frames(chunks, advanced, query)
-                reasons = chunks.choices.finish_reasons() if isinstance(event, EndEvent) else [None]
-                if query.meta and None not in reasons:  # not an error
-                    meta = await read_meta(process, context, chunks.choices.records)
-                    wire.append(chunks.make_frame(chunks.make_meta(meta)))
+                if query.meta and isinstance(event, EndEvent):
+                    wire += await _frame_meta(process, context, chunks)
                 if wire:
                     yield wire[0] if len(wire) == 1 else b"".join(wire)
     except ReaderLostError:
@@ -78,7 +72,15 @@ async def stream_frames(
     finally:
         if job is not None and not isinstance(event, EndEvent):
             _leave(process, job)
-    yield sse.DONE
+    for frame in chunks.done:
+        yield frame
+
+
+def _find_fault(process: WebProcess, event: Event | None, *, is_late: bool) -> str:
+    """Return the error with which a stream ends before its job; empty to go on."""
+    if process.is_closing:
+        return "server_shutting_down"
+    return "queue_timeout" if event is None and is_late else ""
 
 
 def _leave(process: WebProcess, job: NewJob) -> None:
@@ -97,6 +99,16 @@ def _make_frames(
         for number, chunk in advanced
         if number > query.after
     ]
+
+
+async def _frame_meta(
+    process: WebProcess, context: ResponseContext, chunks: Chunks
+) -> Sequence[bytes]:
+    """Return a frame that says how the job ran, unless it ended with an error."""
+    if None in chunks.choices.finish_reasons():
+        return ()
+    meta = await read_meta(process, context, chunks.choices.records)
+    return (chunks.make_frame(chunks.make_meta(meta)),)
 
 
 def _make_error(chunks: Chunks, name: str) -> bytes:

@@ -113,10 +113,11 @@ class GenerateView(AsyncAPIView):
         """Make a job of the body. Raises APIError."""
         route, checks = find_route(self.context_type.path), request.process.checks
         body, earlier = await self.find_earlier(request)
-        valid = await route.request_type.validate_request(checks, body, request.auth, earlier)
-        job_id = new_id(self.context_type.id_prefix)
-        caller = Caller(request.auth.organization_id)
-        return await prepare_valid(checks, route, valid, job_id, caller)
+        with route.rename_errors():
+            valid = await route.request_type.validate_request(checks, body, request.auth, earlier)
+            job_id = new_id(self.context_type.id_prefix)
+            caller = Caller(request.auth.organization_id)
+            return await prepare_valid(checks, route, valid, job_id, caller)
 
     async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
         """Return the body, complete with what its session holds, and that. Raises APIError."""
@@ -125,12 +126,7 @@ class GenerateView(AsyncAPIView):
 
     def _note_ignored(self, context: ResponseContext) -> None:
         if context.ignored_params:
-            names = map(self.name_parameter, context.ignored_params)
-            self.headers["x-ignored-params"] = ", ".join(names)
-
-    def name_parameter(self, path: str) -> str:
-        """Return the path in the body of what the request has at `path`."""
-        return path
+            self.headers["x-ignored-params"] = ", ".join(context.ignored_params)
 
 
 class CompletionsView(GenerateView):

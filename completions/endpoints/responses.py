@@ -24,7 +24,6 @@ from completions.http.pages import Page
 from completions.jobs.record import JobRecord
 from completions.models import Scope
 from completions.requests.context import Earlier
-from completions.requests.response import rename_path
 from completions.responses.completion import ResponseContext
 from completions.responses.response_object import ItemsResponseContext
 
@@ -47,16 +46,6 @@ class ResponsesView(GenerateView):
 
     async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
         return request.data, await read_earlier(request.process, request.auth, request.data)
-
-    def name_parameter(self, path: str) -> str:
-        return rename_path(path)
-
-    def make_refusal(self, exc: Exception) -> HttpResponseBase:
-        if isinstance(exc, APIError) and exc.param is not None:
-            name = rename_path(exc.param)
-            exc.message = exc.message.replace(f"{exc.param}:", f"{name}:", 1)
-            exc.param = name
-        return super().make_refusal(exc)
 
 
 class ResponseView(CompletionView):

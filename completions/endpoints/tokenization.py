@@ -16,12 +16,14 @@ from completions.models import Scope
 from completions.requests.context import Context
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, TextField
-from completions.requests.fields.tokens import TokenIdsField, encode_checked, encode_prompt
+from completions.requests.fields.tokens import (
+    MAX_CHARACTERS,
+    TokenIdsField,
+    encode_checked,
+    encode_prompt,
+)
 from completions.requests.fields.tools import assign_paths
 from completions.requests.model import ModelRequestObject
-
-MAX_CHARACTERS = 1024 * 1024
-"""Characters that a text may always have, even if the model's context cannot hold them."""
 
 
 class Answer(NamedTuple):

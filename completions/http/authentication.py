@@ -7,7 +7,9 @@ from completions.http.process import WebProcess
 from completions.models import Scope
 
 _MESSAGES = {
-    keys.Refusal.MISSING: "Send your API key in the header Authorization: Bearer sk-...",
+    keys.Refusal.MISSING: (
+        "Send your API key in the header Authorization: Bearer sk-..., or in x-api-key."
+    ),
     keys.Refusal.INVALID: "Incorrect API key provided: {masked}. Check that it was copied whole.",
     keys.Refusal.REVOKED: "The API key {masked} was revoked. Ask your administrator for another.",
     keys.Refusal.EXPIRED: "The API key {masked} has expired. Ask your administrator for another.",
@@ -30,9 +32,11 @@ def permit(principal: keys.Principal, scope: Scope | None, address: str) -> None
         )
 
 
-async def authenticate(process: WebProcess, header: str) -> keys.Principal:
-    """Return the caller with this Authorization header. Raises APIError."""
-    secret = parse_bearer(header)
+async def authenticate(
+    process: WebProcess, authorization: str, api_key: str = ""
+) -> keys.Principal:
+    """Return the caller with these headers, Authorization or else x-api-key. Raises APIError."""
+    secret = parse_bearer(authorization) or api_key.strip()
     result = await process.key_ring.verify(secret) if secret else keys.Refusal.MISSING
     if isinstance(result, keys.Principal):
         access_log.note_caller(result.key_id, result.organization_id, result.store_prompts)

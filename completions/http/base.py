@@ -94,13 +94,13 @@ class AsyncAPIView(APIView):
 
     async def identify_caller(self, request: HttpRequest) -> Principal:
         """Return the key that the request acts as. Raises APIError."""
-        header = request.META.get("HTTP_AUTHORIZATION", "")
-        principal = await authenticate(find_process(request), header)
+        headers = request.META.get("HTTP_AUTHORIZATION", ""), request.META.get("HTTP_X_API_KEY", "")
+        principal = await authenticate(find_process(request), *headers)
         permit(principal, self.scope, request.META.get("REMOTE_ADDR") or "")
         return principal
 
     def make_refusal(self, exc: Exception) -> HttpResponseBase:
-        return error_handlers.make_response(exc)
+        return error_handlers.make_response(exc, self.request.path_info)
 
     def _get_handler(self, request: Request) -> Any:
         name = (request.method or "").lower()

@@ -135,10 +135,12 @@ def make_api_error(exc: Exception) -> APIError:
     return APIError("internal_error")
 
 
-def make_response(exc: Exception) -> JSONResponse:
+def make_response(exc: Exception, path: str) -> JSONResponse:
+    """Return the refusal of a request to `path`."""
     error = make_api_error(exc)
     access_log.note_error(error)
-    return JSONResponse(error.envelope(), error.status_code, error.headers)
+    body = error.envelope(path, access_log.current_request_id())
+    return JSONResponse(body, error.status_code, error.headers)
 
 
 def handle_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
@@ -150,23 +152,24 @@ def handle_not_found(request: HttpRequest, exception: Exception) -> HttpResponse
     if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
     if request.path_info.startswith(API_PATHS):
-        return make_response(APIError("not_found", unknown_paths.describe(request.path_info)))
+        error = APIError("not_found", unknown_paths.describe(request.path_info))
+        return make_response(error, request.path_info)
     message = (
         "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
         f"URL that ends with /v1. {_DOCS} shows them in a browser."
     )
-    return make_response(APIError("not_found", message))
+    return make_response(APIError("not_found", message), request.path_info)
 
 
 def handle_bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     """Answer as Django's handler400, in the same way."""
     if request.path_info.startswith(API_PATHS):
-        return make_response(exception)
+        return make_response(exception, request.path_info)
     return defaults.bad_request(request, exception)
 
 
 def handle_server_error(request: HttpRequest) -> HttpResponseBase:
     """Answer as Django's handler500, in the same way. Django has logged the exception."""
     if request.path_info.startswith(API_PATHS):
-        return make_response(APIError("internal_error"))
+        return make_response(APIError("internal_error"), request.path_info)
     return defaults.server_error(request)

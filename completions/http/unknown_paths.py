@@ -22,7 +22,7 @@ _NOT_SERVED: Mapping[str, str] = {
     "rerank": _TEXT,
     "score": _TEXT,
     "realtime": _CHAT,
-    "messages": _CHAT,
+    "messages/batches": "Use /v1/batches.",
     "assistants": _CHAT,
     "threads": _CHAT,
     "edits": "Use /v1/completions.",
@@ -34,8 +34,8 @@ _NOT_SERVED: Mapping[str, str] = {
     "organization": "GET /v1/usage reports usage.",
     "vector_stores": "",
 }
-"""Routes of OpenAI, Anthropic and vLLM that Quire does not have, by their first segment, each with
-what to use instead."""
+"""Routes of OpenAI, Anthropic and vLLM that Quire does not have, by their first segment, or two of
+them, each with what to use instead."""
 
 
 def describe(path: str) -> str:
@@ -43,9 +43,10 @@ def describe(path: str) -> str:
     there_is_nothing = "There is nothing at this path."
     if fault := _find_fault(path):
         return f"{there_is_nothing} {fault}"
-    service = path.removeprefix("/v1/").partition("/")[0]
-    if service in _NOT_SERVED:
-        instead = _NOT_SERVED[service]
+    first, *rest = path.removeprefix("/v1/").split("/")
+    for service in (first, "/".join((first, *rest[:1]))):
+        if (instead := _NOT_SERVED.get(service)) is None:
+            continue
         return " ".join(part for part in (f"Quire does not serve /v1/{service}.", instead) if part)
     near = get_close_matches(path, _list_fixed_paths(), 1, 0.8) if len(path) <= _LONGEST else []
     return f"{there_is_nothing} {f'Did you mean {near[0]}? ' if near else ''}{_LISTED}"

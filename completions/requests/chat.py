@@ -37,7 +37,7 @@ from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import TO_CONTEXT, RawPromptField, TruncationField
 from completions.requests.fields.session import get_past
-from completions.requests.fields.tokens import TokenIdsField, encode_prompt
+from completions.requests.fields.tokens import MAX_CHARACTERS, TokenIdsField, encode_prompt
 from completions.requests.fields.tools import assign_paths
 from completions.requests.generation import (
     ChatSettings,
@@ -160,6 +160,16 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             addition=prompt.addition,
         )
         return _add_answer(request, values, calls, reasoning)
+
+    def count_tokens(self, values: Self, context: Context) -> int:
+        """Return the number of tokens of the messages, which may be more than the context holds.
+        Raises FieldError."""
+        files = context.model.files
+        values, _ = apply_effort(values, files)
+        tools = assign_paths(values.tools or ())
+        calls = self.make_calls(values, files, tools, values.parallel_tool_calls)
+        text = self._render_prompt(values, files, calls, tools)
+        return encode_prompt(files, text, at_least=MAX_CHARACTERS).count
 
     def _make_prompt(
         self,

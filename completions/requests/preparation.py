@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -20,22 +21,41 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fair_semaphore import Checks
 from completions.requests.generation import ChatSettings, GenerationRequest
+from completions.requests.message import MessagesRequestObject, rename_message_path
 from completions.requests.model import ModelRequestObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
 from completions.requests.past import Addition, make_choice_id
-from completions.requests.response import ResponsesRequestObject
+from completions.requests.response import ResponsesRequestObject, rename_path
 from completions.requests.validation import require_end, validate_grammar
 from completions.responses.chat import ChatResponseContext, OfferedTool
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
+from completions.responses.message_object import MessageContext
 from completions.responses.native import SGLangContext, VLLMContext
 from completions.responses.response_context import SessionReference
 from completions.responses.response_object import ItemsResponseContext
+
+_OF_NAMES = ("unknown_parameter", "unsupported_parameter")
+"""Codes of errors about a name that the body itself has."""
 
 
 class Route(NamedTuple):
     request_type: type[ModelRequestObject]
     context_type: type[ResponseContext]
+    rename_path: Callable[[str], str] = str
+    """Returns the path in the body of what the request, perhaps a chat's, has at a path."""
+
+    @contextmanager
+    def rename_errors(self) -> Iterator[None]:
+        """Let the errors of the body name its own fields."""
+        try:
+            yield
+        except APIError as error:
+            if error.param is not None and error.code not in _OF_NAMES:
+                name = self.rename_path(error.param)
+                error.message = error.message.replace(f"{error.param}:", f"{name}:", 1)
+                error.param = name
+            raise
 
 
 ROUTES: Mapping[str, Route] = {
@@ -46,7 +66,8 @@ ROUTES: Mapping[str, Route] = {
 _OTHER_ROUTES: Mapping[str, Route] = {
     SGLangContext.path: Route(SGLangGenerateObject, SGLangContext),
     VLLMContext.path: Route(VLLMGenerateObject, VLLMContext),
-    ItemsResponseContext.path: Route(ResponsesRequestObject, ItemsResponseContext),
+    ItemsResponseContext.path: Route(ResponsesRequestObject, ItemsResponseContext, rename_path),
+    MessageContext.path: Route(MessagesRequestObject, MessageContext, rename_message_path),
 }
 _MANY_IDS = 1000
 """Ids that the event loop turns into text in about a millisecond."""
@@ -85,10 +106,11 @@ async def prepare(
     """Validate a body and validate its constraint for `caller`, by default the caller's
     organization. `job_id` is random by default. Raises APIError."""
     route = find_route(path)
-    request: GenerationRequest = await route.request_type.validate_request(checks, body, principal)
     job_id = job_id or new_id(route.context_type.id_prefix)
     caller = caller or Caller(principal.organization_id)
-    return await prepare_valid(checks, route, request, job_id, caller)
+    with route.rename_errors():
+        request = await route.request_type.validate_request(checks, body, principal)
+        return await prepare_valid(checks, route, request, job_id, caller)
 
 
 async def prepare_valid(
@@ -222,14 +244,17 @@ def _make_context(
         closes=bool(request.close),
         grammar_compile_ms=compile_ms,
         weight_version=model.files.weight_version,
-        ignored_params=request.ignored,
+        ignored_params=tuple(map(route.rename_path, request.ignored)),
         session=None if request.addition is None else _make_session(request.addition),
     )
     if request.chat is not None:
         chat = _make_chat_context(context, request.chat, logprobs.top)
-        if request.response is None:
+        if route.context_type is ChatResponseContext:
             return chat
-        return ItemsResponseContext(**structs.asdict(chat), shown=request.response.shown)
+        shown: dict[str, Any] = {}
+        if request.response is not None:
+            shown = {"shown": request.response.shown}
+        return route.context_type(**structs.asdict(chat), **shown)
     return _add_completion(context, request)
 
 

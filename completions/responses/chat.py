@@ -37,6 +37,8 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     object: ClassVar[str] = "chat.completion"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
     path: ClassVar[str] = "/v1/chat/completions"
+    call_prefix: ClassVar[str] = "call_"
+    """What the ids of tool calls begin with."""
 
     tool_format: str | None = None
     """The format of tool calls, if the answer may have any."""
@@ -110,7 +112,7 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     def make_call_id(self, choice: int, index: int) -> str:
         """Return the id of a tool call: the same in a stream, a resumed stream and an answer."""
         digest = sha256(f"{self.id}/{choice}/{index}".encode()).hexdigest()
-        return f"call_{digest[:24]}"
+        return f"{self.call_prefix}{digest[:24]}"
 
 
 class Message:
@@ -191,20 +193,26 @@ class CollectedChat(CollectedResponse):
             body["prompt_logprobs"] = self.make_prompt_logprobs(self.choices.records[0])
         return body
 
+    def release(self, record: ChoiceRecord) -> tuple[Delta, str | None]:
+        """Return a choice's message, with what was held back if it was cancelled, and why it
+        ended."""
+        message, delta = self._messages[record.index], self._gained[record.index]
+        if not message.ended:
+            _join(delta, message.push(ChoiceEvent(0, record.index, [], "", ABORT, None)))
+        return delta, message.finish_reason(record.finish_reason or ABORT)
+
     def make_choice(self, record: ChoiceRecord) -> dict[str, Any]:
         index = record.index
         choice = super().make_choice(record)
         choice.pop("prompt_logprobs", None)
-        message, delta = self._messages[index], self._gained[index]
-        if not message.ended:  # cancelled: release what was held back
-            _join(delta, message.push(ChoiceEvent(0, index, [], "", ABORT, None)))
+        delta, reason = self.release(record)
         del choice["text"]
         return {
             "index": index,
             "message": _make_message(self._context, index, delta),
             **choice,
             "logprobs": self._context.make_logprobs(record.to_event()),
-            "finish_reason": message.finish_reason(choice["finish_reason"]),
+            "finish_reason": reason,
         }
 
 

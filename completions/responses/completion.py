@@ -128,6 +128,11 @@ class Chunks:
     """Writer of text_completion chunks from a job's events, each with at most one choice. Chunks
     are numbered from 1, and the same whenever the same events are read."""
 
+    keep_alive: ClassVar[bytes] = sse.KEEP_ALIVE
+    """What is sent while there is no event."""
+    done: ClassVar[Sequence[bytes]] = (sse.DONE,)
+    """The frames after the last event."""
+
     def __init__(self, context: ResponseContext) -> None:
         self._context = context
         self.choices = Choices(context)

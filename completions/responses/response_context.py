@@ -147,7 +147,7 @@ class ResponseFields(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def location(self) -> str:
-        """The URL path of this completion."""
+        """The URL path of this completion; empty if it has none."""
         return f"{self.path}/{self.id}"
 
     def make_envelope(self) -> dict[str, Any]:

@@ -10,24 +10,29 @@ from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.responses.chat import ChatResponseContext
 from completions.responses.completion import CollectedResponse, ResponseContext
+from completions.responses.message_object import MessageContext
 from completions.responses.response_object import ItemsResponseContext
 
 _CONTEXT_TYPES: Mapping[str, type[ResponseContext]] = {
-    each.id_prefix: each for each in (ResponseContext, ChatResponseContext, ItemsResponseContext)
+    each.id_prefix: each
+    for each in (ResponseContext, ChatResponseContext, ItemsResponseContext, MessageContext)
 }
 
 
 def read_context(job_id: str, stored: bytes) -> ResponseContext:
     """Read the response context of a job from what the job holds of it."""
-    prefix = re.split(r"(?<=[-_])", job_id, maxsplit=1)[0]
-    return _CONTEXT_TYPES[prefix].read(stored)
+    return _find_type(job_id).read(stored)
+
+
+def _find_type(job_id: str) -> type[ResponseContext]:
+    return _CONTEXT_TYPES[re.split(r"(?<=[-_])", job_id, maxsplit=1)[0]]
 
 
 def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body."""
     if job.error is not None:
         error = from_job_error(job.error.code, job.error.message)
-        return error.status_code, error.envelope()
+        return error.status_code, error.envelope(_find_type(job.id).path)
     return HTTPStatus.OK, collect(job.id, job.context, job.stream).make_response(job.usage)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from completions.contract import tracing
-from completions.exceptions import APIError, payload_too_large
+from completions.exceptions import APIError, is_of_messages, payload_too_large
 from completions.http import access_log, refusals, web_metrics
 from completions.http.authentication import authenticate
 from completions.http.error_handlers import API_PATHS, is_disk_full, make_api_error
@@ -111,6 +111,8 @@ class Gateway:
                     (b"x-request-id", facts["request_id"].encode()),
                     (b"openai-processing-ms", b"%d" % (until_start * 1000)),
                 ]
+                if is_of_messages(scope["path"]):  # the name that Anthropic's clients read
+                    message["headers"].append((b"request-id", facts["request_id"].encode()))
             await send(message)
 
         limit = self._max_body_bytes
@@ -128,7 +130,7 @@ class Gateway:
             final = _make_final_error(error)
             if status != HUNG_UP or final is None:
                 raise
-            await _refuse(final, send_tagged)
+            await _refuse(final, scope["path"], facts["request_id"], send_tagged)
         finally:
             web_metrics.open_requests.dec()
             refusals.count(scope, status, facts)
@@ -181,8 +183,9 @@ async def _require_key(scope: Scope) -> None:
     if scope["path"].startswith(_PAGES):
         raise payload_too_large(STRANGERS_BYTES)
     try:
-        header = _get_header(scope, b"authorization").decode("latin-1")
-        await authenticate(scope["state"]["process"], header)
+        names = b"authorization", b"x-api-key"
+        headers = [_get_header(scope, name).decode("latin-1") for name in names]
+        await authenticate(scope["state"]["process"], *headers)
     except Exception as exc:
         raise make_api_error(exc) from exc
 
@@ -196,10 +199,10 @@ def _make_final_error(error: APIError | OSError | asyncio.CancelledError) -> API
     return make_api_error(error) if is_disk_full(error) else None  # no room for the body
 
 
-async def _refuse(error: APIError, send: Send) -> None:
+async def _refuse(error: APIError, path: str, request_id: str, send: Send) -> None:
     access_log.note_error(error)
     # The rest of the body is unread, so the connection cannot be reused.
-    body = orjson.dumps(error.envelope())
+    body = orjson.dumps(error.envelope(path, request_id))
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     headers += [(b"content-length", b"%d" % len(body))]
     headers += [(k.lower().encode(), v.encode()) for k, v in error.headers.items()]

@@ -82,7 +82,8 @@ class _Handler(asgi.ASGIHandler):
             request = self.request_class(scope, body_file)
         except UnicodeDecodeError:
             message = "The query string is not ASCII: percent-encode UTF-8 in it."
-            return None, error_handlers.make_response(APIError("invalid_request", message))
+            error = APIError("invalid_request", message)
+            return None, error_handlers.make_response(error, scope["path"])
         if "HTTP_TRANSFER_ENCODING" in request.META:
             request.META["CONTENT_LENGTH"] = str(body_file.seek(0, os.SEEK_END))
             body_file.seek(0)

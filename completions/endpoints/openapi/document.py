@@ -91,7 +91,7 @@ def _make_responses(method: str, operation: Operation) -> dict[str, object]:
         for status in (*operation.statuses, *sorted(errors))
     }
     for status in errors:
-        responses[str(status)]["content"] = {JSON: {"schema": shapes.ERROR.schema}}
+        responses[str(status)]["content"] = {JSON: {"schema": operation.error.schema}}
     body: Shape = {"schema": examples.make_schema(operation.response)}
     for status in operation.statuses:
         if status == HTTPStatus.OK:

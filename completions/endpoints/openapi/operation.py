@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from completions.endpoints.openapi.examples import Shape
+from completions.endpoints.openapi.examples import Example, Shape
+from completions.endpoints.openapi.shapes import ERROR
 from completions.requests.fields.objects import StrictObject
 
 JSON = "application/json"
@@ -30,6 +31,8 @@ class Operation:
     """Statuses that are not errors. A 304 has no body."""
     errors: tuple[int, ...] = ()
     """Error statuses besides READ_ERRORS or, for a POST, WRITE_ERRORS."""
+    error: Example = ERROR
+    """The body of errors."""
     media_types: tuple[str, ...] = (JSON,)
     """Media types of a response with status 200."""
     is_public: bool = False

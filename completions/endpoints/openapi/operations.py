@@ -4,27 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from completions.endpoints.batch_request import BatchRequestObject
-from completions.endpoints.conversations import (
-    ConversationRequestObject,
-    ConversationUpdateObject,
-    ItemsRequestObject,
-)
 from completions.endpoints.grammars import ValidateRequestObject
-from completions.endpoints.openapi import examples, response_shapes, shapes
+from completions.endpoints.openapi import examples, shapes
 from completions.endpoints.openapi.examples import Shape
 from completions.endpoints.openapi.operation import (
     EVENTS,
-    INCLUDE_META,
     JSON,
     ONCE,
     PAGE,
     POLL,
-    SSE_IDS,
     SUBMIT,
     Operation,
     make_header,
     make_query,
 )
+from completions.endpoints.openapi.response_operations import RESPONSE_OPERATIONS
 from completions.endpoints.openapi.shapes import MODEL_ID
 from completions.endpoints.sessions import SessionRequestObject
 from completions.endpoints.tokenization import DetokenizeRequestObject, TokenizeRequestObject
@@ -33,7 +27,6 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.objects import StrictObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
-from completions.requests.response import ResponsesRequestObject
 
 _USAGE_QUERY = (
     make_query(
@@ -165,74 +158,7 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             media_types=(JSON, EVENTS),
         ),
     },
-    "responses": {
-        "POST /v1/responses": Operation(
-            "Create a response",
-            response_shapes.RESPONSE,
-            "Returns the response, streams it, or returns a background one that is queued.",
-            ResponsesRequestObject,
-            {"model": MODEL_ID, "input": "Name a colour.", "max_output_tokens": 16},
-            (ONCE, INCLUDE_META, SSE_IDS),
-            errors=(409, 422, 429, 504),
-            media_types=(JSON, EVENTS),
-        ),
-        "GET /v1/responses/{job_id}": Operation(
-            "Get a stored response, or stream it again",
-            response_shapes.RESPONSE,
-            parameters=(
-                *POLL,
-                make_query("include_obfuscation", "boolean", "Pad the deltas of the stream."),
-            ),
-            statuses=(200, 304),
-            media_types=(JSON, EVENTS),
-        ),
-        "DELETE /v1/responses/{job_id}": Operation(
-            "Delete a response that has ended", shapes.DELETED, errors=(409,)
-        ),
-        "POST /v1/responses/{job_id}/cancel": Operation(
-            "Cancel a response", response_shapes.RESPONSE, "One that has ended does not change."
-        ),
-        "GET /v1/responses/{job_id}/input_items": Operation(
-            "List the items that a response was sent", response_shapes.ITEMS, parameters=PAGE
-        ),
-    },
-    "conversations": {
-        "POST /v1/conversations": Operation(
-            "Create a conversation",
-            response_shapes.CONVERSATION,
-            request=ConversationRequestObject,
-            example={"items": [{"role": "user", "content": "Name a colour."}]},
-            errors=(429,),
-        ),
-        "GET /v1/conversations/{conversation_id}": Operation(
-            "Get a conversation", response_shapes.CONVERSATION
-        ),
-        "POST /v1/conversations/{conversation_id}": Operation(
-            "Change the metadata of a conversation",
-            response_shapes.CONVERSATION,
-            request=ConversationUpdateObject,
-            example={"metadata": {"topic": "colours"}},
-        ),
-        "DELETE /v1/conversations/{conversation_id}": Operation(
-            "Delete a conversation with its items", shapes.DELETED
-        ),
-        "GET /v1/conversations/{conversation_id}/items": Operation(
-            "List the items of a conversation", response_shapes.ITEMS, parameters=PAGE
-        ),
-        "POST /v1/conversations/{conversation_id}/items": Operation(
-            "Add items to a conversation",
-            response_shapes.ITEMS,
-            request=ItemsRequestObject,
-            example={"items": [{"role": "user", "content": "Name a colour."}]},
-            errors=(429,),
-        ),
-        "GET /v1/conversations/{conversation_id}/items/{item_id}": Operation(
-            "Get an item of a conversation", response_shapes.ITEM
-        ),
-        "DELETE /v1/conversations/{conversation_id}/items/{item_id}": Operation(
-            "Delete an item of a conversation", response_shapes.CONVERSATION
-        ),
-    },
+    **RESPONSE_OPERATIONS,
     "sessions": {
         "POST /v1/sessions": Operation(
             "Create a session: a conversation whose token ids the service keeps",

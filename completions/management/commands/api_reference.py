@@ -1,5 +1,5 @@
-"""Writes the tables of request fields in docs/api.md and docs/responses.md from the definitions of
-the fields."""
+"""Writes the tables of request fields in docs/api.md, docs/responses.md and docs/messages.md from
+the definitions of the fields."""
 
 import re
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import Field
 from completions.requests.generation import GenerationFields
+from completions.requests.message import MessagesRequestObject
 from completions.requests.response import ResponsesRequestObject
 
 _PLACE = re.compile(r"(<!-- fields of (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -23,8 +24,9 @@ _TABLES: Mapping[str, Mapping[str, Field[object]]] = {
         if name not in GenerationFields.fields
     },
     "responses": ResponsesRequestObject.fields,
+    "messages": MessagesRequestObject.fields,
 }
-PAGES = ("api.md", "responses.md")
+PAGES = ("api.md", "messages.md", "responses.md")
 
 
 class Command(BaseCommand):

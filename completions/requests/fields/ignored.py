@@ -2,10 +2,29 @@
 `x-ignored-params` names them; the others are refused with what to send instead.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
-from completions.requests.fields.base import BooleanField, ObjectField, TextField
+from completions.requests.context import Context
+from completions.requests.fields.base import BooleanField, Field, ObjectField, TextField
 from completions.requests.fields.objects import StrictObject
+
+
+class UnusedField(Field[Any]):
+    """A field that is checked as another one is, and has no effect."""
+
+    def __init__(self, field: Field[Any]) -> None:
+        super().__init__(field.help)
+        self._field = field
+
+    def to_schema(self) -> dict[str, object]:
+        return self._field.to_schema()
+
+    def read(self, data: object, context: Context | None = None) -> Any:
+        return self._field.read(data, context)
+
+    def list_ignored(self, data: object) -> Iterator[str]:
+        yield ""
 
 
 class IgnoredFields(StrictObject[Any]):

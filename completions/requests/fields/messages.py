@@ -230,6 +230,10 @@ class MessagesField(ListField[Any]):
     def read(self, data: object, context: Context | None = None) -> Any:
         if type(data) is str:
             return encode_text(get_files(context), data)
+        return link_calls(self.read_all(data, context))
+
+    def read_all(self, data: object, context: Context | None) -> Any:
+        """Return each message. Raises FieldError, before any is read if there are too many."""
         longest = get_files(context).max_model_len
         if type(data) is list and len(data) > longest:
             raise make_context_error(
@@ -237,7 +241,7 @@ class MessagesField(ListField[Any]):
                 f"you sent {len(data)} messages, and each takes at least 1 token. Please reduce "
                 "the length of the messages.",
             )
-        return link_calls(super().read(data, context))
+        return super().read(data, context)
 
     def list_ignored_paths(self, data: object) -> list[str]:
         """Return paths of what was ignored in the messages of a body, up to MAX_NAMED of them."""

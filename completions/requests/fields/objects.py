@@ -94,6 +94,11 @@ class StrictObject(Field[T]):
         FieldError."""
         return values
 
+    def list_ignored(self, data: Any) -> Iterator[str]:
+        for name, field in self.fields.items():
+            if data.get(name) is not None:
+                yield from (f".{name}{path}" for path in field.list_ignored(data[name]))
+
     def validate(self, data: object) -> Any:
         """Return the value of a whole body. Raises APIError."""
         try:

@@ -27,6 +27,9 @@ from completions.requests.fields.lists import check_count
 
 TOKEN_ID: Final = {"type": "integer", "minimum": 0}
 MAX_BIASES = 1024
+MAX_CHARACTERS = 1024 * 1024
+"""Characters that a text may always have where only its tokens are wanted, even if the model's
+context cannot hold them."""
 ALLOW = "allow"
 """The setting that lets messages contain special tokens."""
 

@@ -60,6 +60,32 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
          "text": {"format": {"type": "grammar", "syntax": "regex", "definition": "a|b"}}},
     ),
     (
+        "/v1/messages",
+        {"model": MODEL, "max_tokens": 1, "system": [{"type": "text", "text": "a"}],
+         "tools": [{"name": "f", "input_schema": {"type": "object"}}],
+         "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+         "messages": [
+             {"role": "user", "content": "hi"},
+             {"role": "assistant", "content": [
+                 {"type": "thinking", "thinking": "a", "signature": "b"},
+                 {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
+             {"role": "user", "content": [
+                 {"type": "tool_result", "tool_use_id": "t", "content": [
+                     {"type": "text", "text": "c"}]}]}]},
+    ),
+    (
+        "/v1/messages",
+        {"model": MODEL, "max_tokens": 1, "stream": True, "stop_sequences": ["a"],
+         "thinking": {"type": "disabled"}, "metadata": {"user_id": "u"},
+         "output_config": {"effort": "low", "format": {
+             "type": "json_schema", "schema": {"type": "object"}}},
+         "messages": [{"role": "user", "content": "hi"}]},
+    ),
+    (
+        "/v1/messages/count_tokens",
+        {"model": MODEL, "system": "a", "messages": [{"role": "user", "content": "hi"}]},
+    ),
+    (
         "/v1/conversations",
         {"items": [{"role": "user", "content": "a"}], "metadata": {"a": "b"}},
     ),
@@ -136,6 +162,7 @@ HEADERS = (
     b"Accept-Encoding", b"Cookie", b"Range", b"Host", b"Origin", b"Authorization", b"Content-Type",
     b"Content-Encoding", b"X-Forwarded-For", b"X-Forwarded-Proto", b"Forwarded", b"Traceparent",
     b"X-HTTP-Method-Override", b"X_Under_Score", b"X-Stainless-Retry-Count", b"Referer",
+    b"X-Api-Key", b"Anthropic-Version",
 )  # fmt: skip
 FRAMING = (b"Content-Length", b"Transfer-Encoding", b"Connection", b"Upgrade", b"Expect")
 """Headers that determine the end of a request. After a wrong one, no answer may come."""

@@ -81,7 +81,11 @@ def complaint(request: Fuzzed, answer: Answer) -> str | None:
 
 def not_an_envelope(body: bytes) -> str | None:
     try:
-        error = json.loads(body)["error"]
+        whole = json.loads(body)
+        error = whole["error"]
+        if whole.get("type") == "error":  # of Anthropic's API
+            error = {**error, **error.pop("details")}
+            error["code"] = error.pop("error_code")
         right = (
             set(error) == {"message", "type", "param", "code"} and error["code"] and error["type"]
         )
@@ -92,7 +96,7 @@ def not_an_envelope(body: bytes) -> str | None:
 
 def unsound_stream(body: bytes) -> str | None:
     frames = [line for line in body.split(b"\n") if line.startswith(b"data: ")]
-    if not frames or frames[-1] != b"data: [DONE]":
+    if not frames or frames[-1] not in (b"data: [DONE]", b'data: {"type":"message_stop"}'):
         return "a stream without end"
     errors = [frame for frame in frames if frame.startswith(b'data: {"error":{')]
     return next((not_an_envelope(frame[6:]) for frame in errors), None)

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 REQUESTS = int(os.environ.get("QUIRE_GENERATED_REQUESTS", "300"))
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 ENVELOPE = {"message", "type", "param", "code"}
+MESSAGES_ENVELOPE = {"message", "type", "details"}
 SMALL_VALUES = {
     "model": {"enum": [SMALL, SMALL, SMALL, "nobody"]},
     "max_tokens": {"type": "integer", "minimum": 1, "maximum": 4},
@@ -110,17 +111,19 @@ def operations(service: Installation) -> list[Any]:
 
 
 class NotAnEnvelope(Failure):
-    """A refusal that is not OpenAI's error object."""
+    """A refusal that is not the error object of its API."""
 
 
 def refusals_are_envelopes(_ctx: Any, response: Any, _case: Any) -> bool | None:
     """A check of schemathesis."""
     if response.status_code < 400 or response.request.url.endswith("/readyz"):
         return None
+    names = MESSAGES_ENVELOPE if "/v1/messages" in response.request.url else ENVELOPE
     try:
         error = json.loads(response.content)["error"]
-        right = set(error) == ENVELOPE and isinstance(error["message"], str)
-        right &= all(error[name] is None or isinstance(error[name], str) for name in ENVELOPE)
+        right = set(error) == names and isinstance(error["message"], str)
+        texts = error.get("details") or error
+        right &= all(each is None or isinstance(each, str) for each in texts.values())
     except (ValueError, KeyError, TypeError):
         right = False
     if not right:

@@ -22,7 +22,8 @@ def restrict(tenant: Tenant, **fields: Any) -> None:
 def refused(response: Any) -> str:
     body = response.json()["error"]
     assert (response.status_code, body["type"]) == (403, "permission_error"), body
-    assert body["code"] == "permission_denied"
+    details = body.get("details", {})
+    assert body.get("code", details.get("error_code")) == "permission_denied"
     return str(body["message"])
 
 
@@ -40,6 +41,8 @@ def test_every_authenticated_route_needs_a_scope() -> None:
         ("get", "/v1/completions/cmpl-1", "inference"),
         ("post", "/v1/chat/completions", "inference"),
         ("post", "/v1/responses", "inference"),
+        ("post", "/v1/messages", "inference"),
+        ("post", "/v1/messages/count_tokens", "inference"),
         ("post", "/v1/conversations", "inference"),
         ("post", "/v1/tokenize", "inference"),
         ("post", "/v1/grammars/validate", "inference"),

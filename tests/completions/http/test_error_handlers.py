@@ -114,4 +114,4 @@ def test_handlers_of_django() -> None:
 
 def test_headers_of_an_error_reach_the_response() -> None:
     error = APIError("generation_timeout")
-    assert error_handlers.make_response(error).headers["x-should-retry"] == "false"
+    assert error_handlers.make_response(error, "/v1/models").headers["x-should-retry"] == "false"

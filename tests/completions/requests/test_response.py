@@ -269,6 +269,12 @@ def test_formats_are_constraints(served: None, form: Any, field: str, value: Any
     assert read({"text": {"format": {"type": "text"}}}).constraint is None
 
 
+def test_a_name_that_only_chats_have_is_refused_by_this_name(api: Client) -> None:
+    body = {"model": "tiny", "input": "Hi", "response_format": {"type": "json_object"}}
+    refused = api.post("/v1/responses", body, content_type="application/json").json()["error"]
+    assert (refused["code"], refused["param"]) == ("unsupported_parameter", "response_format")
+
+
 def test_a_bad_grammar_is_named_after_its_field(api: Client) -> None:
     form = {"type": "grammar", "syntax": "regex", "definition": "("}
     body = {"model": "tiny", "input": "Hi", "text": {"format": form}}

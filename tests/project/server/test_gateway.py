@@ -198,6 +198,8 @@ async def test_only_holders_of_a_key_may_send_a_large_body(
 
     status, _, body = await sent([b"12345", b"678901"], good_key)
     assert (status, body) == (200, b"11")
+    status, _, _ = await sent([b"12345", b"678901"], [(b"x-api-key", b"good")])
+    assert status == 200
     status, _, body = await sent([b"12345", b"6"], [])
     assert (status, body) == (200, b"6")
     for key in ([], [(b"authorization", b"Bearer bad")]):
@@ -205,6 +207,17 @@ async def test_only_holders_of_a_key_may_send_a_large_body(
         assert status == 401
         assert headers[b"www-authenticate"] == b"Bearer"
         assert headers[b"connection"] == b"close"
+
+
+async def test_a_refusal_has_the_shape_of_its_api(good_key, fake_process):
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        status, headers, body = await call([b"x" * 11], good_key, path=path, process=fake_process)
+        refusal = orjson.loads(body)
+        assert (status, refusal["error"]["type"]) == (413, "request_too_large")
+        assert refusal["request_id"].encode() == headers[b"request-id"] == headers[b"x-request-id"]
+    _, headers, body = await call([b"x" * 11], good_key, path="/v1/chat", process=fake_process)
+    assert orjson.loads(body)["error"]["code"] == "payload_too_large"
+    assert b"request-id" not in headers
 
 
 async def test_refusals_are_counted_where_they_leave(good_key, fake_process):
@@ -217,9 +230,8 @@ async def test_refusals_are_counted_where_they_leave(good_key, fake_process):
             error = refusal
         else:
             await receive()
-        response = make_response(
-            from_job_error("worker_error") if scope["path"] == "/job" else error
-        )
+        failed = scope["path"] == "/job"
+        response = make_response(from_job_error("worker_error") if failed else error, scope["path"])
         status = response.status_code
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": response.content})
@@ -250,7 +262,8 @@ async def test_a_refusal_quotes_a_request_only_where_prompts_are_stored(
 
     async def view(scope, receive, send):
         await authenticate(fake_process, "Bearer good")
-        response = make_response(APIError("invalid_value", "stop: 'a secret' is wrong", "stop"))
+        error = APIError("invalid_value", "stop: 'a secret' is wrong", "stop")
+        response = make_response(error, scope["path"])
         await send({"type": "http.response.start", "status": 400, "headers": []})
         await send({"type": "http.response.body", "body": response.content})
 
