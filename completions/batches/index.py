@@ -7,6 +7,7 @@ files; 50,000 lines take some 6 MB of SQL.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from completions.batches import files
+from completions.batches.answers import list_choices
 from completions.batches.input_lines import split_lines
 from completions.batches.lines import get_body, get_error
 from completions.models import Batch, BatchResult, File
@@ -76,7 +77,8 @@ def _locate_lines(batch: Batch, numbers: Iterable[int]) -> Iterator[tuple[int | 
 
 def get_reason(result: Mapping[str, object]) -> str:
     """Return the finish reason of the first choice, or the error's code."""
-    choices = get_body(result).get("choices") or [{}]
-    error = get_error(result)
-    reason = error.get("code") if error else choices[0].get("finish_reason")
+    body, error = get_body(result), get_error(result)
+    reason = error.get("code")
+    if body and not error:
+        reason = list_choices(body)[0]["finish_reason"]
     return str(reason or "unknown")[:64]

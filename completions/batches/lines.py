@@ -123,12 +123,12 @@ _CANCELLED_ALONE = {
 }
 
 
-def make_refused_result(request_id: str, error: APIError) -> dict[str, object]:
+def make_refused_result(request_id: str, error: APIError, endpoint: str) -> dict[str, object]:
     """Make the result of a line that never runs, with the error that a live request would get."""
     response = {
         "status_code": error.status_code,
         "request_id": request_id,
-        "body": error.envelope(),
+        "body": error.envelope(endpoint, request_id),
     }
     return make_answered_result(response, {"attempts": 0})
 
@@ -176,7 +176,9 @@ def get_body(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def get_error(line: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the error in a line of output, whether or not it has a response; empty without one."""
-    return line.get("error") or get_body(line).get("error") or {}
+    error = line.get("error") or get_body(line).get("error") or {}
+    # Anthropic's shape of errors has the code among the details.
+    return {**error, "code": error["details"]["error_code"]} if "details" in error else error
 
 
 def get_text(choice: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import F
 
 from completions.batches import lines
+from completions.batches.answers import count_tokens
 from completions.batches.receipts.receipt import BuildOf, make_receipt
 from completions.batches.summary import Summary
 from completions.catalog import model_files
@@ -50,7 +51,7 @@ def make_answer(job: EndedJob) -> Answer:
         response = {"status_code": status, "request_id": f"req_{job.id}", "body": body}
         result = lines.make_answered_result(response, meta)
         succeeded = status < 300
-        reasoning = body["usage"]["reasoning_tokens"] if body.get("usage") else 0
+        reasoning = count_tokens(body)["reasoning_tokens"]
     usage = job.usage or Usage(0, 0)
     return Answer(
         batch_id,

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from completions.batches.answers import count_tokens, list_choices
 from completions.batches.counted_fields import CountedFields, find_truncated, read_counted_values
 from completions.batches.histogram import Histogram
 from completions.batches.lines import get_body, get_error, get_text
@@ -48,9 +49,10 @@ class Summary:
             self._add_body(get_body(line))
 
     def _add_body(self, body: Mapping[str, Any]) -> None:
+        used = count_tokens(body)
         for name in ("prompt_tokens", "completion_tokens"):
-            self._numbers[name].add((body.get("usage") or {}).get(name, 0))
-        for choice in body["choices"]:
+            self._numbers[name].add(used[name])
+        for choice in list_choices(body):
             self._ends[choice["finish_reason"] or "null"] += 1
             if self.counted_fields is not None:
                 self._add_text(choice)

@@ -18,10 +18,10 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from completions.accounts import keys
-from completions.accounts.keys import Principal
 from completions.batches import files, lines, states, writing
 from completions.batches.counted_fields import SharedSchema, find_schema
 from completions.batches.input_lines import LineError, groups, is_blank, parse
+from completions.batches.line_preparation import prepare_line
 from completions.batches.planning.cache import CacheSize
 from completions.batches.planning.forecast import Tally, load_token_source
 from completions.batches.planning.order import Planner, store
@@ -43,7 +43,6 @@ from completions.models import (
 )
 from completions.models.organizations import lock_organization
 from completions.models.storable import replace_nul
-from completions.requests import preparation
 from completions.requests.fair_semaphore import Checks
 from completions.requests.preparation import PreparedRequest
 
@@ -339,7 +338,8 @@ class Check:
     def _refuse(self, number: int, line: RefusedLine) -> BatchLine:
         self._batch.failed += 1
         self.invalid += 1
-        result = lines.make_refused_result(f"req_{self._batch.job_id(number)}", line.error)
+        request_id = f"req_{self._batch.job_id(number)}"
+        result = lines.make_refused_result(request_id, line.error, self._batch.endpoint)
         self._summary.add(result)
         return BatchLine(
             batch=self._batch,
@@ -355,23 +355,6 @@ class Check:
         if first != number:
             message = f"custom_id: line {first} has the same one; each must be unique in the file."
             raise LineError("duplicate_custom_id", message, "custom_id")
-
-
-async def prepare_line(
-    checks: Checks,
-    endpoint: str,
-    job_id: str,
-    body: object,
-    principal: Principal,
-    caller: Caller | None = None,
-) -> PreparedRequest:
-    """Prepare a line's job. Raises APIError."""
-    prepared = await preparation.prepare_offline(checks, endpoint, body, principal, job_id, caller)
-    for name in ("stream", "background"):
-        if getattr(prepared.request.returns, name):
-            message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
-            raise APIError("invalid_request", message, name)
-    return prepared
 
 
 def _begin(batch: Batch) -> None:

@@ -16,6 +16,7 @@ from completions.accounts.audit import Actor
 from completions.admin.base import render_page, require_change, require_view
 from completions.admin.display import format_exact, make_label
 from completions.batches import files, lines, resubmission, search
+from completions.batches.answers import list_choices
 from completions.batches.input_lines import decode_line
 from completions.batches.search import Contents, Criteria
 from completions.console.acting import require_usable
@@ -170,8 +171,8 @@ def _shorten(output: dict[str, object]) -> str:
     """Return the answer's text, or the error's message."""
     if error := lines.get_error(output):
         return str(error.get("message", ""))[:_PREVIEW]
-    choices = lines.get_body(output).get("choices")
-    return str(lines.get_text(choices[0]) or "")[:_PREVIEW] if choices else ""
+    body = lines.get_body(output)
+    return str(lines.get_text(list_choices(body)[0]) or "")[:_PREVIEW] if body else ""
 
 
 def _parse_json(text: bytes) -> Any:

@@ -61,13 +61,13 @@ class Route(NamedTuple):
 ROUTES: Mapping[str, Route] = {
     ResponseContext.path: Route(CompletionRequestObject, ResponseContext),
     ChatResponseContext.path: Route(ChatRequestObject, ChatResponseContext),
-}
-"""The routes of jobs and of lines, by path."""
-_OTHER_ROUTES: Mapping[str, Route] = {
-    SGLangContext.path: Route(SGLangGenerateObject, SGLangContext),
-    VLLMContext.path: Route(VLLMGenerateObject, VLLMContext),
     ItemsResponseContext.path: Route(ResponsesRequestObject, ItemsResponseContext, rename_path),
     MessageContext.path: Route(MessagesRequestObject, MessageContext, rename_message_path),
+}
+"""The routes of jobs and of lines, by path."""
+_NATIVE_ROUTES: Mapping[str, Route] = {
+    SGLangContext.path: Route(SGLangGenerateObject, SGLangContext),
+    VLLMContext.path: Route(VLLMGenerateObject, VLLMContext),
 }
 _MANY_IDS = 1000
 """Ids that the event loop turns into text in about a millisecond."""
@@ -77,7 +77,7 @@ OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
 
 def find_route(path: str) -> Route:
     """Find the route of a path that makes a job."""
-    return ROUTES.get(path) or _OTHER_ROUTES[path]
+    return ROUTES.get(path) or _NATIVE_ROUTES[path]
 
 
 class PreparedRequest(NamedTuple):

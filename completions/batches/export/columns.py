@@ -91,7 +91,7 @@ class Collector:
         """Take the body of one request into account. A body that is not an object was refused."""
         if not isinstance(body, dict):
             return
-        constraints = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}
+        constraints = _find_constraints(body)
         key = blake2b(json.dumps(constraints).encode(), digest_size=16).digest()
         if key not in self._seen:
             self._seen.add(key)
@@ -122,6 +122,18 @@ class Collector:
         )
         whole = bool(answers) and answers[0].property is None
         return Columns((*before, *answers, *after, *optional), whole)
+
+
+def _find_constraints(body: Mapping[str, Any]) -> dict[str, object]:
+    """Return the constraints of a body of any route, as those of a chat."""
+    found = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}
+    for name in ("text", "output_config"):
+        holder = body.get(name)
+        form = holder.get("format") if isinstance(holder, dict) else None
+        if isinstance(form, dict) and form.get("type") == "json_schema":
+            schema = {"name": "answer", "schema": form.get("schema")}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return found
 
 
 def _infer_answer_type(constraints: Mapping[str, object]) -> Type | None:

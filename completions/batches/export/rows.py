@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from completions.batches import files
+from completions.batches.answers import count_tokens, list_choices
 from completions.batches.export import documents
 from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
 from completions.batches.input_lines import decode_line, is_blank, split_lines
@@ -130,9 +131,9 @@ def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> ExportRow
     }
     is_whole = True
     if not error:
-        values |= _read_choices(body["choices"])
-        usage = body.get("usage") or {}
-        values |= {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
+        values |= _read_choices(list_choices(body))
+        used = count_tokens(body) if body.get("usage") else {}
+        values |= {name: used.get(name) for name in ("prompt_tokens", "completion_tokens")}
         is_whole = _add_answer(values, columns)
     return ExportRow(number, values, len(text), is_whole)
 

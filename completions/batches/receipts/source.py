@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from completions.batches import files
+from completions.batches.answers import list_choices
 from completions.batches.input_lines import decode_line, is_blank, split_lines
 from completions.batches.lines import get_text
 from completions.batches.receipts import trajectory
@@ -116,7 +117,7 @@ def _read_answers(output: Path) -> dict[str, Any]:
                 number += 1
                 line = json.loads(text)
                 if line.get("receipt"):
-                    _check(line["receipt"], line["response"]["body"]["choices"])
+                    _check(line["receipt"], list_choices(line["response"]["body"]))
                     answers[str(line["custom_id"])] = line
     except OSError as error:
         raise SourceError(f"{output} cannot be read: {error}") from error

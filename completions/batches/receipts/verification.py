@@ -7,6 +7,7 @@ from typing import Any
 from llguidance import LLMatcher
 
 from completions.accounts.keys import Principal
+from completions.batches.answers import list_choices
 from completions.batches.receipts.receipt import digest
 from completions.batches.receipts.source import Receipted
 from completions.catalog.model_files import ModelFiles
@@ -70,7 +71,7 @@ def _check_choices(
     line: Receipted, grammar: str | None, files: ModelFiles, stops: frozenset[int]
 ) -> Iterator[str]:
     changes_text = any(line.body.get(name) is not None for name in _CHANGING_TEXT)
-    choices = line.answer["choices"]
+    choices = list_choices(line.answer)
     outputs = line.receipt["output_ids"]
     if len(choices) != len(outputs):
         yield f"it has {len(choices)} choices and {len(outputs)} outputs"

@@ -84,8 +84,8 @@ def not_an_envelope(body: bytes) -> str | None:
         whole = json.loads(body)
         error = whole["error"]
         if whole.get("type") == "error":  # of Anthropic's API
-            error = {**error, **error.pop("details")}
-            error["code"] = error.pop("error_code")
+            details = error.pop("details")
+            error |= {"code": details["error_code"], "param": details["param"]}
         right = (
             set(error) == {"message", "type", "param", "code"} and error["code"] and error["type"]
         )

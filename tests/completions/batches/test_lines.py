@@ -7,7 +7,7 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from completions.accounts.keys import Principal
-from completions.batches.validation import prepare_line
+from completions.batches.line_preparation import prepare_line
 from completions.contract.job_request import decode_job_request, encode_job_request
 from completions.contract.usage import Usage
 from completions.exceptions import APIError
