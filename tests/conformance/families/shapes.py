@@ -55,7 +55,8 @@ SIZES: dict[str, Any] = {
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,
-    "index_n_heads": 4,
+    # With few heads, many tokens have a score of 0, and transformers breaks such ties by chance.
+    "index_n_heads": 16,
     "index_head_dim": 16,
     "index_topk": 32,
     "sliding_window": 16,

@@ -138,6 +138,8 @@ _MORE: tuple[Case, ...] = (
     Case("gemma4_text", "experts", {**_GLOBAL, "enable_moe_block": True, "top_k_experts": 2,
                                     **_PER_LAYER}),
     Case("gemma4_unified_text", "", {**_GLOBAL, **_UNTIED}),
+    Case("glm_moe_dsa", "shared", {**_MLA, "index_topk": 8, "num_hidden_layers": 3,
+                                   "indexer_types": ["full", "shared", "full"]}),
     Case("glm_moe_dsa", "topk 8", {**_MLA, "index_topk": 8}),
     Case("glm_moe_dsa", "topk 128", {**_MLA, "index_topk": 128}),
     Case("gpt2", "inverse layer scale", {"scale_attn_by_inverse_layer_idx": True}),

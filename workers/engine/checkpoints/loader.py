@@ -29,6 +29,7 @@ from workers.engine.backends.fallback.model import TRIED_TOKENS, FallbackModel, 
 from workers.engine.backends.fallback.runner import FallbackRunner
 from workers.engine.backends.parallel.group import Ranks
 from workers.engine.backends.recurrent.mixers import Mixers
+from workers.engine.backends.sparse.indexers import use_pages
 from workers.engine.checkpoints.context import count_positions, resolve_context
 from workers.engine.checkpoints.parity.own_attention import OwnAttention, passage
 from workers.engine.checkpoints.parity.parity_check import ParityCheck
@@ -159,6 +160,7 @@ def _load_paged(
     max_len = parity.max_len
     keep_frequencies(model, max_len)
     own = OwnAttention(model, backend, config, ranks, text)
+    use_pages(model)
     paged = PagedModel(model)
     adapters = Adapters.load(model, config.adapters)
     if parity.continues is not None:

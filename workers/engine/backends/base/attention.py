@@ -39,6 +39,11 @@ def current_metadata() -> Any:
     return _current.get()
 
 
+def is_over_pages() -> bool:
+    """Return whether the current forward is one over pages."""
+    return _current.get(None) is not None
+
+
 def take_up(
     module: nn.Module,
     tensors: tuple[Tensor, Tensor, Tensor],

@@ -64,3 +64,9 @@ class CacheProbe:
         )
         self.rules[module] = rule
         self.keys[module] = key
+
+    def note_index(self, module: nn.Module, keys: Tensor) -> None:
+        """Record the index keys [tokens, dim] of an indexer, which a cache would store."""
+        if module in self.shapes:
+            raise UnsupportedModel(f"{type(module).__name__} runs more than once per forward")
+        self.shapes[module] = LayerShape(1, keys.shape[1], 0)

@@ -87,5 +87,7 @@ def _read_page_cache(group: Path, version: _Version) -> int:
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Zeros whose memory the system provides page by page, as they are first written."""
+    if 0 in shape:
+        return torch.zeros(shape, dtype=dtype)
     raw = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
     return torch.from_numpy(raw).view(dtype).view(shape)

@@ -21,6 +21,9 @@ from workers.engine.backends.base.attention import (
 )
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.kv_cache import KVCache, LayerCache
+from workers.engine.backends.sparse.indexers import find_latents
+from workers.engine.backends.sparse.latents import attend_latents
+from workers.engine.backends.sparse.rows import RowGroup
 from workers.engine.core.layer_shape import Visible
 
 ATTENTION = "quire_paged"
@@ -74,11 +77,16 @@ class PrefillChunk:
         """The number of the sequence's tokens up to the end of this chunk."""
         return self.position + self.end - self.start
 
+    @property
+    def positions(self) -> Tensor:
+        """The positions of the tokens in their sequence, [rows]."""
+        return torch.arange(self.position, self.length)
+
     def bias(self, visible: Visible, dtype: torch.dtype) -> Tensor:
         """0 where a row attends and -inf elsewhere, [rows, tokens]; made once for all layers."""
         if (bias := self._biases.get(visible)) is None:
-            positions = torch.arange(self.position, self.length)
-            bias = self._biases[visible] = visibility_bias(positions, self.length, visible, dtype)
+            rows = visibility_bias(self.positions, self.length, visible, dtype)
+            bias = self._biases[visible] = rows
         return bias
 
 
@@ -98,6 +106,17 @@ class AttentionMetadata:
     tables: Tensor
     owners: Tensor
     run_modules: bool = False
+    _rows: list[RowGroup] | None = field(default=None, repr=False)
+
+    def row_groups(self, block_size: int) -> list[RowGroup]:
+        """Return the rows that attend together, made once for all layers."""
+        if self._rows is None:
+            parts: list[DecodeGroup | PrefillChunk] = [*self.groups, *self.chunks]
+            self._rows = [
+                RowGroup(part.start, part.end, part.blocks, part.positions, block_size)
+                for part in parts
+            ]
+        return self._rows
 
 
 def attend_pages(
@@ -114,10 +133,14 @@ def attend_pages(
     and its chunk from the cache, like earlier tokens.
     """
     metadata: AttentionMetadata = current_metadata()
+    latents = find_latents(module)
+    selection = None if latents is None else options.pop("indices", None)
     rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
     layer = metadata.cache.layers.get(module)  # none while the model is probed
     if layer is not None:
         layer.write(metadata.slots, key, value)
+    if latents is not None:
+        return attend_latents(query, latents, layer, metadata, selection, rule)[None], None
     output = query.new_empty(query.shape[0], query.shape[1], value.shape[2])
     for group in metadata.groups:
         assert layer is not None

@@ -37,7 +37,8 @@ class LayerCache:
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
         heads, dim = self.shape.num_kv_heads, self.shape.key_dim
-        values = self.value.view(heads, -1, self.shape.value_dim)
+        num_slots = self.num_blocks * self.block_size
+        values = self.value.view(heads, num_slots, self.shape.value_dim)
         values.index_copy_(1, slots, value.transpose(0, 1))
         if self.shape.packs_keys:
             packed = self.key.view(heads, -1, dim // 2, KEYS_TOGETHER, 2)
@@ -45,6 +46,11 @@ class LayerCache:
             packed[:, slots // KEYS_TOGETHER, :, slots % KEYS_TOGETHER] = pairs
         else:
             self.key.view(heads, -1, dim).index_copy_(1, slots, key.transpose(0, 1))
+
+    @property
+    def tokens(self) -> Tensor:
+        """The keys [slots, dim] of a layer with one head."""
+        return self.key.view(self.num_blocks * self.block_size, self.shape.key_dim)
 
     def head_major(self, tables: Tensor) -> Tensor:
         """Return the index [heads * rows * blocks] of block tables [rows, blocks] in the pages."""
@@ -66,7 +72,8 @@ class LayerCache:
     def scrub(self, blocks: list[int]) -> None:
         """Set blocks to zero."""
         for pages in (self.key, self.value):
-            pages.view(self.shape.num_kv_heads, self.num_blocks, -1)[:, blocks] = 0
+            of_heads = (self.shape.num_kv_heads, self.num_blocks, pages.shape[1])
+            pages.view(of_heads)[:, blocks] = 0
 
 
 class KVCache:

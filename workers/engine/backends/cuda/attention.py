@@ -29,6 +29,9 @@ from workers.engine.backends.base.attention import (
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cuda.fusion import active_fusion
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
+from workers.engine.backends.sparse.indexers import find_latents
+from workers.engine.backends.sparse.latents import attend_latents
+from workers.engine.backends.sparse.rows import RowGroup
 from workers.engine.core.layer_shape import LayerShape
 
 ATTENTION = "quire_paged_cuda"
@@ -91,6 +94,21 @@ class PagedMetadata:
     num_singles: int
     pieces: list[SequencePiece]
     _context: "Context | None" = field(default=None, repr=False)
+    _rows: list[RowGroup] | None = field(default=None, repr=False)
+
+    def row_groups(self, block_size: int) -> list[RowGroup]:
+        """Return the rows that attend together, made once for all layers."""
+        if self._rows is None:
+            singles, self._rows = self.num_singles, []
+            if singles:
+                blocks, positions = self.block_table[:singles], self.lengths[:singles] - 1
+                self._rows.append(RowGroup(0, singles, blocks, positions, block_size))
+            for row, piece in enumerate(self.pieces, start=singles):
+                blocks = self.block_table[row : row + 1, : piece.num_blocks]
+                first = piece.length - (piece.end - piece.start)
+                positions = torch.arange(first, piece.length, device=self.slots.device)
+                self._rows.append(RowGroup(piece.start, piece.end, blocks, positions, block_size))
+        return self._rows
 
     def context(self, block_size: int) -> "Context":
         """Return what the pieces attend to; made once for all layers, without waiting for the
@@ -185,14 +203,18 @@ def attend_pages_on_gpu(
     metadata: PagedMetadata = current_metadata()
     heads, cache, fusion = (query, key, value), metadata.cache, active_fusion()
     layer = cache.layers.get(module)  # none while the model is probed
+    latents = find_latents(module)
+    selection = None if latents is None else options.pop("indices", None)
     if fusion is not None and layer is not None:
         keeps = bool(metadata.pieces)  # whose rows may attend without the cache
         fusion.store(heads, layer, metadata.slots, keeps=keeps)
     rule, query, key, value = take_up(module, heads, attention_mask, options)
+    if fusion is None and layer is not None:
+        layer.write(metadata.slots, key, value)
+    if latents is not None:
+        return attend_latents(query, latents, layer, metadata, selection, rule)[None], None
     if layer is None:
         return query.new_zeros(1, *query.shape[:2], value.shape[2]), None
-    if fusion is None:
-        layer.write(metadata.slots, key, value)
     if layer.way is Way.FLASH:
         return attend_paged(query, layer, metadata, rule)[None], None
     if layer.way is Way.SPLIT:

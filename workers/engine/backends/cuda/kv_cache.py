@@ -28,8 +28,14 @@ class TokenMajorLayer:
         pages = (num_blocks, block_size, shape.num_kv_heads)
         self.shape = shape
         self.way = way
+        self.block_size = block_size
         self.key = like.new_zeros(*pages, shape.key_dim)
         self.value = like.new_zeros(*pages, shape.value_dim)
+
+    @property
+    def tokens(self) -> Tensor:
+        """The keys [slots, dim] of a layer with one head."""
+        return self.key.flatten(0, 2)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""

@@ -11,7 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig
-from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    DummyLayer,
+    DynamicIndexedLayer,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+)
 
 from workers.engine.backends.base.lora import Adapters
 from workers.engine.compat import get_attention, set_attention, supports_sdpa, update_inputs
@@ -173,11 +178,12 @@ class GeneratedSequence:
 
     @property
     def keeps_only_keys_and_values(self) -> bool:
-        """Whether its cache holds only keys and values per token, which pages can store."""
+        """Whether its cache holds only keys, values and index keys per token, which pages can
+        store."""
         cache = self._kwargs.get("past_key_values")
         cache = getattr(cache, "self_attention_cache", cache)
         kinds = {type(layer) for layer in getattr(cache, "layers", ())}
-        known = kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DummyLayer}
+        known = kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer, DummyLayer}
         return bool(kinds - {DummyLayer}) and known and not self.has_module_state
 
     def extend(self, token_ids: list[int], every_row: bool = False) -> Tensor:

@@ -19,7 +19,7 @@ from workers.engine.compat import has_class_for, make_from_config
 _LAYERS = 3
 _UNREACHED = 128
 """A length beyond any text that a miniature computes."""
-_WINDOW, _CHUNK, _TRAINED, _FLOOR = 11, 16, 24, 8
+_WINDOW, _CHUNK, _TRAINED, _FLOOR, _CHOSEN = 11, 16, 24, 8, 12
 
 _SHORTER = {
     "sliding_window": _WINDOW,
@@ -29,6 +29,7 @@ _SHORTER = {
     "attention_chunk_size": _CHUNK,
     "original_max_position_embeddings": _TRAINED,
     "floor_scale": _FLOOR,
+    "index_topk": _CHOSEN,
 }
 """Lengths that decide what a token sees or how its position counts."""
 

@@ -20,6 +20,7 @@ from workers.engine.backends.cpu.layers.direct_weights import finding_direct_wei
 from workers.engine.backends.cpu.layers.packed_linear import pack_linears
 from workers.engine.backends.fallback.model import FallbackModel, use_own_attention
 from workers.engine.backends.recurrent.mixers import Mixers
+from workers.engine.backends.sparse.indexers import use_pages
 from workers.engine.checkpoints.parity.miniature import choose_every_expert, make_miniature
 from workers.engine.checkpoints.parity.probe import find_states, probe
 from workers.engine.checkpoints.parity.trial import NOISES, TOLERANCE, Batches, distance
@@ -166,9 +167,11 @@ class ParityCheck:
 
     def _miniature(self, dtype: torch.dtype, seed: int = 0) -> Any:
         try:
-            return make_miniature(self._model, self.max_len, self._backend.attention, dtype, seed)
+            made = make_miniature(self._model, self.max_len, self._backend.attention, dtype, seed)
         except Exception as error:
             raise UnsupportedModel(f"{self._name} cannot be made smaller: {error!r}") from error
+        use_pages(made)
+        return made
 
     @torch.inference_mode()
     def _generate(self, miniature: Any, has_mixers: bool = False) -> Tensor:

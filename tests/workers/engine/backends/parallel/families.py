@@ -30,6 +30,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **_LATENT, "model_type": "deepseek_v2", "q_lora_rank": None, "n_group": 1, "topk_group": 1,
     },
     "glm4_moe_lite": {**_LATENT, "model_type": "glm4_moe_lite"},
+    "glm_moe_dsa": {
+        **_LATENT, "model_type": "glm_moe_dsa", "index_topk": 16, "index_n_heads": 16,
+        "index_head_dim": 16, "indexer_types": ["full", "shared"],
+    },
     "qwen3_moe": {
         **_WIDE, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,
