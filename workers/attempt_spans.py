@@ -1,6 +1,6 @@
 """A span per attempt at a job, under the span of the HTTP request that made the job."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import orjson
 
@@ -8,7 +8,7 @@ from completions.contract import tracing
 from completions.jobs.execute import Claim
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, Tracer
 
 
 class AttemptSpan:
@@ -18,6 +18,26 @@ class AttemptSpan:
         self._span = span
         self._age = claim.age
         self._produced = False
+
+    @classmethod
+    def begin(cls, tracer: "Tracer", claim: Claim, model: str, worker: str) -> Self:
+        """Start the span of a new attempt."""
+        from opentelemetry.trace import SpanKind
+
+        span = tracer.start_span(
+            f"generate {model}",
+            context=tracing.extract_parent(orjson.loads(claim.trace or "{}")),
+            kind=SpanKind.CONSUMER,
+            attributes={
+                "gen_ai.request.model": model,
+                "gen_ai.latency.time_in_queue": claim.age,
+                "quire.request_id": claim.request_id,
+                "quire.job_id": claim.job_id,
+                "quire.worker": worker,
+                "quire.attempt": claim.attempt,
+            },
+        )
+        return cls(span, claim)
 
     def record_output(self, seconds: float) -> None:
         """Note tokens that came `seconds` after the job was submitted."""
@@ -44,25 +64,3 @@ class AttemptSpan:
             self._span.set_attribute("error.type", outcome)
             self._span.set_status(StatusCode.ERROR, outcome)
         self._span.end()
-
-
-def begin(claim: Claim, model: str, worker: str) -> AttemptSpan | None:
-    """Return the span of a new attempt; None without tracing."""
-    if tracing.tracer is None:
-        return None
-    from opentelemetry.trace import SpanKind
-
-    span = tracing.tracer.start_span(
-        f"generate {model}",
-        context=tracing.extract_parent(orjson.loads(claim.trace or "{}")),
-        kind=SpanKind.CONSUMER,
-        attributes={
-            "gen_ai.request.model": model,
-            "gen_ai.latency.time_in_queue": claim.age,
-            "quire.request_id": claim.request_id,
-            "quire.job_id": claim.job_id,
-            "quire.worker": worker,
-            "quire.attempt": claim.attempt,
-        },
-    )
-    return AttemptSpan(span, claim)

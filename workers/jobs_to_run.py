@@ -12,8 +12,7 @@ from completions.contract.job_request import decode_job_request
 from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Execution, PublishedOutput, Room
 from workers.engine.core.request import Request
-from workers.job_logs import describe_claim
-from workers.live_job import AUDIENCES, Done
+from workers.live_job import AUDIENCES, Done, describe_claim
 from workers.room import MAX_TAKE_BYTES
 
 logger = logging.getLogger(__name__)

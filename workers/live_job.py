@@ -1,4 +1,4 @@
-"""A job that runs in this worker: what it has generated, and how it ends."""
+"""A job that runs in this worker: what it has generated, how it ends, and its ids in log lines."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -13,7 +13,6 @@ from workers.attempt_spans import AttemptSpan
 from workers.engine.core.output import RequestOutput
 from workers.engine.core.request import Audience, Request
 from workers.event_encoding import convert_error, encode_choice, join_choices
-from workers.job_logs import describe_claim
 from workers.metrics import RequestTimes
 
 logger = logging.getLogger(__name__)
@@ -125,3 +124,29 @@ class LiveJob:
                 "seconds": round(now - self.times.submitted_at, 3),
             },
         )
+
+
+def describe_claim(claim: Claim) -> dict[str, str]:
+    """Return the `extra` of a log line about a job."""
+    return {"job_id": claim.job_id, "request_id": claim.request_id}
+
+
+class EngineLines(logging.Filter):
+    """Adds the ids to lines of the engine, which have the job's id as `engine_request` in
+    `extra`."""
+
+    def __init__(self, find: Callable[[str], Claim | None]) -> None:
+        super().__init__()
+        self._find = find
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        job_id = record.__dict__.pop("engine_request", None)
+        if job_id is not None:
+            claim = self._find(job_id)
+            record.__dict__.update(describe_claim(claim) if claim else {"job_id": job_id})
+        return True
+
+    def install(self) -> None:
+        """Add this filter to the handlers that write the lines."""
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(self)

@@ -16,10 +16,11 @@ from typing import Protocol
 
 from redis.exceptions import RedisError
 
+from completions.contract import tracing
 from completions.contract.usage import Usage
 from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Ending, Execution, StepEvent, Verdict
-from workers import attempt_spans
+from workers.attempt_spans import AttemptSpan
 from workers.build_digest import build
 from workers.engine.core.output import RequestOutput
 from workers.engine.core.request import Request
@@ -31,9 +32,8 @@ from workers.engine.exceptions import (
     RequestFault,
 )
 from workers.engine.stats import EngineStats
-from workers.job_logs import EngineLines, describe_claim
 from workers.jobs_to_run import JobsToRun, acknowledge
-from workers.live_job import Done, LiveJob
+from workers.live_job import Done, EngineLines, LiveJob, describe_claim
 from workers.metrics import WorkerMetrics
 from workers.room import MAX_HELD_BYTES, measure_room
 
@@ -235,7 +235,7 @@ class Relay:
             asked_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
             times=self.metrics.begin(claim, resumed=bool(published)),
-            span=attempt_spans.begin(claim, self._model, self.execution.worker_id),
+            span=self._begin_span(claim),
             build=self._build,
             request=request,
         )
@@ -248,6 +248,11 @@ class Relay:
             job.end("failed", understood, None, self._clock())
         else:
             self._unsubmitted.append(job)
+
+    def _begin_span(self, claim: Claim) -> AttemptSpan | None:
+        if (tracer := tracing.tracer) is None:
+            return None
+        return AttemptSpan.begin(tracer, claim, self._model, self.execution.worker_id)
 
     def _submit(self) -> None:
         """Submit jobs to the engine, an organization's in order, while its queue has room. The

@@ -52,6 +52,11 @@ class LogprobParams(Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     ranks: bool = False
     """Asks for the rank of each prompt token."""
 
+    @property
+    def scores_draws(self) -> bool:
+        """Whether it asks what the output's tokens are drawn from."""
+        return self.mode is LogprobsMode.PROCESSED or self.support_ids is not None
+
     def __post_init__(self) -> None:
         if not 0 <= self.top_logprobs_num <= MAX_TOP_LOGPROBS:
             raise ValueError(f"top_logprobs_num is out of range: {self.top_logprobs_num}")

@@ -1,8 +1,9 @@
 """Traces, if OpenTelemetry is installed and its environment variables enable them.
 
 A span of the web tier covers an HTTP request; a span of a worker covers each attempt at its job,
-whose record carries the W3C headers of the request's span. Without traces this module costs one
-check of `tracer`. If traces cannot be sent, the service logs the reason and runs without them.
+whose record carries the W3C headers of the request's span. Without traces there is no
+`tracer`, and whoever would make a span calls nothing here. If traces cannot be sent, the service
+logs the reason and runs without them.
 """
 
 import logging
@@ -85,8 +86,6 @@ def stop() -> None:
 def make_headers() -> str:
     """Return the W3C headers of the current span as JSON, for a job's record; empty without a
     span."""
-    if tracer is None:
-        return ""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}

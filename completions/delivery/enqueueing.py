@@ -83,7 +83,7 @@ def new_job(
         is_counted=is_counted,
         idempotency=idempotency_key,
         request_id=access_log.current_request_id(),
-        trace=tracing.make_headers(),
+        trace="" if tracing.tracer is None else tracing.make_headers(),
         prices=prepared.request.model.entry.token_prices,
         stored=principal.store_prompts,
         rids=context.rids,

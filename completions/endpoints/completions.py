@@ -31,7 +31,7 @@ from completions.jobs import durable
 from completions.jobs.record import JobRecord, Kind
 from completions.models import Job, Scope
 from completions.models.timed_ids import new_id
-from completions.requests.context import Earlier
+from completions.requests.context import NOTHING_EARLIER, Earlier
 from completions.requests.fields.returns import ReturnSettings
 from completions.requests.preparation import PreparedRequest, find_route, prepare_valid
 from completions.responses import sse
@@ -65,7 +65,8 @@ class GenerateView(AsyncAPIView):
         self._note_ignored(context)
         kind = _choose_kind(returns, preferences)
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
-        self.headers.update(rate_limits.make_headers(await enqueue(process, job)))
+        if remaining := await enqueue(process, job):
+            self.headers.update(rate_limits.make_headers(remaining))
         if returns.stream:
             events = stream_frames(process, context, job.seconds, query, job=job)
             stream = sse.make_response(events)
@@ -121,8 +122,11 @@ class GenerateView(AsyncAPIView):
 
     async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
         """Return the body, complete with what its session holds, and that. Raises APIError."""
+        body: Any = request.data
+        if body.get("session") is None:
+            return body, NOTHING_EARLIER
         route = find_route(self.context_type.path)
-        return await turns.complete_body(request.process, route, request.data, request.auth)
+        return await turns.complete_body(request.process, route, body, request.auth)
 
     def _note_ignored(self, context: ResponseContext) -> None:
         if context.ignored_params:

@@ -1,10 +1,17 @@
-"""The metrics of one web process."""
+"""What one web process counts about the requests that it answered: its metrics, and who was refused
+what."""
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import prometheus_client
 from django.urls import Resolver404, resolve
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from completions.http import access_log
+from completions.http.process import WebProcess
+from completions.usage.refusals import RefusalCounter
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -13,6 +20,7 @@ ProcessCollector(namespace="quire_web", registry=registry)
 
 _MAX_PATH_LENGTH = 500
 """Characters of a path that are kept; anyone may send paths of 64 KiB."""
+_HIDDEN = "{}: the answer may quote the request, and its organization does not store prompts."
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 requests = Counter(
@@ -64,3 +72,26 @@ def count(method: str, path: str, status: int, seconds: float | None, code: str 
         until_answer.labels(route).observe(seconds)
     if code is not None:
         refusals.labels(str(status), code).inc()
+
+
+def count_refusal(scope: Mapping[str, Any], status: int, facts: dict[str, Any]) -> None:
+    """Count an answered request if it was refused, for its key or, without a valid one, for its
+    address. Takes the facts out that no log line has."""
+    error = facts.pop(access_log.ERROR, None)
+    stores_prompts = facts.pop(access_log.STORES_PROMPTS, False)
+    if error is None or error.ends_job or status < 400:
+        return
+    if "api_key" in facts:
+        owner = (facts["organization"], facts["api_key"])
+        # What names a parameter may quote its value.
+        may_store = stores_prompts or error.param is None
+        message = error.message if may_store else _HIDDEN.format(facts.get("param", "a parameter"))
+        _find(scope).count(*owner, error.code, message, facts["request_id"])
+    elif "wrong_key" in facts:
+        address, _port = scope.get("client") or ("", 0)
+        _find(scope).count_wrong_key(facts["wrong_key"], address, error.code)
+
+
+def _find(scope: Mapping[str, Any]) -> RefusalCounter:
+    process: WebProcess = scope["state"]["process"]
+    return process.refusals

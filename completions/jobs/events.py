@@ -43,7 +43,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import astuple
 
 from completions.contract.usage import Usage
@@ -130,7 +130,7 @@ def decode(data: bytes) -> Event:
         first,
         event["end"],
         JobError(**error) if error else None,
-        Usage.read(usage) if usage else None,
+        convert(usage, Usage) if usage else None,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, Self, get_args
 
 import orjson
+from msgspec import MsgspecError, json
 
 from completions.contract.usage import Usage
 from completions.jobs.events import EndEvent, EndState, Event, JobError
@@ -112,9 +113,7 @@ class JobRecord:
     error: JobError | None = field(
         default=None, metadata=hash_field(lambda raw: JobError(**orjson.loads(raw)))
     )
-    usage: Usage | None = field(
-        default=None, metadata=hash_field(lambda raw: Usage.read(orjson.loads(raw)))
-    )
+    usage: Usage | None = field(default=None, metadata=hash_field(json.Decoder(Usage).decode))
     events: Sequence[Event] | None = None
     """All events, if the job was read from SQL."""
 
@@ -124,11 +123,14 @@ class JobRecord:
 
         Raises TypeError or ValueError for a record that is not a job's.
         """
-        values = {
-            each.name: each.metadata["decode"](value)
-            for each in fields(cls)
-            if each.metadata and (value := raw.get(redis_name(each.name).encode()))
-        }
+        try:
+            values = {
+                each.name: each.metadata["decode"](value)
+                for each in fields(cls)
+                if each.metadata and (value := raw.get(redis_name(each.name).encode()))
+            }
+        except MsgspecError as error:
+            raise ValueError(str(error)) from error
         return cls(id=job_id, **values, **more)
 
     def with_end(self, end: EndEvent, finished: float, events: Sequence[Event]) -> "JobRecord":

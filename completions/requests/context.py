@@ -48,9 +48,3 @@ class Context:
     given: Mapping[str, object]
     """The body as the client sent it, with what its session holds."""
     earlier: Earlier = NOTHING_EARLIER
-
-
-def get_files(context: Context | None) -> ModelFiles:
-    """Return the files of the requested model, for a field that only bodies with a model have."""
-    assert context is not None
-    return context.model.files

@@ -135,3 +135,13 @@ class Choices:
     def finish_reasons(self) -> list[str | None]:
         """Return the finish reason of each choice, None while it goes on."""
         return [record.finish_reason for record in self.records]
+
+    def make_sglext(self) -> dict[str, object]:
+        """Return SGLang's extension of the response, from its first choice; empty if the request
+        asks for none of it."""
+        extension: dict[str, object] = {}
+        if self.context.routed_experts:
+            extension["routed_experts"] = self.records[0].routed_experts
+        if self.context.cached_tokens_details:
+            extension["cached_tokens_details"] = {"device": self.records[0].cached_tokens}
+        return extension

@@ -13,7 +13,6 @@ from completions.responses.choice_record import ChoiceRecord, Choices
 from completions.responses.choices import ChoiceWriter
 from completions.responses.logprobs import make_prompt_logprobs
 from completions.responses.response_context import ResponseFields
-from completions.responses.sglang import make_sglext
 from completions.responses.usage import make_usage
 
 _INCOMPLETE: Final[Mapping[str, str]] = {
@@ -95,7 +94,7 @@ class CollectedResponse:
             and make_usage(usage, self.count_reasoning_tokens(), self._context.prices),
             "metadata": {"weight_version": self._context.weight_version},
         }
-        if ended and (extension := make_sglext(self.choices)):
+        if ended and (extension := self.choices.make_sglext()):
             body["sglext"] = extension
         return body
 
@@ -157,7 +156,7 @@ class Chunks:
         for record in self.choices.records:
             if record.hidden_states is not None:
                 yield self._number_chunk(self._make_chunk(self.make_hidden_states(record), record))
-        if extension := make_sglext(self.choices):
+        if extension := self.choices.make_sglext():
             yield self._number_chunk({**self.make_envelope(), "usage": None, "sglext": extension})
         if self._context.include_usage and end.usage is not None:
             used = make_usage(end.usage, self.count_reasoning_tokens(), self._context.prices)

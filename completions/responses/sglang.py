@@ -1,5 +1,4 @@
-"""SGLang's extensions: `make_meta_info` of choices with log probabilities, `make_sglext` of
-responses."""
+"""SGLang's `meta_info` of a choice, with its log probabilities."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,8 +11,8 @@ from completions.responses.response_context import SGLangLogprobs
 def make_meta_info(
     choices: Choices, record: ChoiceRecord, arrays: "LogprobArrays | None" = None
 ) -> dict[str, object]:
-    """`make_meta_info` of a choice, in SGLang's form. `arrays` are those of an earlier call for the
-    same choice."""
+    """Return what SGLang says about a choice. `arrays` are those of an earlier call for the same
+    choice."""
     context = choices.context
     info: dict[str, object] = {
         "id": context.get_rid(record.index) or context.id,
@@ -31,18 +30,6 @@ def make_meta_info(
     if record.routed_experts is not None:
         info["routed_experts"] = record.routed_experts
     return info | (arrays or LogprobArrays(choices, record)).make()
-
-
-def make_sglext(choices: Choices) -> dict[str, object]:
-    """`make_sglext` of a response, from its first choice; empty if the request asks for none of
-    it."""
-    context, first = choices.context, choices.records[0]
-    extension: dict[str, object] = {}
-    if context.routed_experts:
-        extension["routed_experts"] = first.routed_experts
-    if context.cached_tokens_details:
-        extension["cached_tokens_details"] = {"device": first.cached_tokens}
-    return extension
 
 
 def _make_finish(record: ChoiceRecord) -> dict[str, object]:

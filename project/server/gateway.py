@@ -1,28 +1,31 @@
-"""The outermost layer of the web process: request ids, body limits, start-up and shutdown. Django
-reads a whole body before a view runs, so size and time are limited here, and a large body needs a
-valid key."""
+"""The outermost layer of the web process: request ids, bursts, body limits, start-up and shutdown.
+Django reads a whole body before a view runs, so size and time are limited here, and a large body
+needs a valid key."""
 
 import asyncio
 import gc
 import re
 import signal
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from completions.contract import tracing
 from completions.exceptions import APIError, is_of_messages, payload_too_large
-from completions.http import access_log, refusals, web_metrics
+from completions.http import access_log, web_metrics
 from completions.http.authentication import authenticate
 from completions.http.error_handlers import API_PATHS, is_disk_full, make_api_error
 from completions.http.process import WebProcess
 from completions.requests import validation
 from project.server import request_spans
-from project.server.admission_limiter import AdmissionLimiter
 from workers.watchdog import RENEWAL, Watchdog
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,6 +47,8 @@ GARBAGE = 10_000
 SILENCE = 60.0
 """Seconds after which an event loop that does not turn ends the process; `up`, or the container's
 runtime, starts another. Code that keeps the interpreter to itself stops every request."""
+PER_TURN = 32
+"""Requests admitted per iteration of the event loop, which takes some tens of milliseconds."""
 HUNG_UP = 499
 """Logged status of a request whose client hung up before the response."""
 
@@ -90,11 +95,19 @@ class Gateway:
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         facts = access_log.begin(_get_header(scope, b"x-request-id").decode("latin-1"))
-        with request_spans.start_span(scope, facts["request_id"]):
-            await self._answer(scope, receive, send, facts)
+        if (tracer := tracing.tracer) is None or not scope["path"].startswith(API_PATHS):
+            await self._answer(scope, receive, send, facts, None)
+            return
+        with request_spans.start_span(tracer, scope, facts["request_id"]) as span:
+            await self._answer(scope, receive, send, facts, span)
 
     async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, facts: dict[str, Any]
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        facts: dict[str, Any],
+        span: "Span | None",
     ) -> None:
         started = time.monotonic()
         status = HUNG_UP
@@ -105,7 +118,8 @@ class Gateway:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 until_start = time.monotonic() - started
-                request_spans.note_begin()
+                if span is not None:
+                    span.add_event("response started")
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", facts["request_id"].encode()),
@@ -115,16 +129,11 @@ class Gateway:
                     message["headers"].append((b"request-id", facts["request_id"].encode()))
             await send(message)
 
-        limit = self._max_body_bytes
-        if scope["method"] == "POST":
-            for path, larger in self._uploads:
-                if path.fullmatch(scope["path"]):
-                    limit = larger
         web_metrics.open_requests.inc()
         try:
             if scope["path"].startswith(API_PATHS):
                 await self._turnstile.wait()
-            body = _Body(scope, receive, limit)  # starts the clock
+            body = _Body(scope, receive, self._find_limit(scope))  # starts the clock
             await self._application(scope, body.receive, send_tagged)
         except (APIError, OSError, asyncio.CancelledError) as error:
             final = _make_final_error(error)
@@ -133,11 +142,54 @@ class Gateway:
             await _refuse(final, scope["path"], facts["request_id"], send_tagged)
         finally:
             web_metrics.open_requests.dec()
-            refusals.count(scope, status, facts)
+            web_metrics.count_refusal(scope, status, facts)
             method, path, seconds = scope["method"], scope["path"], time.monotonic() - started
             web_metrics.count(method, path, status, until_start, facts.get("code"))
             access_log.write(method, path, status, seconds, facts)
-            request_spans.note_answer(status, facts)
+            if span is not None:
+                request_spans.note_answer(span, status, facts)
+
+    def _find_limit(self, scope: Scope) -> int:
+        """Return how many bytes the body of a request may have."""
+        larger = self._uploads if scope["method"] == "POST" else ()
+        limits = [limit for path, limit in larger if path.fullmatch(scope["path"])]
+        return limits[-1] if limits else self._max_body_bytes
+
+
+class AdmissionLimiter:
+    """Admission control for bursts, of one event loop. asyncio runs every ready callback before it
+    polls sockets again, so 1,000 simultaneous requests would stall running streams for seconds;
+    PER_TURN are admitted per iteration of the loop."""
+
+    def __init__(self, per_turn: int = PER_TURN) -> None:
+        self._per_turn = self._free = per_turn
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turning = False
+
+    async def wait(self) -> None:
+        """Return at once while there is room in this iteration, else in the order of arrival."""
+        if self._free and not self._waiting:
+            self._free -= 1
+            self._schedule()
+            return
+        self._waiting.append(mine := asyncio.get_running_loop().create_future())
+        self._schedule()
+        await mine
+
+    def _schedule(self) -> None:
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._admit)
+
+    def _admit(self) -> None:
+        self._turning = False
+        self._free = self._per_turn
+        while self._waiting and self._free:
+            if not (first := self._waiting.popleft()).done():  # done if its client hung up
+                first.set_result(None)
+                self._free -= 1
+        if self._waiting or self._free < self._per_turn:
+            self._schedule()
 
 
 class _Body:

@@ -1,20 +1,20 @@
 """A span per API request, a child of the client's span if it sends W3C trace headers."""
 
 from collections.abc import MutableMapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from completions.contract import tracing
 from completions.http import web_metrics
-from completions.http.error_handlers import API_PATHS
 
-_NOTHING = nullcontext()
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
 
 
-def start_span(scope: MutableMapping[str, Any], request_id: str) -> AbstractContextManager[Any]:
-    """Start the span of an API request; does nothing for other paths or without tracing."""
-    if tracing.tracer is None or not scope["path"].startswith(API_PATHS):
-        return _NOTHING
+def start_span(
+    tracer: "Tracer", scope: MutableMapping[str, Any], request_id: str
+) -> AbstractContextManager["Span"]:
+    """Start the span of a request."""
     from opentelemetry.trace import SpanKind
 
     method, route = scope["method"], web_metrics.find_route(scope["path"])
@@ -23,7 +23,7 @@ def start_span(scope: MutableMapping[str, Any], request_id: str) -> AbstractCont
         for name, value in scope["headers"]
         if name in (b"traceparent", b"tracestate")
     }
-    return tracing.tracer.start_as_current_span(
+    return tracer.start_as_current_span(
         f"{method} {route}",
         context=tracing.extract_parent(carrier),
         kind=SpanKind.SERVER,
@@ -36,21 +36,10 @@ def start_span(scope: MutableMapping[str, Any], request_id: str) -> AbstractCont
     )
 
 
-def note_begin() -> None:
-    """Record the start of the response."""
-    if tracing.tracer is not None:
-        from opentelemetry.trace import get_current_span
-
-        get_current_span().add_event("response started")
-
-
-def note_answer(status: int, facts: dict[str, Any]) -> None:
+def note_answer(span: "Span", status: int, facts: dict[str, Any]) -> None:
     """Add the facts of the access log to the span."""
-    if tracing.tracer is None:
-        return
-    from opentelemetry.trace import StatusCode, get_current_span
+    from opentelemetry.trace import StatusCode
 
-    span = get_current_span()
     span.set_attribute("http.response.status_code", status)
     for attribute, fact in (
         ("error.type", "code"),

@@ -13,7 +13,7 @@ from completions.exceptions import APIError
 from completions.http import access_log
 from completions.jobs.execute import Claim
 from project import structured_logs
-from workers.job_logs import EngineLines
+from workers.live_job import EngineLines
 
 
 @pytest.fixture

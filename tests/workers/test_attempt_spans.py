@@ -6,6 +6,7 @@ import time
 import orjson
 import pytest
 
+from completions.contract import tracing
 from completions.contract.job_request import JobRequest
 from completions.contract.sampling import SamplingParams
 from completions.contract.usage import Usage
@@ -15,7 +16,7 @@ from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission
 from tests.workers.engine.stats_making import engine_stats
-from workers import attempt_spans
+from workers.attempt_spans import AttemptSpan
 from workers.engine.core.output import ChoiceDelta, RequestOutput
 from workers.engine.exceptions import InvalidRequest
 from workers.engine.text.finish import FinishReason
@@ -34,7 +35,7 @@ def claim(trace=HEADERS):
 
 
 def test_a_span_describes_an_attempt(spans):
-    span = attempt_spans.begin(claim(), "tiny", "worker-1")
+    span = AttemptSpan.begin(tracing.tracer, claim(), "tiny", "worker-1")
     span.record_output(0.75)
     span.record_output(0.9)
     span.record_end("completed", False, 3, 7)
@@ -58,15 +59,11 @@ def test_a_span_describes_an_attempt(spans):
 
 
 def test_a_job_that_no_traced_request_made_begins_a_trace(spans):
-    attempt_spans.begin(claim(trace=""), "tiny", "worker-1").leave("given back")
+    AttemptSpan.begin(tracing.tracer, claim(trace=""), "tiny", "worker-1").leave("given back")
     (span,) = spans()
     assert span.parent is None
     assert span.attributes["quire.outcome"] == "given back"
     assert span.status.status_code is StatusCode.UNSET
-
-
-def test_nothing_is_made_where_nothing_is_traced():
-    assert attempt_spans.begin(claim(), "tiny", "worker-1") is None
 
 
 class Engine:

@@ -19,7 +19,6 @@ from workers.engine.core.output import Completion, RequestOutput
 from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.request import Request
 from workers.engine.core.runner import Runner
-from workers.engine.deadlines import Deadlines
 from workers.engine.exceptions import (
     DeadlineExceeded,
     EngineError,
@@ -31,7 +30,7 @@ from workers.engine.exceptions import (
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
 from workers.engine.intake import Intake
 from workers.engine.launched_steps import Flight, Launcher
-from workers.engine.live_requests import LiveRequests
+from workers.engine.live_requests import Deadlines, LiveRequests
 from workers.engine.progress import Progress
 from workers.engine.request_state import RequestState
 from workers.engine.scheduling.block_pool import BlockPool

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -112,11 +113,12 @@ class Launcher:
         batch = self.runner.prepare(scheduled)
         rows = batch.all_sampled
         began = time.perf_counter()
-        filling = self.structured_output.start_mask(rows)
+        is_constrained = any(seq.choice.grammar is not None for seq in rows)
+        filling = self.structured_output.start_mask(rows) if is_constrained else None
         filled = time.perf_counter()
         lap("schedule")
         try:
-            with self.recorder.watching(batch):
+            with self.recorder.watching(batch) if batch.is_recorded else nullcontext():
                 logits = self.runner.forward(batch)
         except torch.OutOfMemoryError as error:
             if filling is not None:
@@ -127,7 +129,8 @@ class Launcher:
         computed = time.perf_counter()
         mask = filling.result() if filling is not None else None
         lap("mask")
-        self.sampler.scorer.score_prompts(batch.all_scored, logits[len(rows) :])
+        if scored := batch.all_scored:
+            self.sampler.scorer.score_prompts(scored, logits[len(rows) :])
         tokens = self._sample(logits[: len(rows)], rows, mask)
         if self.speculation is not None and rows:
             rest = filled - began + time.perf_counter() - computed

@@ -1,8 +1,8 @@
 """Appends tokens to sequences: the ones that a step samples and the ones that grammars force."""
 
 from workers.engine.core.output import ConstraintEffect
-from workers.engine.core.rows import Row, lay_rows
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import Row, lay_rows
 from workers.engine.exceptions import InvalidLogits
 from workers.engine.grammar.effect import Removal
 from workers.engine.grammar.jump_rate import JumpRate

@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 import orjson
 
+from completions.catalog.model_files import ModelFiles
 from completions.contract.sampling import Range
 from completions.exceptions import FieldError
 from completions.requests.context import Context
@@ -34,6 +35,12 @@ def expect(value: object, expected: type[T], name: str, path: str = "") -> T:
     if type(value) is not expected:
         raise FieldError(f"must be {name}, not {name_type(value)}.", path, code="invalid_type")
     return value
+
+
+def get_files(context: Context | None) -> ModelFiles:
+    """Return the files of the requested model, for a field that only bodies with a model have."""
+    assert context is not None
+    return context.model.files
 
 
 def format_number(number: float) -> str:

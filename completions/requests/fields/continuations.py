@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from completions.contract.job_request import LogprobsMode
 from completions.exceptions import FieldError
-from completions.requests.context import Context, get_files
-from completions.requests.fields.base import Field, expect, read_each
+from completions.requests.context import Context
+from completions.requests.fields.base import Field, expect, get_files, read_each
 from completions.requests.fields.lists import check_count
 from completions.requests.fields.sampling import SamplingFields
 from completions.requests.fields.tokens import TOKEN_ID, TokenIdsField

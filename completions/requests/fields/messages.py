@@ -10,13 +10,14 @@ from itertools import islice
 from typing import Any, Self
 
 from completions.exceptions import FieldError
-from completions.requests.context import Context, get_files
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     SHOWN_NAME,
     ChoiceField,
     Field,
     TextField,
     expect,
+    get_files,
     read_each,
 )
 from completions.requests.fields.lists import ListField

@@ -5,8 +5,8 @@ from typing import Any, NoReturn, TypeGuard
 from completions.catalog import tokenization
 from completions.catalog.model_files import ModelFiles
 from completions.exceptions import FieldError
-from completions.requests.context import Context, get_files
-from completions.requests.fields.base import Field, IntegerField, expect, name_type
+from completions.requests.context import Context
+from completions.requests.fields.base import Field, IntegerField, expect, get_files, name_type
 from completions.requests.fields.tokens import (
     TOKEN_ID,
     TokenIdsField,

@@ -12,7 +12,7 @@ from completions.chat.conversation import can_trace
 from completions.chat.prompt_text import PromptText
 from completions.contract.sampling import LOGIT_BIAS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
-from completions.requests.context import Context, get_files
+from completions.requests.context import Context
 from completions.requests.fields.base import (
     SHOWN_NAME,
     Field,
@@ -20,6 +20,7 @@ from completions.requests.fields.base import (
     check_number,
     expect,
     format_number,
+    get_files,
     make_bounds,
     name_type,
 )

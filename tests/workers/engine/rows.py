@@ -8,9 +8,19 @@ from completions.contract.sampling import SamplingParams
 from workers.engine.core.choice import Choice
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.sequence_parts import Origin, SamplingRules
+from workers.engine.core.step import lay_rows
+from workers.engine.sampling.logits_processors import LogitsProcessor
+from workers.engine.sampling.sampler import BANS, CHANGES
 from workers.engine.text.stop_checker import StopChecker
 
 EOS = frozenset({0})
+
+
+def set_rows(processor: LogitsProcessor, rows: Iterable[Sequence]) -> None:
+    """Tell a processor of the rows of a step, of which it sees those that ask for it."""
+    uses = {use.make: use for use in (*CHANGES, *BANS)}
+    is_wanted = uses[type(processor)].is_wanted
+    processor.set_rows([(i, row) for i, row in enumerate(lay_rows(rows)) if is_wanted(row)])
 
 
 def row(

@@ -51,7 +51,7 @@ class ModelInput:
     @property
     def is_recorded(self) -> bool:
         """Whether hooks read or change the values between the model's modules."""
-        return any(seq.record is not None for seq, _, _ in self.layout)
+        return any(seq.record is not None for seq, _, _ in (self.apart or self).layout)
 
     @property
     def all_sampled(self) -> list[Sequence]:

@@ -1,8 +1,11 @@
-"""What a step computes. No torch."""
+"""What a step computes, and the rows of its logits: one for each sequence that it samples, and one
+for each token of its draft. No torch."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from workers.engine.core.choice import GrammarState
 from workers.engine.core.sequence import Sequence
 
 
@@ -35,3 +38,28 @@ class SchedulerOutput:
         self.chunks.append((sequence, size))
         begun = min(sequence.prompt_len, sequence.num_computed + size)
         sequence.num_begun = max(sequence.num_begun, begun)
+
+
+class Row(NamedTuple):
+    """A row of a step's logits, from which a token is sampled."""
+
+    sequence: Sequence
+    num_drafted: int
+    """How many drafted tokens stand before the token."""
+    grammar: GrammarState | None
+    """The state before the token, if the sequence has a grammar."""
+
+
+def lay_rows(sequences: Iterable[Sequence]) -> list[Row]:
+    """Return the rows of a step, given the sequence of each. Rows of one sequence follow each
+    other."""
+    rows: list[Row] = []
+    previous, index = None, 0
+    for sequence in sequences:
+        if sequence is not previous:
+            previous, index = sequence, 0
+            rows.append(Row(sequence, 0, sequence.choice.grammar))
+            continue
+        rows.append(Row(sequence, sequence.draft.rows[index + 1], sequence.draft.grammars[index]))
+        index += 1
+    return rows

@@ -17,8 +17,8 @@ from completions.contract.grammar_ends import EndTokens, is_accepting
 from completions.contract.llguidance_limits import ENGINE_LIMITS, TOO_MANY_ITEMS, TOO_MANY_STATES
 from completions.contract.llguidance_threads import make_big_stack_threads
 from workers.engine.core.bad_words import list_bad_tokens
-from workers.engine.core.rows import lay_rows
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import lay_rows
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar.closing import Closing, ClosingPlan
 from workers.engine.grammar.mask import Bits, GrammarMask, allow_only, allow_some, forbid

@@ -1,5 +1,5 @@
-"""Tokens that may not be sampled, whatever their logits. For rows under a grammar, its mask leaves
-them out, since it must not become empty."""
+"""Tokens that may not be sampled, whatever their logits. Rows under a grammar do not ask for these:
+its mask leaves such tokens out, since it must not become empty."""
 
 from collections.abc import Sequence as Rows
 
@@ -9,33 +9,27 @@ from torch import Tensor
 
 from workers.engine.backends.base.transfers import to_device
 from workers.engine.core.bad_words import list_bad_tokens
-from workers.engine.core.rows import Row
-from workers.engine.core.sequence import Sequence
-from workers.engine.sampling.logits_processors import LogitsProcessor
+from workers.engine.sampling.logits_processors import LogitsProcessor, PlacedRow
 
 
 class MinTokens(LogitsProcessor):
     """Forbids stop ids and ends of sequence before ``min_tokens``."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, Sequence, int]] = []
+        self._rows: Rows[PlacedRow] = ()
         self._below: list[int] = []
         self._placed: list[Tensor] = []
 
-    def set_rows(self, rows: Rows[Row]) -> None:
-        self._rows = [
-            (row, seq, num_drafted)
-            for row, (seq, num_drafted, grammar) in enumerate(rows)
-            if seq.is_below_min_tokens(num_drafted)
-            and grammar is None
-            and seq.choice.stop_checker.end_ids
-        ]
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
+        self._rows = rows
         self._below = []
 
     def apply(self, logits: Tensor) -> None:
-        if not self._rows:
-            return
-        below = [(row, seq) for row, seq, drafted in self._rows if seq.is_below_min_tokens(drafted)]
+        below = [
+            (row, seq)
+            for row, (seq, num_drafted, _) in self._rows
+            if seq.is_below_min_tokens(num_drafted)
+        ]
         if not below:
             return
         if self._below != [row for row, _ in below]:
@@ -55,24 +49,18 @@ class AllowedTokens(LogitsProcessor):
     """Forbids all tokens but those of ``allowed_token_ids``."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, tuple[int, ...]]] = []
+        self._rows: Rows[PlacedRow] = ()
         self._placed: list[Tensor] | None = None
 
-    def set_rows(self, rows: Rows[Row]) -> None:
-        self._rows = [
-            (row, allowed)
-            for row, (seq, _, grammar) in enumerate(rows)
-            if grammar is None and (allowed := seq.sampling.allowed_token_ids)
-        ]
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
+        self._rows = rows
         self._placed = None
 
     def apply(self, logits: Tensor) -> None:
-        if not self._rows:
-            return
         if self._placed is None:
-            owners = np.repeat([row for row, _ in self._rows], [len(ids) for _, ids in self._rows])
-            ids = np.concatenate([allowed for _, allowed in self._rows])
+            allowed = [each.sequence.sampling.allowed_token_ids or () for _, each in self._rows]
             rows = np.array([row for row, _ in self._rows])
+            owners, ids = np.repeat(rows, [*map(len, allowed)]), np.concatenate(allowed)
             self._placed = to_device([owners, ids, rows], logits.device)
         owners_, ids_, rows_ = self._placed
         kept = logits[owners_, ids_]
@@ -87,14 +75,10 @@ class BadWords(LogitsProcessor):
     """Forbids the last token of a bad word where its other tokens end the output."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, Row]] = []
+        self._rows: Rows[PlacedRow] = ()
 
-    def set_rows(self, rows: Rows[Row]) -> None:
-        self._rows = [
-            (row, each)
-            for row, each in enumerate(rows)
-            if each.grammar is None and each.sequence.sampling.bad_words
-        ]
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
+        self._rows = rows
 
     def needs_tokens(self) -> bool:
         return any(

@@ -18,10 +18,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from workers.engine.core.rows import Row
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.sequence_parts import Processor
 from workers.engine.exceptions import EngineError, InvalidRequest, ProcessorError
+from workers.engine.sampling.logits_processors import LogitsProcessor, PlacedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +60,22 @@ def _factory(name: str, path: str) -> Factory:
     return cast("Factory", factory)
 
 
-class CustomProcessors:
+class CustomProcessors(LogitsProcessor):
     """Runs the processors of a step's rows; ``faults`` are the rows whose processor failed."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, Sequence, Processor]] = []
         self.faults: dict[int, EngineError] = {}
 
-    def set_rows(self, rows: Rows[Row]) -> None:
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
         self._rows = [
             (row, seq, seq.rules.processor)
-            for row, (seq, _, _) in enumerate(rows)
+            for row, (seq, _, _) in rows
             if seq.rules.processor is not None
         ]
         self.faults = {}
 
     def apply(self, logits: Tensor) -> None:
-        if not self._rows:
-            return
         self.faults = {}
         for row, seq, processor in self._rows:
             try:
@@ -89,13 +87,10 @@ class CustomProcessors:
                 logits[row] = 0
 
     def can_launch(self) -> bool:
-        return not self._rows  # they may wait for the device
+        return False  # they may wait for the device
 
     def needs_tokens(self) -> bool:
-        return bool(self._rows)
-
-    def launch(self, logits: Tensor, pending: Tensor | None) -> None:
-        assert self.can_launch()
+        return True
 
     def blame(self, highest: Tensor) -> None:
         """Fault the rows that have a processor and no token left, now that every mask is applied:

@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from completions.contract.job_request import LogprobParams, LogprobsMode
+from completions.contract.job_request import LogprobParams
 from workers.engine.core.output import Support, TokenLogprobs
-from workers.engine.core.rows import Row
-from workers.engine.core.sequence import Sequence
 from workers.engine.sampling.chunks import chunk_sums
 from workers.engine.sampling.filters import Survivors
+from workers.engine.sampling.logits_processors import PlacedRow
 from workers.engine.sampling.logprobs import LOWEST, likeliest
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -39,28 +38,22 @@ class Distributions:
     """Scores the tokens of rows whose request asks for processed log probabilities or for the
     support of each draw. At temperature 0, all probability is on the likeliest token."""
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, LogprobParams]] = []
-        self._temperatures = torch.empty(0, 1)
+    def __init__(self, rows: Rows[PlacedRow], device: torch.device) -> None:
+        """``rows`` are those to score, of all that record log probabilities."""
+        self._rows = [
+            (row, seq.logprobs.params) for row, (seq, _, _) in rows if seq.logprobs is not None
+        ]
+        sampling = [seq.sampling for _, (seq, _, _) in rows]
+        temperatures = [1.0 if each.greedy else each.temperature for each in sampling]
+        self._temperatures = torch.tensor(temperatures, dtype=torch.float32, device=device)[:, None]
 
     @property
     def rows(self) -> list[int]:
         return [row for row, _ in self._rows]
 
-    def set_rows(self, rows: Rows[Row], device: torch.device) -> None:
-        """Set the owners of the logits' rows."""
-        wanted = [(row, each.sequence) for row, each in enumerate(rows) if is_wanted(each.sequence)]
-        self._rows = [(row, seq.logprobs.params) for row, seq in wanted if seq.logprobs is not None]
-        temperatures = [
-            1.0 if seq.sampling.greedy else seq.sampling.temperature for _, seq in wanted
-        ]
-        self._temperatures = torch.tensor(temperatures, dtype=torch.float32, device=device)[:, None]
-
     def sum_all(self, logits: Tensor) -> Rows[float]:
         """Return the logarithm of each wanted row's sum of weights before any token is forbidden or
         filtered away, at the row's temperature."""
-        if not self._rows:
-            return ()
         scaled = logits[self.rows] / self._temperatures
         sums: list[float] = torch.logsumexp(scaled.double(), dim=-1).tolist()
         return sums
@@ -89,14 +82,6 @@ class Distributions:
             logprobs.support = [support._replace(log_mass=min(0.0, mass))]
             scored[row] = logprobs
         return scored
-
-
-def is_wanted(seq: Sequence) -> bool:
-    """Return whether a sequence's request asks what its tokens are drawn from."""
-    if seq.logprobs is None:
-        return False
-    params = seq.logprobs.params
-    return params.mode is LogprobsMode.PROCESSED or params.support_ids is not None
 
 
 def _score_draw(

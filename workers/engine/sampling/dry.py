@@ -9,9 +9,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from workers.engine.backends.base.transfers import floats_to_device, to_device
-from workers.engine.core.rows import Row
 from workers.engine.core.sequence import Sequence
-from workers.engine.sampling.logits_processors import LogitsProcessor
+from workers.engine.sampling.logits_processors import LogitsProcessor, PlacedRow
 
 _LONGEST = 50
 """The longest repetition that counts, as in mistral.rs."""
@@ -45,21 +44,14 @@ class Dry(LogitsProcessor):
         self._rows: list[tuple[int, Repetitions, int]] = []
         self._repetitions: dict[Sequence, Repetitions] = {}
 
-    def set_rows(self, rows: Rows[Row]) -> None:
-        wanted = [
-            (row, seq, num_drafted)
-            for row, (seq, num_drafted, _) in enumerate(rows)
-            if seq.sampling.dry_multiplier > 0
-        ]
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
         self._repetitions = {s: r for s, r in self._repetitions.items() if not s.finished}
-        for _, seq, _ in wanted:
+        for _, (seq, _, _) in rows:
             if seq not in self._repetitions:
                 self._repetitions[seq] = Repetitions(seq)
-        self._rows = [(row, self._repetitions[seq], drafted) for row, seq, drafted in wanted]
+        self._rows = [(row, self._repetitions[seq], drafted) for row, (seq, drafted, _) in rows]
 
     def apply(self, logits: Tensor) -> None:
-        if not self._rows:
-            return
         penalised = [repetitions.after(num_drafted) for _, repetitions, num_drafted in self._rows]
         rows = np.repeat([row for row, _, _ in self._rows], [len(ids) for ids, _ in penalised])
         ids = np.concatenate([ids for ids, _ in penalised])
@@ -69,10 +61,10 @@ class Dry(LogitsProcessor):
         logits[placed_rows, placed_ids] -= placed
 
     def needs_tokens(self) -> bool:
-        return bool(self._rows)  # repetitions are looked for here, up to the last token
+        return True  # repetitions are looked for here, up to the last token
 
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:
-        assert pending is None or not self._rows
+        assert pending is None
         self.apply(logits)
 
 

@@ -1,7 +1,8 @@
 """Changes to the logits of the rows that ask for them. Other rows stay untouched.
 
-The sampler calls ``set_rows`` when the rows of a step change, and in every step ``apply``, or
-``launch`` if all its processors can. It lists the processors in the order in which they run.
+The sampler calls ``set_rows`` when the rows of a step change, and in every step in which a row asks
+for a processor its ``apply``, or ``launch`` if all processors of the step can. It lists them in the
+order in which they run, each with the rows that ask for it.
 """
 
 from collections.abc import Sequence as Rows
@@ -12,14 +13,17 @@ import torch
 from torch import Tensor
 
 from workers.engine.backends.base.transfers import floats_to_device, to_device
-from workers.engine.core.rows import Row
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import Row
 from workers.engine.sampling.token_counts import PlacedCounts, TokenCounts
+
+PlacedRow = tuple[int, Row]
+"""A row that asks for a processor, after its place in the logits."""
 
 
 class LogitsProcessor(Protocol):
-    def set_rows(self, rows: Rows[Row]) -> None:
-        """Declare that row ``i`` of later logits is ``rows[i]``: its token follows the sequence's
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
+        """Declare the rows of later logits to change. The token of a row follows the sequence's
         tokens and some drafted ones, which count like the sequence's own."""
 
     def apply(self, logits: Tensor) -> None:
@@ -54,22 +58,17 @@ class Penalties(LogitsProcessor):
         self._factors = np.empty((0, 3), dtype=np.float32)
         self._placed: PlacedCounts | None = None
 
-    def set_rows(self, rows: Rows[Row]) -> None:
-        penalised = [
-            (row, seq, num_drafted)
-            for row, (seq, num_drafted, _) in enumerate(rows)
-            if seq.sampling.penalizes
-        ]
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
         # The rows of a step can leave out a sequence that comes back: keep counts until it ends.
         self._counts = {seq: c for seq, c in self._counts.items() if not seq.finished}
-        for _, seq, _ in penalised:
+        for _, (seq, _, _) in rows:
             self._counts.setdefault(seq, TokenCounts(seq))
-        self._rows = [(row, self._counts[seq], drafted) for row, seq, drafted in penalised]
+        self._rows = [(row, self._counts[seq], drafted) for row, (seq, drafted, _) in rows]
         self._placed = None
         self._factors = np.array(
             [
                 (p.frequency_penalty, p.presence_penalty, p.repetition_penalty)
-                for p in (seq.sampling for _, seq, _ in penalised)
+                for p in (seq.sampling for _, (seq, _, _) in rows)
             ],
             dtype=np.float32,
         ).reshape(-1, 3)
@@ -78,16 +77,12 @@ class Penalties(LogitsProcessor):
         return not any(num_drafted for _, _, num_drafted in self._rows)
 
     def launch(self, logits: Tensor, pending: Tensor | None) -> None:
-        if not self._rows:
-            return
         if self._placed is None or not self._placed.catch_up():
             rows = [(row, counts) for row, counts, _ in self._rows]
             self._placed = PlacedCounts(rows, self._factors, logits)
         self._placed.penalise(logits, pending)
 
     def apply(self, logits: Tensor) -> None:
-        if not self._rows:
-            return
         self._placed = None
         counted = [counts.after(num_drafted) for _, counts, num_drafted in self._rows]
         sizes = [len(ids) for ids, _ in counted]
@@ -112,17 +107,15 @@ class LogitBias(LogitsProcessor):
         self._entries: list[tuple[int, int, float]] = []
         self._placed: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def set_rows(self, rows: Rows[Row]) -> None:
+    def set_rows(self, rows: Rows[PlacedRow]) -> None:
         self._entries = [
             (row, token_id, value)
-            for row, (seq, _, _) in enumerate(rows)
+            for row, (seq, _, _) in rows
             for token_id, value in seq.sampling.logit_bias.items()
         ]
         self._placed = None
 
     def apply(self, logits: Tensor) -> None:
-        if not self._entries:
-            return
         if self._placed is None:
             rows, ids, values = map(np.array, zip(*self._entries, strict=True))
             row_ids, token_ids = to_device([rows, ids], logits.device)

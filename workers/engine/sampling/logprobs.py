@@ -12,9 +12,9 @@ from torch import Tensor
 from completions.contract.job_request import LogprobParams
 from workers.engine.backends.base.transfers import to_device, wait_for
 from workers.engine.core.output import TokenLogprobs
-from workers.engine.core.rows import Row
 from workers.engine.core.sequence import Piece
 from workers.engine.sampling.chunks import CHUNK, chunk_sums, split_chunks
+from workers.engine.sampling.logits_processors import PlacedRow
 from workers.engine.sampling.single_buffer import SingleBuffer
 
 LOWEST = -9999.0
@@ -33,21 +33,19 @@ class Scorer:
         self._kept = SingleBuffer()
         self._single = SingleBuffer()
 
-    def set_rows(self, rows: Rows[Row]) -> None:
-        """Set the owners of the logits' rows. Rows with equal parameters are scored together, so
-        that no row pays for the parameters of another."""
+    def set_rows(self, rows: Rows[PlacedRow], num_rows: int) -> None:
+        """Set the rows to score, of ``num_rows`` in all. Those with equal parameters are scored
+        together, so that no row pays for the parameters of another."""
         groups: dict[LogprobParams, list[int]] = {}
-        for row, (seq, _, _) in enumerate(rows):
+        for row, (seq, _, _) in rows:
             if seq.logprobs is not None:
                 groups.setdefault(seq.logprobs.params, []).append(row)
         self._groups = list(groups.items())
-        self._num_rows = len(rows)
+        self._num_rows = num_rows
 
     def keep(self, logits: Tensor) -> Tensor:
         """Return the logits as they are now: a copy if they are float32 and about to change."""
-        if self._groups and logits.dtype == torch.float32:
-            return self._kept.copy(logits)
-        return logits
+        return self._kept.copy(logits) if logits.dtype == torch.float32 else logits
 
     def score_rows(self, raw: Tensor, token_ids: Tensor) -> dict[int, TokenLogprobs]:
         """Score each row's token under the logits that :meth:`keep` returned, for the rows whose

@@ -1,6 +1,6 @@
 """Chooses a token for each row of logits, vectorised, with each row's own parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,8 +14,8 @@ from workers.engine.backends.cpu import logits as native_logits
 from workers.engine.core.choice import GrammarState
 from workers.engine.core.draft import NO_DRAFT
 from workers.engine.core.output import TokenLogprobs
-from workers.engine.core.rows import Row, lay_rows
 from workers.engine.core.sequence import Sequence
+from workers.engine.core.step import Row, lay_rows
 from workers.engine.exceptions import EngineError
 from workers.engine.grammar.effect import Removal, removals
 from workers.engine.grammar.mask import GrammarMask
@@ -76,6 +76,41 @@ class Launched(NamedTuple):
     scores: PendingScores
 
 
+class Use(NamedTuple):
+    """A processor, and the rows that ask for it. The others of a step never see it."""
+
+    make: Callable[[], LogitsProcessor]
+    is_wanted: Callable[[Row], bool]
+
+
+CHANGES = (
+    Use(Dry, lambda row: row.sequence.sampling.dry_multiplier > 0),
+    Use(Penalties, lambda row: row.sequence.sampling.penalizes),
+    Use(LogitBias, lambda row: bool(row.sequence.sampling.logit_bias)),
+    Use(CustomProcessors, lambda row: row.sequence.rules.processor is not None),
+)
+BANS = (
+    Use(AllowedTokens, lambda row: _bans(row) and bool(row.sequence.sampling.allowed_token_ids)),
+    Use(BadWords, lambda row: _bans(row) and bool(row.sequence.sampling.bad_words)),
+    Use(MinTokens, lambda row: _bans(row) and _forbids_end(row)),
+)
+"""What forbids tokens, after all other changes: support is what they leave."""
+
+
+def _bans(row: Row) -> bool:
+    return row.grammar is None  # otherwise its mask leaves the tokens out
+
+
+def _forbids_end(row: Row) -> bool:
+    seq = row.sequence
+    return seq.is_below_min_tokens(row.num_drafted) and bool(seq.choice.stop_checker.end_ids)
+
+
+def _scores_draws(row: Row) -> bool:
+    record = row.sequence.logprobs
+    return record is not None and record.params.scores_draws
+
+
 class Sampler:
     """Changes logits and chooses tokens, in this order:
 
@@ -90,16 +125,18 @@ class Sampler:
     """
 
     def __init__(self) -> None:
-        self._custom = CustomProcessors()
-        self._processors: list[LogitsProcessor] = [
-            Dry(),
-            Penalties(),
-            LogitBias(),
-            self._custom,
-        ]
-        self._bans: list[LogitsProcessor] = [AllowedTokens(), BadWords(), MinTokens()]
-        self._distributions = Distributions()
+        self._processors = {use: use.make() for use in (*CHANGES, *BANS)}
+        self._changes: list[LogitsProcessor] = []
+        """The processors that a row of the step asks for."""
+        self._bans: list[LogitsProcessor] = []
+        self._custom = next(
+            each for each in self._processors.values() if isinstance(each, CustomProcessors)
+        )
+        self._distributions: Distributions | None = None
+        """Scores what tokens are drawn from, where a row asks for that."""
         self.scorer = Scorer()
+        self._scores = False
+        """Whether a row asks for log probabilities."""
         self._rows: list[Sequence] = []
         self._drafting = False
         self._launchable = True
@@ -116,12 +153,12 @@ class Sampler:
         A sequence with a draft has a further row for each drafted token. Overwrites the logits.
         """
         self._follow(rows, logits.device)
-        raw = self.scorer.keep(logits)
+        raw = self.scorer.keep(logits) if self._scores else logits
         if logits.dtype != torch.float32:
             logits = self._single.copy(logits)
-        for processor in self._processors:
+        for processor in self._changes:
             processor.apply(logits)
-        sums = self._distributions.sum_all(logits)
+        sums = self._distributions.sum_all(logits) if self._distributions is not None else ()
         for ban in self._bans:
             ban.apply(logits)
         removed: Mapping[int, Removal] = {}
@@ -138,7 +175,7 @@ class Sampler:
         if self._draw is not None:
             self._draw.fill(token_ids, logits, highest)
         overruled = self._review(token_ids, faults) if mask is not None else frozenset()
-        scores = self.scorer.score_rows(raw, token_ids)
+        scores = self.scorer.score_rows(raw, token_ids) if self._scores else {}
         drawn = self._score_drawn(logits, highest, token_ids, sums, overruled)
         invalid = [row for row in unusable if row not in faults]
         return SamplerOutput(token_ids.tolist(), invalid, faults, scores, drawn, removed, overruled)
@@ -172,10 +209,10 @@ class Sampler:
         are then ``num_in_flight`` 1 ahead of the tokens known on the host.
         """
         assert self.can_launch(rows, logits.device)
-        raw = self.scorer.keep(logits)
+        raw = self.scorer.keep(logits) if self._scores else logits
         if logits.dtype != torch.float32:
             logits = self._single.copy(logits)
-        for processor in (*self._processors, *self._bans):
+        for processor in (*self._changes, *self._bans):
             processor.launch(logits, pending)
         highest, token_ids = _choose(logits, mask)
         finite = highest.isfinite()
@@ -183,7 +220,8 @@ class Sampler:
             logits.masked_fill_(~finite[:, None], 0)
             highest.masked_fill_(~finite, 0)
             self._draw.fill(token_ids, logits, highest, waits=False)
-        return Launched(token_ids, finite, self.scorer.launch_rows(raw, token_ids))
+        scores = self.scorer.launch_rows(raw, token_ids) if self._scores else PendingScores()
+        return Launched(token_ids, finite, scores)
 
     def _follow(self, sequences: list[Sequence], device: torch.device) -> None:
         """Prepare for the rows of a step, unless they equal the last step's rows."""
@@ -192,25 +230,45 @@ class Sampler:
             return
         self._rows, self._drafting = list(sequences), drafting
         rows = lay_rows(sequences)
-        processors = (*self._processors, *self._bans)
-        for processor in processors:
-            processor.set_rows(rows)
+        self._changes = self._set_rows(CHANGES, self._changes, rows)
+        self._bans = self._set_rows(BANS, self._bans, rows)
+        processors = (*self._changes, *self._bans)
         self._launchable = all(
             seq.choice.effect is None and seq.record is None for seq in sequences
         ) and all(processor.can_launch() for processor in processors)
         self._needs_tokens = any(seq.choice.grammar is not None for seq in sequences) or any(
             processor.needs_tokens() for processor in processors
         )
-        self.scorer.set_rows(rows)
-        self._distributions.set_rows(rows, device)
-        self._launchable = self._launchable and not self._distributions.rows
+        scored = [(i, row) for i, row in enumerate(rows) if row.sequence.logprobs is not None]
+        self._scores = bool(scored)
+        if scored:
+            self.scorer.set_rows(scored, len(rows))
+        self._distributions = None
+        if drawn := [(i, row) for i, row in scored if _scores_draws(row)]:
+            self._distributions = Distributions(drawn, device)
+            self._launchable = False
         self._closing = [
             (row, grammar)
             for row, (_, _, grammar) in enumerate(rows)
             if grammar is not None and grammar.closes
         ]
-        drawn = [(i, row) for i, row in enumerate(rows) if not row.sequence.sampling.greedy]
-        self._draw = _Draw(drawn, len(rows), device) if drawn else None
+        drawing = [(i, row) for i, row in enumerate(rows) if not row.sequence.sampling.greedy]
+        self._draw = _Draw(drawing, len(rows), device) if drawing else None
+
+    def _set_rows(
+        self, uses: Rows[Use], before: Rows[LogitsProcessor], rows: Rows[Row]
+    ) -> list[LogitsProcessor]:
+        """Tell processors their rows. Return those that have any; the ones that had some in the
+        step ``before`` forget them."""
+        active = []
+        for use in uses:
+            processor = self._processors[use]
+            wanted = [(i, row) for i, row in enumerate(rows) if use.is_wanted(row)]
+            if wanted or processor in before:
+                processor.set_rows(wanted)
+            if wanted:
+                active.append(processor)
+        return active
 
     def _review(self, token_ids: Tensor, faults: Mapping[int, Exception]) -> frozenset[int]:
         """Replace tokens after which a choice could not end in time. Return their rows."""
@@ -233,9 +291,10 @@ class Sampler:
         overruled: frozenset[int],
     ) -> Mapping[int, TokenLogprobs]:
         """Score the rows whose request asks what their tokens were drawn from."""
-        if not (wanted := self._distributions.rows):
+        if self._distributions is None:
             return {}
-        drawn = self._draw.list_drawn(wanted) if self._draw is not None else {}
+        rows = self._distributions.rows
+        drawn = self._draw.list_drawn(rows) if self._draw is not None else {}
         for row in overruled.intersection(drawn):
             drawn[row] = drawn[row].keep_only(int(token_ids[row]))
         return self._distributions.score(drawn, logits, highest, token_ids, sums)

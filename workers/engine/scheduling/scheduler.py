@@ -9,10 +9,9 @@ from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.sequence_parts import UNPLACED
 from workers.engine.core.step import SchedulerOutput
-from workers.engine.scheduling.block_pool import BlockPool
+from workers.engine.scheduling.block_pool import BlockPool, SequenceBlocks
 from workers.engine.scheduling.chunk_sizes import ChunkSizes, StepRoom
 from workers.engine.scheduling.pending_prefixes import PendingPrefixes
-from workers.engine.scheduling.sequence_blocks import SequenceBlocks
 from workers.engine.scheduling.turns import find_victims, is_before, is_overdue, take_turns
 from workers.engine.scheduling.waiting_queue import WaitingQueue
 
@@ -106,8 +105,7 @@ class Scheduler:
         room = self._sizes.open(self.running, chunks, self._budget - len(chunks))
         if not crowded:
             self._admit_owed(output, room, unfinished)
-        unfinished = take_turns(unfinished)
-        for sequence in unfinished:
+        for sequence in take_turns(unfinished) if len(unfinished) > 1 else unfinished:
             if not crowded and not is_overdue(sequence):
                 self._admit(output, room, before=sequence)
             if room.place(sequence, output):

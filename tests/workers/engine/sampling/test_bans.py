@@ -3,13 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.workers.engine.rows import row
+from tests.workers.engine.rows import row, set_rows
 from tests.workers.engine.sampling.test_logits_processors import apply
 from workers.engine.core.bad_words import list_bad_tokens
 from workers.engine.core.draft import Draft
-from workers.engine.core.rows import lay_rows
 from workers.engine.sampling.bans import AllowedTokens, BadWords, MinTokens
-from workers.engine.sampling.logits_processors import LogitsProcessor
 
 VOCABULARY = 8
 
@@ -26,7 +24,7 @@ def test_no_end_before_min_tokens() -> None:
 
 def test_min_tokens_ends_while_the_rows_stay_the_same() -> None:
     min_tokens, seq = MinTokens(), row([5], min_tokens=2)
-    min_tokens.set_rows(lay_rows([seq]))
+    set_rows(min_tokens, [seq])
     seq.token_ids.append(5)
     logits = torch.zeros(1, 4)
     min_tokens.apply(logits)
@@ -86,11 +84,5 @@ def test_words_of_several_tokens_need_the_last_one(
     bad: tuple[tuple[int, ...], ...], needs: bool
 ) -> None:
     processor = BadWords()
-    processor.set_rows(lay_rows([row(bad_words=bad)]))
+    set_rows(processor, [row(bad_words=bad)])
     assert processor.needs_tokens() is needs
-
-
-@pytest.mark.parametrize("processor", [MinTokens(), AllowedTokens(), BadWords()])
-def test_rows_that_ask_for_nothing_cost_nothing(processor: LogitsProcessor) -> None:
-    processor.set_rows(lay_rows([row([1, 2]), row()]))
-    processor.apply(torch.empty(0))  # touching it would raise

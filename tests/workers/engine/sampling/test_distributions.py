@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from completions.contract.job_request import LogprobParams, LogprobsMode
 from tests.workers.engine import greedy
+from tests.workers.engine.rows import row
 from tests.workers.engine.sampling.test_logprobs import ask, log_softmax, said
+from workers.engine.core.logprob_record import LogprobRecord
 from workers.engine.core.output import ChoiceDelta
+from workers.engine.core.step import lay_rows
 from workers.engine.engine import Engine
 from workers.engine.sampling.distributions import Distributions, Drawn
 
@@ -129,10 +132,10 @@ def test_candidates_are_compared_by_raw_scores(engine: Engine) -> None:
 
 def test_the_support_of_an_overruled_draw_names_the_token_that_took_its_place() -> None:
     drawn = Drawn(torch.tensor([1.0, 0.5, 0.2, 0.1]), None).keep_only(3)
-    scored = Distributions()
     token_ids = torch.tensor([3])
-    params = LogprobParams(mode=LogprobsMode.PROCESSED, support_ids=4)
-    scored._rows, scored._temperatures = [(0, params)], torch.ones(1, 1)
+    seq = row()
+    seq.logprobs = LogprobRecord(LogprobParams(mode=LogprobsMode.PROCESSED, support_ids=4))
+    scored = Distributions([*enumerate(lay_rows([seq]))], torch.device("cpu"))
     logits = drawn.weights.log()[None]
     [scores] = scored.score({0: drawn}, logits, torch.zeros(1), token_ids, [0.0]).values()
     [support] = scores.support

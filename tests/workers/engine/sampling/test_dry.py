@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tests.workers.engine.rows import row
-from workers.engine.core.rows import lay_rows
+from tests.workers.engine.rows import row, set_rows
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.sequence_parts import SamplingRules
 from workers.engine.sampling.dry import Dry, breaker_ids
@@ -47,7 +46,7 @@ def naive(tokens: Rows[int], breakers: frozenset[int], params: dict[str, float])
 
 def subtracted(dry: Dry, rows: list[Sequence]) -> list[list[float]]:
     logits = torch.zeros(len(rows), VOCABULARY)
-    dry.set_rows(lay_rows(rows))
+    set_rows(dry, rows)
     dry.apply(logits)
     found: list[list[float]] = (-logits).tolist()
     return found

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.workers.engine.rows import row
 from workers.engine.core.sequence_parts import SamplingRules
 from workers.engine.grammar.mask import GrammarMask
-from workers.engine.sampling.sampler import Sampler
+from workers.engine.sampling.sampler import BANS, CHANGES, Sampler
 
 VOCABULARY = 300
 
@@ -34,6 +34,20 @@ NEEDING_TOKENS: list[dict[str, Any]] = [
 
 def sample(logits: Tensor, *rows: Any) -> list[int]:
     return Sampler().sample(logits.clone(), list(rows)).token_ids
+
+
+def test_rows_that_ask_for_nothing_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for use in (*CHANGES, *BANS):
+        for method in ("set_rows", "apply", "launch"):
+            monkeypatch.setattr(use.make, method, Mock(side_effect=AssertionError))
+    assert sample(torch.tensor([[0.0, 2.0]]), row(temperature=0)) == [1]
+
+
+def test_a_processor_forgets_its_rows_in_a_step_without_any() -> None:
+    sampler, logits = Sampler(), torch.zeros(1, 4)
+    for rows in ([row(logit_bias={1: 2.0})], [row()], [row(logit_bias={2: 2.0})]):
+        sampler.sample(logits.clone(), rows)
+    assert sampler.sample(logits.clone(), [row(temperature=0)]).token_ids == [0]
 
 
 def test_greedy_takes_the_lower_of_equals() -> None:

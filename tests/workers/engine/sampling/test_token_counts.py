@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.workers.engine.rows import row
-from workers.engine.core.rows import lay_rows
+from tests.workers.engine.rows import row, set_rows
 from workers.engine.sampling import token_counts
 from workers.engine.sampling.logits_processors import Penalties
 from workers.engine.sampling.token_counts import PlacedCounts
@@ -29,7 +28,7 @@ step = st.tuples(st.booleans(), st.lists(st.lists(tokens, max_size=3), min_size=
 
 def anew(rows: Any, logits: torch.Tensor) -> torch.Tensor:
     processor, changed = Penalties(), logits.clone()
-    processor.set_rows(lay_rows(rows))
+    set_rows(processor, rows)
     processor.apply(changed)
     return changed
 
@@ -46,7 +45,7 @@ def test_launched_penalties_follow_what_rows_gain(
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(token_counts, "_ROOM", room)
         processor = Penalties()
-        processor.set_rows(lay_rows(rows))
+        set_rows(processor, rows)
         for is_ahead, gained in steps:
             logits = torch.randn(len(rows), VOCABULARY, generator=drawn)
             launched = logits.clone()
@@ -73,7 +72,7 @@ def test_a_step_sends_only_what_rows_gain(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(token_counts, "to_device", counted)
     rows = [row(list(range(500)), frequency_penalty=0.5) for _ in range(3)]
     processor, logits = Penalties(), torch.zeros(3, 600)
-    processor.set_rows(lay_rows(rows))
+    set_rows(processor, rows)
     processor.launch(logits, None)
     assert sent.pop() > 3 * 500
     for seq, token_id in zip(rows, (7, 8, 555), strict=True):
@@ -95,7 +94,7 @@ def test_steps_on_the_host_between_launched_ones_are_counted(
     monkeypatch.setattr(PlacedCounts, "__init__", noted)
     seq = row([3], frequency_penalty=1.0)
     processor = Penalties()
-    processor.set_rows(lay_rows([seq]))
+    set_rows(processor, [seq])
     logits = torch.zeros(1, VOCABULARY)
     processor.launch(logits.clone(), None)
     seq.token_ids.append(3)

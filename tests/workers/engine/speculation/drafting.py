@@ -7,8 +7,7 @@ from typing import Any
 from workers.engine.core.draft import OWN, Guess
 from workers.engine.core.output import ChoiceDelta
 from workers.engine.engine import Engine
-from workers.engine.speculation.drafter import Drafter, Walk
-from workers.engine.speculation.places import Place
+from workers.engine.speculation.drafter import Drafter, Place, Walk
 
 SURE = Guess(OWN, 12)
 

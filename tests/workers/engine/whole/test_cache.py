@@ -272,7 +272,7 @@ def _containers(engine: Engine) -> list[Any]:
     owners = [engine, engine.scheduler, engine.scheduler._queue,
               engine.scheduler._pending, engine.pool,
               engine._prefix_cache, engine.sampler, engine.structured_output,
-              *engine.sampler._processors]  # fmt: skip
+              *engine.sampler._processors.values()]  # fmt: skip
     return [x for o in owners for x in vars(o).values() if isinstance(x, dict | list | set)]
 
 

@@ -113,10 +113,6 @@ class Adapters:
                 raise UnsupportedAdapter(f"adapter {name!r} in {folder}: {error}") from error
         return adapters
 
-    def is_used(self, sequences: Rows[Sequence]) -> bool:
-        """Return whether a batch of these sequences has rows that an adapter is added to."""
-        return bool(self.names) and any(seq.adapter for seq in sequences)
-
     def lay_rows(
         self,
         sequences: Rows[Sequence],
@@ -126,12 +122,12 @@ class Adapters:
         """Return which rows of a flat batch each adapter is added to; row i belongs to the sequence
         ``owner[i]``."""
         members: dict[str, list[int]] = {}
-        for i, seq in enumerate(sequences if self.names else ()):
+        for i, seq in enumerate(sequences):
             if (adapter := seq.adapter) is not None:
                 members.setdefault(adapter, []).append(i)
-        rows = [np.isin(owner, indices).nonzero()[0] for indices in members.values()]
-        if not rows:
+        if not members:
             return []
+        rows = [np.isin(owner, indices).nonzero()[0] for indices in members.values()]
         moved = to_device(rows, device or torch.device("cpu"))
         return [AdapterRows(name, part) for name, part in zip(members, moved, strict=True)]
 

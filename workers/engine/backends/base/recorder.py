@@ -60,11 +60,9 @@ class Recorder:
 
     @contextmanager
     def watching(self, batch: ModelInput) -> Iterator[None]:
-        """Record what the forward of ``batch`` inside the context computes, if a sequence asks."""
+        """Record what the forward of ``batch`` inside the context computes for the sequences that
+        ask."""
         batch = batch.apart or batch
-        if not batch.is_recorded:
-            yield
-            return
         hidden: list[Tensor] = []
         experts: dict[nn.Module, list[Tensor]] = {}
 

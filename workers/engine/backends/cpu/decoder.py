@@ -86,6 +86,7 @@ class NativeDecoder:
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         """By id, a tensor and its contiguous form, which the structures point to."""
         self._scratch: dict[str, Tensor] = {}
+        self._prepares_rows = parts.head.prepares_rows
         self._prepared = PreparedRows(0, 0)
         self._cache: KVCache | None = None
         self._heads = parts.layers[0].attention.heads
@@ -176,7 +177,7 @@ class NativeDecoder:
         return self._scratch[name][:size].view(rows, columns)
 
     def _prepare_rows(self, rows: int) -> PreparedStruct:
-        if not self._parts.head.prepares_rows:
+        if not self._prepares_rows:
             return PreparedStruct()
         rows = self._room.slots(rows)
         if self._prepared.rows < rows:

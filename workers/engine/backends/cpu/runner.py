@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence as Rows
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -129,7 +130,7 @@ class CpuRunner:
             table[len(placed.block_ids) :] = NULL_BLOCK
 
     def _needs_modules(self, seq: Sequence) -> bool:
-        return seq.record is not None or self._adapters.is_used([seq])
+        return seq.record is not None or seq.adapter is not None
 
     def _lay_out(self, chunks: list[tuple[Sequence, int]]) -> ModelInput:
         # Sorted by length, neighbours pad each other least; all grow by one per step, so the
@@ -150,12 +151,17 @@ class CpuRunner:
             token_ids=np.array(_token_ids(pieces)),
             logits_rows=np.concatenate([[row for _, row in sampled], scored_rows]).astype(np.int64),
         )
+        adapter_rows = (
+            self._adapters.lay_rows(sequences, np.arange(len(sizes)).repeat(sizes))
+            if run_modules
+            else []
+        )
         return replace(
             self.lay_out(plan, run_modules=run_modules),
             layout=pieces,
             sampled=[seq for seq, _ in sampled],
             scored=scored,
-            adapter_rows=self._adapters.lay_rows(sequences, np.arange(len(sizes)).repeat(sizes)),
+            adapter_rows=adapter_rows,
         )
 
     def lay_out(
@@ -220,7 +226,8 @@ class CpuRunner:
 
     def _run(self, model_input: ModelInput) -> Tensor:
         assert model_input.metadata is not None
-        with self._adapters.active(model_input.adapter_rows):
+        adapter_rows = model_input.adapter_rows
+        with self._adapters.active(adapter_rows) if adapter_rows else nullcontext():
             return self._model(
                 model_input.input_ids,
                 model_input.position_ids,

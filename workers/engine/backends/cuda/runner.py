@@ -90,7 +90,10 @@ class CudaRunner:
             for seq, _ in output.chunks
         ]
         pieces = [(seq, at, n) for (seq, n), at in zip(output.chunks, first, strict=True)]
-        rows = None if self._needs_hooks(output.chunks) else _decode_rows(pieces)
+        needs_hooks = any(
+            seq.record is not None or seq.adapter is not None for seq, _ in output.chunks
+        )
+        rows = None if needs_hooks else _decode_rows(pieces)  # graphs have no hooks
         as_graph = rows is not None and self._graph_rows(len(rows)) is not None
         if as_graph and rows is not None:
             layout = [(seq, position, 1) for seq, position in rows]
@@ -204,12 +207,6 @@ class CudaRunner:
         )
         ids = ids if last_tokens is None else last_tokens
         return _input(plan, ids, places, metadata, logits_rows)
-
-    def _needs_hooks(self, chunks: list[tuple[Sequence, int]]) -> bool:
-        """Return whether a step needs adapters or recorded states, which graphs lack."""
-        sequences = [seq for seq, _ in chunks]
-        recorded = any(seq.record is not None for seq in sequences)
-        return recorded or self._adapters.is_used(sequences)
 
     def _make_cache(self, num_blocks: int) -> TokenMajorCache:
         loaded = self._loaded

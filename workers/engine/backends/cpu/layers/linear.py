@@ -92,11 +92,9 @@ class PreparedRows:
         self.values = torch.zeros(rows, inputs)  # the widest of its forms
         self.steps = torch.zeros(rows, groups)
         self.starts = torch.zeros(rows, groups, dtype=torch.int32)
-
-    @property
-    def struct(self) -> PreparedStruct:
+        pointers = (x.data_ptr() for x in (self.values, self.steps, self.starts))
+        self.struct = PreparedStruct(*pointers)
         """Valid as long as this object lives."""
-        return PreparedStruct(*(x.data_ptr() for x in (self.values, self.steps, self.starts)))
 
 
 class TiledLinear(LinearLayer):

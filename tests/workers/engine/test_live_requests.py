@@ -1,6 +1,6 @@
 from tests.workers.engine.rows import row
 from workers.engine.core.request import Request
-from workers.engine.deadlines import Deadlines
+from workers.engine.live_requests import Deadlines
 from workers.engine.request_state import RequestState
 
 

@@ -1,6 +1,6 @@
 from workers.engine.core.draft import OWN, Guess, Support
+from workers.engine.speculation.drafter import Place, candidates, support
 from workers.engine.speculation.ngrams import LONGEST_MATCH, Match
-from workers.engine.speculation.places import Place, candidates, support
 from workers.engine.speculation.siblings import BORDER
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from project.server.admission_limiter import AdmissionLimiter
+from project.server.gateway import AdmissionLimiter
 
 
 async def burst(limiter, count):
