@@ -5,30 +5,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from completions.jobs.events import ChoiceGain, JobError
+from completions.jobs.events import ChoiceEvent, JobError
 from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import EngineError, GrammarError
 
 
-def encode_choice(delta: ChoiceDelta, build: str | None = None) -> ChoiceGain:
+def encode_choice(delta: ChoiceDelta, build: str | None = None) -> ChoiceEvent:
     """Return a delta in the form of an event's choice. The last one names the engine's build."""
     extras = _encode_extras(delta)
     if build is not None and delta.finish_reason is not None:
         extras["engine"] = build
-    return ChoiceGain(
+    return ChoiceEvent(
         delta.index,
         delta.token_ids,
         delta.text,
         delta.finish_reason,
         delta.matched_stop,
-        extras or None,
+        extras,
     )
 
 
-def join_choices(gains: Sequence[ChoiceGain]) -> list[ChoiceGain]:
+def join_choices(gains: Sequence[ChoiceEvent]) -> list[ChoiceEvent]:
     """Join what each choice gained in several steps. A step with extras other than `forced` begins
     a new event, and log probabilities stay with their tokens."""
-    joined: list[ChoiceGain] = []
+    joined: list[ChoiceEvent] = []
     last: dict[int, int] = {}  # place of each choice's last event
     for gain in gains:
         at = last.get(gain.index)
@@ -37,7 +37,7 @@ def join_choices(gains: Sequence[ChoiceGain]) -> list[ChoiceGain]:
             last[gain.index] = len(joined)
             joined.append(gain)
             continue
-        joined[at] = ChoiceGain(
+        joined[at] = ChoiceEvent(
             gain.index,
             [*before.token_ids, *gain.token_ids],
             before.text + gain.text,
@@ -48,18 +48,17 @@ def join_choices(gains: Sequence[ChoiceGain]) -> list[ChoiceGain]:
     return joined
 
 
-def _stands_alone(before: ChoiceGain, gain: ChoiceGain) -> bool:
+def _stands_alone(before: ChoiceEvent, gain: ChoiceEvent) -> bool:
     """Return whether a gain cannot become a part of the event before it."""
-    return not {"forced"}.issuperset(gain.extras or ()) or "logprobs" in (before.extras or ())
+    return not {"forced"}.issuperset(gain.extras) or "logprobs" in before.extras
 
 
-def _join_forced(before: ChoiceGain, gain: ChoiceGain) -> Mapping[str, Any] | None:
+def _join_forced(before: ChoiceEvent, gain: ChoiceEvent) -> Mapping[str, Any]:
     """Return the extras of two gains, of which the later one has no others than `forced`."""
     if not gain.extras:
         return before.extras
-    kept: Mapping[str, Any] = before.extras or {}
     moved = [len(before.token_ids) + place for place in gain.extras["forced"]]
-    return {**kept, "forced": [*kept.get("forced", ()), *moved]}
+    return {**before.extras, "forced": [*before.extras.get("forced", ()), *moved]}
 
 
 def _encode_extras(delta: ChoiceDelta) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from completions.contract.usage import Usage
-from completions.jobs.events import ChoiceGain, JobError
+from completions.jobs.events import ChoiceEvent, JobError
 from completions.jobs.execute import Claim, Ending, StepEvent
 from completions.jobs.record import Kind
 from workers.attempt_spans import AttemptSpan
@@ -48,7 +48,7 @@ class LiveJob:
     span: AttemptSpan | None
     build: str | None = None
     """What computes it: see :mod:`workers.build_digest`."""
-    choices: list[ChoiceGain] = field(default_factory=list)
+    choices: list[ChoiceEvent] = field(default_factory=list)
     """Output that is generated and not yet part of a batch to publish."""
     pending: int = 0
     """Tokens in `choices`."""

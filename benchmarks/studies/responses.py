@@ -71,7 +71,7 @@ def make_chain(length: int, tokens: int) -> tuple[Any, str]:
     from completions.accounts import changes, keys
     from completions.contract.json_lines import compress_lines
     from completions.contract.usage import Usage
-    from completions.jobs.events import ChoiceGain, encode_choices, encode_end
+    from completions.jobs.events import ChoiceEvent, encode_choices, encode_end
     from completions.models import Job, Organization, StoredResponse
     from completions.models.timed_ids import new_id
     from completions.responses.response_object import ItemsResponseContext
@@ -79,7 +79,7 @@ def make_chain(length: int, tokens: int) -> tuple[Any, str]:
     organization = Organization.objects.create(name="study")
     key, _ = changes.create(organization, "study")
     ends = [None] * (tokens - 1) + ["stop"]
-    events = [encode_choices(i + 1, [ChoiceGain(0, [i], " word", ends[i])]) for i in range(tokens)]
+    events = [encode_choices(i + 1, [ChoiceEvent(0, [i], " word", ends[i])]) for i in range(tokens)]
     events.append(encode_end(tokens + 1, "completed", None, Usage(9, tokens)))
     last = ""
     message = {"type": "message", "role": "user", "content": []}

@@ -39,11 +39,11 @@ Extras are absent if there are none. All but the last four appear only in jobs t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
-from msgspec import Struct, convert
+from msgspec import Struct, convert, field
 from msgspec.structs import astuple
 
 from completions.contract.usage import Usage
@@ -53,19 +53,17 @@ EndState = Literal["completed", "failed", "cancelled"]
 `STATUS` (responses/completion.py) list these too; a test compares them."""
 
 
-@dataclass(slots=True)
-class ChoiceEvent:
-    """What one choice gained in one step. Never mutate an instance. The class is not frozen,
-    because a frozen instance takes twice as long to create, and every token of every stream creates
-    one."""
+class ChoiceEvent(Struct, frozen=True):
+    """What one choice gained in one step: a part of an event."""
 
-    sequence_number: int
     index: int
-    token_ids: list[int]
+    token_ids: Sequence[int]
     text: str
-    finish_reason: str | None
-    matched_stop: int | str | None
+    finish_reason: str | None = None
+    matched_stop: int | str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+    sequence_number: int = 0
+    """Its number among all of the job's, once it has been published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +87,17 @@ class EndEvent:
     """When the job ended, where the event was read from Redis."""
 
 
-_NUM_PLAIN = 5
-"""Values of a choice without extras."""
+_NUM_PLAIN, _NUM_ALL = 5, 6
+"""Values of a choice without extras and with them."""
 Event = list[ChoiceEvent] | EndEvent
 """One entry of the Redis stream: what the choices gained in a step, or the end."""
 
 
-class ChoiceGain(Struct, frozen=True):
-    """What one choice gained, on its way into an event."""
-
-    index: int
-    token_ids: Sequence[int]
-    text: str
-    finish_reason: str | None = None
-    matched_stop: int | str | None = None
-    extras: Mapping[str, Any] | None = None
-    """None rather than empty."""
-
-
-def encode_choices(sequence_number: int, gains: Iterable[ChoiceGain]) -> bytes:
-    """Encode a step's event. Numbers in the extras may be numpy arrays; numbers that are not finite
-    become null."""
-    choices = [astuple(gain)[: None if gain.extras else _NUM_PLAIN] for gain in gains]
-    return orjson.dumps({"s": sequence_number, "c": choices}, option=orjson.OPT_SERIALIZE_NUMPY)
+def encode_choices(sequence_number: int, choices: Iterable[ChoiceEvent]) -> bytes:
+    """Encode a step's event, whose first choice gets the number. Numbers in the extras may be numpy
+    arrays; numbers that are not finite become null."""
+    values = [astuple(each)[: _NUM_ALL if each.extras else _NUM_PLAIN] for each in choices]
+    return orjson.dumps({"s": sequence_number, "c": values}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def encode_end(
@@ -124,7 +110,7 @@ def decode(data: bytes) -> Event:
     event: dict[str, Any] = orjson.loads(data)
     first = event["s"]
     if "end" not in event:
-        return [ChoiceEvent(first + k, *choice) for k, choice in enumerate(event["c"])]
+        return [_read_choice(*choice) for choice in enumerate(event["c"], first)]
     error, usage = event["error"], event["usage"]
     return EndEvent(
         first,
@@ -132,6 +118,12 @@ def decode(data: bytes) -> Event:
         JobError(**error) if error else None,
         convert(usage, Usage) if usage else None,
     )
+
+
+def _read_choice(sequence_number: int, values: Sequence[Any]) -> ChoiceEvent:
+    index, token_ids, text, finish_reason, matched_stop, *more = values
+    extras = more[0] if more else {}
+    return ChoiceEvent(index, token_ids, text, finish_reason, matched_stop, extras, sequence_number)
 
 
 def decode_entry(entry_id: bytes, data: bytes) -> Event:

@@ -98,7 +98,7 @@ class StepEvent:
     job_id: str
     attempt: int
     sequence_number: int
-    choices: Sequence[events.ChoiceGain]
+    choices: Sequence[events.ChoiceEvent]
 
 
 @dataclass(frozen=True, slots=True)

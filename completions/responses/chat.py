@@ -198,7 +198,7 @@ class CollectedChat(CollectedResponse):
         ended."""
         message, delta = self._messages[record.index], self._gained[record.index]
         if not message.ended:
-            _join(delta, message.push(ChoiceEvent(0, record.index, [], "", ABORT, None)))
+            _join(delta, message.push(ChoiceEvent(record.index, [], "", ABORT)))
         return delta, message.finish_reason(record.finish_reason or ABORT)
 
     def make_choice(self, record: ChoiceRecord) -> dict[str, Any]:

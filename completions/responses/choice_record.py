@@ -82,7 +82,6 @@ class ChoiceRecord:
         """Return all events of the choice as one. A choice without a finish reason was
         cancelled."""
         return ChoiceEvent(
-            0,
             self.index,
             self.token_ids,
             "".join(self.texts),
@@ -125,7 +124,7 @@ class Choices:
         else:
             return []
         unended = [record.index for record in self.records if record.finish_reason is None]
-        return [ChoiceEvent(0, index, [], "", reason, None) for index in unended]
+        return [ChoiceEvent(index, [], "", reason) for index in unended]
 
     def get_prompt_scores(self, choice: int) -> Scores | None:
         """Return the scores of a choice's prompt, which come with the first of the prompt's

@@ -199,7 +199,7 @@ class Chunks:
 
     def make_hidden_states(self, record: ChoiceRecord) -> dict[str, object]:
         """Return the choice object of the chunk with hidden states."""
-        nothing = ChoiceEvent(0, record.index, [], "", None, None)
+        nothing = ChoiceEvent(record.index, [], "")
         choice = self._writers[record.index].write(nothing)
         return {**choice, "hidden_states": record.hidden_states}
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Final, Self, cast
 
 from msgspec import structs
@@ -188,7 +187,7 @@ class CollectedItems(CollectedResponse):
 
     def _read_answer(self, context: ItemsResponseContext) -> "_Answer":
         answer, (record,) = _Answer(context), self.choices.records
-        whole = replace(record.to_event(), finish_reason=record.finish_reason)
+        whole = structs.replace(record.to_event(), finish_reason=record.finish_reason)
         for event in self._events or [whole]:
             for _ in answer.push(event):
                 pass

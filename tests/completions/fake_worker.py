@@ -2,7 +2,7 @@
 
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
-from completions.jobs.events import ChoiceGain, JobError
+from completions.jobs.events import ChoiceEvent, JobError
 from completions.jobs.execute import Claim, Ending, Execution, StepEvent
 from completions.jobs.store import JobStore
 
@@ -30,7 +30,7 @@ class FakeWorker:
         request = decode_job_request(claim.request)
         prompts = len(request.prompts)
         reason = None if error else "length"
-        choices = [ChoiceGain(i, list(tokens), "AB", reason, None) for i in range(prompts)]
+        choices = [ChoiceEvent(i, list(tokens), "AB", reason, None) for i in range(prompts)]
         step = StepEvent(claim.job_id, claim.attempt, 1, choices)
         used = Usage(sum(map(len, request.prompts)), prompts * len(tokens), 1)
         ending = Ending(

@@ -13,7 +13,7 @@ from completions.contract.sampling import SamplingParams
 from completions.contract.token_origins import make_mask
 from completions.exceptions import from_job_error
 from completions.jobs import events
-from completions.jobs.events import ChoiceEvent, ChoiceGain
+from completions.jobs.events import ChoiceEvent
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.base import NumberField
 from completions.responses.choice_record import ChoiceRecord
@@ -41,7 +41,7 @@ def through_the_wire(delta: ChoiceDelta) -> ChoiceEvent:
 
 
 def test_a_plain_delta_has_no_extras():
-    assert encode_choice(ChoiceDelta(1, [5], "a")) == ChoiceGain(1, [5], "a")
+    assert encode_choice(ChoiceDelta(1, [5], "a")) == ChoiceEvent(1, [5], "a")
     assert through_the_wire(ChoiceDelta(1, [5], "a")).extras == {}
 
 
@@ -135,7 +135,7 @@ def test_what_a_client_may_ask_for_the_engine_takes() -> None:
 
 
 def test_the_last_delta_names_the_build():
-    assert encode_choice(ChoiceDelta(0, [5], "a"), "c-1").extras is None
+    assert encode_choice(ChoiceDelta(0, [5], "a"), "c-1").extras == {}
     ended = ChoiceDelta(0, [5], "a", FinishReason.STOP)
     assert encode_choice(ended, "c-1").extras == {"engine": "c-1"}
 
@@ -157,6 +157,6 @@ def test_forced_tokens_keep_their_places_where_steps_are_joined(steps):
     assert (joined.extras or {}).get("forced", []) == expected
     assert make_mask(len(whole), expected) == [2 if forced else 1 for forced in whole]
     record = ChoiceRecord(0)
-    for number, gain in enumerate(gains):
-        record.add(ChoiceEvent(number, 0, gain.token_ids, gain.text, None, None, gain.extras or {}))
+    for gain in gains:
+        record.add(ChoiceEvent(0, gain.token_ids, gain.text, None, None, gain.extras))
     assert record.forced == expected

@@ -14,7 +14,7 @@ from completions.contract.json_lines import compress_lines
 from completions.contract.sampling import SamplingParams
 from completions.contract.usage import Usage
 from completions.jobs import operate
-from completions.jobs.events import ChoiceGain
+from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import Ending, Execution, StepEvent
 from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
@@ -52,7 +52,7 @@ def run(client: redis.Redis, job_id: str = "cmpl-live") -> Execution:
     worker.beat("tiny", {})
     (claim,) = worker.claim([job_id])
     worker.publish(
-        [StepEvent(job_id, claim.attempt, 1, [ChoiceGain(0, [65], "A", None, None)])], []
+        [StepEvent(job_id, claim.attempt, 1, [ChoiceEvent(0, [65], "A", None, None)])], []
     )
     return worker
 
@@ -127,8 +127,8 @@ def test_the_answer_is_beside_the_prompt_where_they_are_stored(
     effect = {"forced_tokens": 4, "steps": 0, "overruled": 0, "removed": 0.0}
     call = '<tool_call>\n{"name": "find", "arguments": {"what": "&"}}\n</tool_call>'
     gains = [
-        ChoiceGain(0, [65], f"so many</think>{call}", "stop", None, {"constraint": effect}),
-        ChoiceGain(1, [66], "half a thou"),
+        ChoiceEvent(0, [65], f"so many</think>{call}", "stop", None, {"constraint": effect}),
+        ChoiceEvent(1, [66], "half a thou"),
     ]
     worker.publish([StepEvent("chatcmpl-live", claim.attempt, 1, gains)], [])
     operate.cancel(store, "chatcmpl-live")

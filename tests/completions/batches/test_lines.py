@@ -12,7 +12,7 @@ from completions.contract.job_request import decode_job_request, encode_job_requ
 from completions.contract.usage import Usage
 from completions.exceptions import APIError
 from completions.jobs.ended import EndedJob
-from completions.jobs.events import ChoiceGain, encode_choices, encode_end
+from completions.jobs.events import ChoiceEvent, encode_choices, encode_end
 from completions.responses.whole_response import make_whole_response
 from tests.completions.checking import new_checks
 
@@ -38,7 +38,7 @@ def test_both_endpoints(endpoint, job_id, body, kind):
     assert prepared.job_request.prompts
     usage = Usage(1, 1)
     events = [
-        encode_choices(1, [ChoiceGain(0, [5], "yes", "stop")]),
+        encode_choices(1, [ChoiceEvent(0, [5], "yes", "stop")]),
         encode_end(2, "completed", None, usage),
     ]
     status, answer = make_whole_response(ended(job_id, prepared.context.to_json(), events, usage))

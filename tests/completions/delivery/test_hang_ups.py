@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from completions.batches import files, resubmission
 from completions.http import base
-from completions.jobs.events import ChoiceGain
+from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import StepEvent
 from completions.jobs.store import JobStore
 from completions.models import Batch, File
@@ -149,7 +149,7 @@ async def test_a_hang_up_while_the_client_reads(live, connection):
     connection.send(stream=True)
     await connection.until_sent()
     claim = await asyncio.to_thread(live.worker.claim, live.sent[0])
-    step = StepEvent(claim.job_id, claim.attempt, 1, [ChoiceGain(0, [65], "A", None, None)])
+    step = StepEvent(claim.job_id, claim.attempt, 1, [ChoiceEvent(0, [65], "A", None, None)])
     live.worker.execution.publish([step], [])
     await until(lambda: b'"text":"A"' in connection.transport.written)
     await connection.hang_up()
@@ -197,7 +197,7 @@ async def test_while_the_playgrounds_stream_passes_the_middleware(
     connection.post(f"/admin/playground{PATH}", b"application/json", body, headers)
     await connection.until_sent()
     claim = await asyncio.to_thread(live.worker.claim, live.sent[0])
-    step = StepEvent(claim.job_id, claim.attempt, 1, [ChoiceGain(0, [65], "A", None, None)])
+    step = StepEvent(claim.job_id, claim.attempt, 1, [ChoiceEvent(0, [65], "A", None, None)])
     live.worker.execution.publish([step], [])
     await until(began.is_set)
     connection.protocol.connection_lost(None)

@@ -6,7 +6,7 @@ from typing import Any
 from completions.catalog import model_files
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
-from completions.jobs.events import ChoiceGain
+from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import Ending, StepEvent
 from tests.completions.live_api import Live
 
@@ -79,7 +79,7 @@ def run(live: Live, job_id: str, *texts: str, reason: str = "stop") -> None:
     steps = [
         StepEvent(
             job_id, claim.attempt, number,
-            [ChoiceGain(0, [65], text, reason if number == len(texts) else None)],
+            [ChoiceEvent(0, [65], text, reason if number == len(texts) else None)],
         )
         for number, text in enumerate(texts, 1)
     ]  # fmt: skip

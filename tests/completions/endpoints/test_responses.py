@@ -16,7 +16,7 @@ from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import ToolCall
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
-from completions.jobs.events import ChoiceGain
+from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import Ending, StepEvent
 from completions.maintenance import pruning
 from completions.models import Conversation, Job, StoredResponse, UsageRecord
@@ -132,7 +132,7 @@ async def test_a_stored_stream_goes_on_where_its_web_process_stops(
     created = json.loads((await anext(parts)).decode().partition("data: ")[2])
     job_id = created["response"]["id"]
     claim = await asyncio.to_thread(live.worker.claim, job_id)
-    gains = [ChoiceGain(0, [65], "He", None), ChoiceGain(0, [65], "llo", "stop")]
+    gains = [ChoiceEvent(0, [65], "He", None), ChoiceEvent(0, [65], "llo", "stop")]
     steps = [StepEvent(job_id, claim.attempt, 1 + i, [gain]) for i, gain in enumerate(gains)]
     cancelled: list[str] = []
 

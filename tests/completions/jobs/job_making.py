@@ -4,7 +4,7 @@ from completions.contract.job_request import JobRequest
 from completions.contract.sampling import SamplingParams
 from completions.contract.usage import Usage
 from completions.jobs import events
-from completions.jobs.events import ChoiceGain
+from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.limits import Limits
 from completions.jobs.new_job import NewJob
@@ -45,7 +45,7 @@ def stream(redis_client, job_id="cmpl-1"):
 
 
 def step(claim, choices, number=None) -> StepEvent:
-    gains = [ChoiceGain(*choice) for choice in choices]
+    gains = [ChoiceEvent(*choice) for choice in choices]
     return StepEvent(claim.job_id, claim.attempt, number or claim.sequence_number, gains)
 
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
-from completions.jobs.events import ChoiceGain, EndState
+from completions.jobs.events import ChoiceEvent, EndState
 from completions.jobs.execute import Claim, Ending, Execution, Room, StepEvent, Verdict
 from completions.jobs.new_job import Level
 from completions.jobs.store import SyncStore
@@ -159,7 +159,7 @@ class Workers(RuleBasedStateMachine):
             size = 0  # only the end says that Redis has lost something
         for held in chosen:
             number = held.number + ahead
-            choices = [ChoiceGain(0, [next(self.tokens)], "x", None, None) for _ in range(size)]
+            choices = [ChoiceEvent(0, [next(self.tokens)], "x", None, None) for _ in range(size)]
             steps.append(StepEvent(held.claim.job_id, held.claim.attempt, number, choices))
             held.number += size
             if end:

@@ -7,7 +7,7 @@ import pytest
 from completions.contract.usage import Usage
 from completions.jobs import blocking_requests, events
 from completions.jobs.blocking_requests import ReaderLostError
-from completions.jobs.events import ChoiceGain, EndEvent
+from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.execute import Ending, StepEvent
 from completions.jobs.follow import EventReader
 from completions.jobs.micro_batcher import MicroBatcher
@@ -41,7 +41,7 @@ def run(worker, job_id, steps, text="-"):
     """From the claim to the end, a token per step."""
     (claim,) = worker.claim([job_id])
     for number in range(1, steps + 1):
-        choices = [ChoiceGain(0, [number], text, None, None)]
+        choices = [ChoiceEvent(0, [number], text, None, None)]
         worker.publish([StepEvent(job_id, claim.attempt, number, choices)], [])
     end = Ending(job_id, claim.attempt, steps + 1, "completed", None, Usage(2, steps))
     assert worker.publish([], [end])[1] == [True]

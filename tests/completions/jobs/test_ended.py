@@ -32,7 +32,7 @@ def test_kept_jobs_come_with_their_results_and_others_without(redis_client):
     (kept, sync), _ = read_ended(JobStore(redis_client, PREFIX), 10)
     assert (kept.id, kept.is_durable, kept.context) == ("kept", True, b"kept")
     (choice,), end = map(events.decode, kept.stream)
-    assert choice == ChoiceEvent(1, 0, [65, 66], "AB", "length", None)
+    assert choice == ChoiceEvent(0, [65, 66], "AB", "length", sequence_number=1)
     assert end == EndEvent(2, "completed", None, Usage(1, 2, 1))
     assert (sync.id, sync.is_durable, sync.context, list(sync.stream)) == ("sync", False, b"", [])
     assert kept.usage == sync.usage == Usage(1, 2, 1)

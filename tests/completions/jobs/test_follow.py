@@ -6,7 +6,7 @@ import pytest
 
 from completions.jobs import events, follow
 from completions.jobs.blocking_requests import ReaderLostError
-from completions.jobs.events import ChoiceGain, EndEvent
+from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.follow import EventReader
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ async def following(valkey, redis_client):
 
 def publish(client, job_id, first, last):
     for number in range(first, last + 1):
-        data = events.encode_choices(number, [ChoiceGain(0, [number], f"{number} ", None, None)])
+        data = events.encode_choices(number, [ChoiceEvent(0, [number], f"{number} ", None, None)])
         client.xadd(f"t:ev:{job_id}", {"d": data})
 
 

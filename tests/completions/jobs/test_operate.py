@@ -7,7 +7,7 @@ from completions.contract.sampling import SamplingParams
 from completions.contract.usage import Usage
 from completions.jobs import operate
 from completions.jobs.connection import connect_async
-from completions.jobs.events import ChoiceGain, JobError
+from completions.jobs.events import ChoiceEvent, JobError
 from completions.jobs.execute import Ending, Execution, StepEvent, Verdict
 from completions.jobs.new_job import NewJob
 from completions.jobs.store import JobStore
@@ -38,7 +38,7 @@ async def test_open_jobs_are_listed_as_they_stand(submit, worker, redis_client):
     await submit("second", kind="stream")
     (claim,) = worker.claim(["first"])
     worker.publish(
-        [StepEvent("first", claim.attempt, 1, [ChoiceGain(0, [5, 6], "ab", None, None)])], []
+        [StepEvent("first", claim.attempt, 1, [ChoiceEvent(0, [5, 6], "ab", None, None)])], []
     )
     jobs, total = operate.list_open_jobs(JobStore(redis_client, PREFIX))
     assert total == 2
@@ -85,7 +85,7 @@ async def test_a_jobs_details_while_it_runs_and_after(submit, worker, redis_clie
 async def test_a_requeued_job_leaves_its_worker_and_goes_on_elsewhere(submit, worker, redis_client):
     await submit("job")
     (claim,) = worker.claim(["job"])
-    worker.publish([StepEvent("job", claim.attempt, 1, [ChoiceGain(0, [5], "a", None, None)])], [])
+    worker.publish([StepEvent("job", claim.attempt, 1, [ChoiceEvent(0, [5], "a", None, None)])], [])
     assert operate.requeue(JobStore(redis_client, PREFIX), "job") == "running"
     verdicts, _ = worker.publish([StepEvent("job", claim.attempt, 2, [])], [])
     assert verdicts == [Verdict.NOT_YOURS]

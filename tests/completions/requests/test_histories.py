@@ -60,8 +60,8 @@ class Service:
         view, half = made.context, len(self.text) // 2
         assert isinstance(view, ChatResponseContext)
         events = [
-            ChoiceEvent(1, 0, [1], self.text[:half], None, None),
-            ChoiceEvent(2, 0, [2], self.text[half:], self.finish_reason, None),
+            ChoiceEvent(0, [1], self.text[:half], None, None),
+            ChoiceEvent(0, [2], self.text[half:], self.finish_reason, None),
         ]
         if not body.get("stream"):
             collected = view.make_collected()

@@ -174,6 +174,6 @@ def test_every_choice_shows_the_prompt_that_its_continuation_follows() -> None:
         "return_token_ids": True,
     }
     collected = prepared(body).context.make_collected()
-    collected.add([ChoiceEvent(0, index, [9], "x", "length", None) for index in range(3)])
+    collected.add([ChoiceEvent(index, [9], "x", "length", None) for index in range(3)])
     shown = collected.make_response(None)["choices"]
     assert [each["prompt_token_ids"] for each in shown] == [[1, 2, 3], [1, 2, 3], [4]]

@@ -39,7 +39,7 @@ def make_view(**changes: Any) -> ChatResponseContext:
 
 
 def event(number: int, index: int, text: str, finish: str | None = None) -> ChoiceEvent:
-    return ChoiceEvent(number, index, [number], text, finish, None)
+    return ChoiceEvent(index, [number], text, finish, None)
 
 
 def cut(text: str, *places: int, index: int = 0, finish: str = "stop") -> list[ChoiceEvent]:
@@ -169,7 +169,7 @@ def test_thoughts_and_their_tokens() -> None:
 
 
 def test_reasoning_tokens_exclude_an_answer_in_the_same_event() -> None:
-    together = ChoiceEvent(1, 0, [1, 2, 3, 4], "<think>a b</think>\nyes", "stop", None)
+    together = ChoiceEvent(0, [1, 2, 3, 4], "<think>a b</think>\nyes", "stop", None)
     usage = answer(thinking_view(), [together])["usage"]
     assert usage["reasoning_tokens"] == 3
 

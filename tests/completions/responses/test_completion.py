@@ -24,7 +24,7 @@ def make_view(**changes) -> ResponseContext:
 
 
 def event(number, index, text, ids, finish=None, matched=None, **extras) -> ChoiceEvent:
-    return ChoiceEvent(number, index, ids, text, finish, matched, extras)
+    return ChoiceEvent(index, ids, text, finish, matched, extras)
 
 
 EVENTS = [

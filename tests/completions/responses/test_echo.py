@@ -58,10 +58,10 @@ def answered(
     detokenizer = VOCABULARIES[name].detokenizer(prompt, skip)
     pieces = [detokenizer.push(token_id) for token_id in output]
     events = [
-        ChoiceEvent(i, 0, [token_id], piece, None, None)
+        ChoiceEvent(0, [token_id], piece, None, None)
         for i, (token_id, piece) in enumerate(zip(output, pieces, strict=True))
     ]
-    events.append(ChoiceEvent(len(output), 0, [], detokenizer.flush(), "length", None))
+    events.append(ChoiceEvent(0, [], detokenizer.flush(), "length", None))
     collected, chunks = view.make_collected(), view.make_chunks()
     collected.add(events)
     usage = Usage(1, 1, 0)

@@ -101,7 +101,6 @@ def test_sglangs_arrays():
 PROMPT = [B, C]
 EVENTS = [
     ChoiceEvent(
-        1,
         0,
         [A],
         "",
@@ -113,7 +112,6 @@ EVENTS = [
         },
     ),
     ChoiceEvent(
-        2,
         0,
         [B, EOS],
         "ab",
@@ -185,7 +183,7 @@ def test_offsets_behind_an_echo_that_ends_within_a_character():
         "prompts": [[B, *euro.ids[1:3]]],
     }
     scored = {"logprobs": scores(-1.0, -2.0, offsets=[0, 1])}
-    events = [ChoiceEvent(1, 0, [euro.ids[3], A], "\u20aca", "length", None, scored)]
+    events = [ChoiceEvent(0, [euro.ids[3], A], "\u20aca", "length", None, scored)]
     collected = CollectedResponse(view(logprobs=0, **open_end))
     collected.add(events)
     choice = collected.make_response(None)["choices"][0]
@@ -199,7 +197,7 @@ def test_every_token_of_an_echoed_prompt_is_listed(ends: str):
     asked = {"prompts": [[B, EOS]], "echo": ["b"], "logprobs": 0}
     first = {"prompt_logprobs": scores(None, -4.0)}
     collected, chunks = CollectedResponse(view(**asked)), Chunks(view(**asked))
-    events = [ChoiceEvent(1, 0, [], "", ends, None, first)]
+    events = [ChoiceEvent(0, [], "", ends, None, first)]
     collected.add(events)
     logprobs = collected.make_response(None)["choices"][0]["logprobs"]
     assert (logprobs["tokens"], logprobs["token_logprobs"]) == (["b", "</s>"], [None, -4.0])
@@ -209,7 +207,7 @@ def test_every_token_of_an_echoed_prompt_is_listed(ends: str):
 @pytest.mark.parametrize(("stop", "tokens"), [("b", ["a"]), (B, ["a", "b"]), (None, ["a", "b"])])
 def test_what_a_stop_string_cuts_off_is_not_listed(stop: str | int | None, tokens: list[str]):
     scored = {"logprobs": scores(-1.0, -2.0, offsets=[0, 1])}
-    events = [ChoiceEvent(1, 0, [A, B], "a", "stop", stop, scored)]
+    events = [ChoiceEvent(0, [A, B], "a", "stop", stop, scored)]
     collected = CollectedResponse(view(logprobs=0))
     collected.add(events)
     assert collected.make_response(None)["choices"][0]["logprobs"]["tokens"] == tokens

@@ -157,7 +157,7 @@ def test_the_official_client_knows_every_event() -> None:
     ],
 )
 def test_why_it_ended(finish: str, matched: Any, reason: str, sequence: str | None) -> None:
-    events = [ChoiceEvent(1, 0, [1], "Hi", finish, matched)]
+    events = [ChoiceEvent(0, [1], "Hi", finish, matched)]
     for message in (answer(make_view(), events), fold(stream(make_view(), events))):
         assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
 
@@ -179,7 +179,7 @@ def test_an_input_of_large_numbers_can_be_written() -> None:
 
 def test_a_cancelled_answer_keeps_what_it_said() -> None:
     end = EndEvent(2, "cancelled", None, None)
-    events = [ChoiceEvent(1, 0, [1], "Hel", None, None, {"cached_tokens": 1})]
+    events = [ChoiceEvent(0, [1], "Hel", None, None, {"cached_tokens": 1})]
     message = fold(stream(make_view(), events, end))
     assert (message["content"], message["stop_reason"]) == (
         [{"type": "text", "text": "Hel"}],
@@ -191,7 +191,7 @@ def test_a_cancelled_answer_keeps_what_it_said() -> None:
 
 def test_a_failure_is_the_last_event() -> None:
     end = EndEvent(2, "failed", JobError("worker_error", "boom"), None)
-    *_, event = stream(make_view(), [ChoiceEvent(1, 0, [1], "Hel", None, None)], end)
+    *_, event = stream(make_view(), [ChoiceEvent(0, [1], "Hel", None, None)], end)
     assert event["type"] == "error"
     assert event["error"]["type"] == "api_error"
     assert "boom" not in event["error"]["message"]

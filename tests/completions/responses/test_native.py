@@ -31,7 +31,7 @@ def make_events(number, context):
     given = {"prompt_logprobs": {name: values * length for name, values in ROW.items()}}
     return [
         ChoiceEvent(
-            i, 0, [i], f"{i} ", "stop" if i == number - 1 else None, None,
+            0, [i], f"{i} ", "stop" if i == number - 1 else None, None,
             scored | (given if scored and not i else {}),
         )
         for i in range(number)

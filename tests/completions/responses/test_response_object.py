@@ -213,7 +213,7 @@ def test_a_cut_answer_says_so(finish: str, status: str, reason: Any, last: str) 
 
 def test_a_failure_is_the_last_event() -> None:
     end = EndEvent(2, "failed", JobError("worker_error", "boom"), None)
-    *_, event = stream(make_view(), [ChoiceEvent(1, 0, [1], "Hel", None, None)], end)
+    *_, event = stream(make_view(), [ChoiceEvent(0, [1], "Hel", None, None)], end)
     assert event["type"] == "response.failed"
     assert event["response"]["status"] == "failed"
     assert event["response"]["error"]["code"] == "server_error"
@@ -260,7 +260,7 @@ def test_a_polled_response_has_its_end() -> None:
     assert (failed["status"], failed["output"]) == ("failed", [])
     assert failed["error"]["code"] == "server_error"
     cancelled = make_view().make_collected()
-    cancelled.add([ChoiceEvent(1, 0, [1], "Hel", None, None)])
+    cancelled.add([ChoiceEvent(0, [1], "Hel", None, None)])
     body = cancelled.make_polled(record("cancelled", finished=8.5))
     assert (body["status"], body["output"][0]["content"][0]["text"]) == ("cancelled", "Hel")
 
@@ -276,7 +276,7 @@ def test_logprobs_are_of_the_text_alone() -> None:
     pieces = ["<think>", "a b", "</think>", "\nyes", "!", ""]
     ends = [None] * (len(pieces) - 1) + ["stop"]
     events = [
-        ChoiceEvent(i + 1, 0, [i], pieces[i], ends[i], None, {"logprobs": SCORES})
+        ChoiceEvent(0, [i], pieces[i], ends[i], None, {"logprobs": SCORES})
         for i in range(len(pieces))
     ]
     with pytest.MonkeyPatch.context() as patch:

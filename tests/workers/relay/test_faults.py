@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from completions.jobs.events import ChoiceGain
+from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import Execution, StepEvent
 from completions.jobs.store import JobStore
 from tests.workers.relay.bench import PREFIX, eventually
@@ -108,7 +108,7 @@ async def test_a_job_of_a_dead_worker_goes_on_where_it_was(valkey, bench, submit
     first = Execution(JobStore(redis_client, PREFIX), "dead")
     first.beat("m", {})
     (claim,) = first.claim(["job"])
-    choices = [ChoiceGain(0, [5, 6], "5 6 ", None, None), ChoiceGain(1, [8], "", "stop")]
+    choices = [ChoiceEvent(0, [5, 6], "5 6 ", None, None), ChoiceEvent(1, [8], "", "stop")]
     step = StepEvent("job", claim.attempt, 1, choices)
     first.publish([step], [])
     redis_client.delete(f"{PREFIX}worker:dead")
