@@ -33,8 +33,7 @@ from workers.engine.scheduling.chunk_sizes import ChunkSizes
 from workers.engine.scheduling.prefix_cache import BlockPrefixCache
 from workers.engine.scheduling.saved_states import StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
-from workers.engine.speculation.costs import StepCosts
-from workers.engine.speculation.speculation import Speculation
+from workers.engine.speculation.speculation import Speculation, StepCosts
 
 logger = logging.getLogger(__name__)
 

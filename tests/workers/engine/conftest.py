@@ -13,7 +13,7 @@ from tests.workers.engine import tiny_models
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
-from workers.engine.speculation import costs
+from workers.engine.speculation import speculation
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -29,7 +29,7 @@ def _one_thread() -> Iterator[None]:
 def _steps_measured_twice() -> Iterator[None]:
     """As on a slow machine. Eight rounds take longer than all else in the start of a tiny model."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs, "_ROUNDS", (2, 2))
+        patch.setattr(speculation, "_ROUNDS", (2, 2))
         yield
 
 

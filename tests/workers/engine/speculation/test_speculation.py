@@ -20,10 +20,9 @@ from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.core.draft import OWN, SIBLING, Guess, Support
 from workers.engine.engine import Engine
 from workers.engine.speculation.acceptance import Acceptance, Luck
-from workers.engine.speculation.costs import StepCosts
 from workers.engine.speculation.drafter import Drafter
 from workers.engine.speculation.siblings import Siblings
-from workers.engine.speculation.speculation import Speculation
+from workers.engine.speculation.speculation import Speculation, StepCosts
 
 RECORD = 'start: "{" /[a-d]{2}/ ", the quick brown fox" /[0-9]/ "}"'
 
