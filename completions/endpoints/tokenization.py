@@ -15,7 +15,9 @@ from completions.http.bodies import JSONResponse
 from completions.models import Scope
 from completions.requests.context import Context
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
-from completions.requests.fields.base import BooleanField, TextField
+from completions.requests.fields.base import BooleanField, Field, expect, read_each
+from completions.requests.fields.lists import check_count
+from completions.requests.fields.prompt import MAX_PROMPTS
 from completions.requests.fields.tokens import (
     MAX_CHARACTERS,
     TokenIdsField,
@@ -32,6 +34,31 @@ class Answer(NamedTuple):
     """Paths of given fields that have no effect."""
 
 
+class TextsField(Field[str | list[str] | None]):
+    """One text, or an array of them."""
+
+    accepts = {
+        "anyOf": [
+            {"type": "string"},
+            {
+                "type": "array",
+                "items": {"type": "string"},
+                "minItems": 1,
+                "maxItems": MAX_PROMPTS,
+            },
+        ]
+    }
+
+    def read(self, data: object, context: Context | None = None) -> Any:
+        if type(data) is str:
+            return data
+        texts = expect(data, list, "a string or an array of strings")
+        if not texts:
+            raise FieldError("must have at least 1 element.", code="empty_array")
+        check_count(texts, MAX_PROMPTS)
+        return read_each(texts, lambda each: expect(each, str, "a string"))
+
+
 class TokenizeRequestObject(ConversationFields):
     """Read as an Answer."""
 
@@ -41,7 +68,7 @@ class TokenizeRequestObject(ConversationFields):
         "return_token_strs": "POST /v1/detokenize turns ids into text.",
     }
 
-    prompt = TextField("Text; send this or messages.")
+    prompt = TextsField("A text, or up to 256 of them; send this or messages.")
     add_generation_prompt = BooleanField(
         "With messages: end where the assistant's answer begins.", default=True
     )
@@ -53,7 +80,7 @@ class TokenizeRequestObject(ConversationFields):
     def make(self, values: Self, context: Context) -> Answer:
         model, text, messages = context.model.files, values.prompt, values.messages
         if text is None and messages is None:
-            message = "send prompt (a text) or messages."
+            message = "send prompt (texts) or messages."
             raise FieldError(message, "prompt", code="missing_required_parameter")
         if text is not None and messages is not None:
             raise FieldError("cannot be combined with prompt. Send only one.", "messages")
@@ -81,8 +108,21 @@ def _tokenize_raw(values: TokenizeRequestObject, model: ModelFiles) -> Answer:
             raise FieldError("needs prompt, not messages that are a string.", "add_special_tokens")
         messages = values.messages
         return _make_answer(model, TokenIds(len(messages), orjson.dumps(messages)))
-    ids = encode_checked(model, text, "prompt", special is not False, MAX_CHARACTERS)
-    return _make_answer(model, ids)
+    adds = special is not False
+    if type(text) is str:
+        return _make_answer(model, encode_checked(model, text, "prompt", adds, MAX_CHARACTERS))
+    if (characters := sum(map(len, text))) > MAX_CHARACTERS:
+        message = (
+            f"has {characters} characters in all; it may have at most {MAX_CHARACTERS}. Send "
+            "several requests."
+        )
+        raise FieldError(message, "prompt")
+    several = [
+        encode_checked(model, each, f"prompt[{index}]", adds, MAX_CHARACTERS)
+        for index, each in enumerate(text)
+    ]
+    tokens, counts = [ids.to_fragment() for ids in several], [ids.count for ids in several]
+    return Answer({"tokens": tokens, "count": counts, "max_model_len": model.max_model_len})
 
 
 def _make_answer(model: ModelFiles, ids: TokenIds, ignored: Sequence[str] = ()) -> Answer:

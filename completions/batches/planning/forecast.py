@@ -10,12 +10,13 @@ from completions.accounts.keys import read_budget
 from completions.batches.histogram import Histogram
 from completions.batches.planning.intervals import Interval, predict_next, predict_sum
 from completions.batches.planning.order import Plan
+from completions.batches.planning.speeds import measure_speeds
 from completions.catalog import model_files
 from completions.contract.job_request import JobRequest
 from completions.grammars import TokenSource
 from completions.grammars.lengths import Bounds, find_bounds
 from completions.grammars.lengths.bounds import UNKNOWN
-from completions.models import ApiKey, Batch, BatchStatus
+from completions.models import ApiKey, Batch
 from completions.requests import validation
 from completions.usage import budgets
 
@@ -23,10 +24,6 @@ MAX_LISTED = 100
 """The most custom_ids listed for lines that cannot finish."""
 GRAMMAR_SECONDS = 20.0
 """Seconds to compute the bounds of a file's grammars; the remaining bounds stay unknown."""
-_BATCHES = 20
-"""The number of latest ended batches from which a model's speed is measured."""
-_MIN_TOKENS = 1000
-"""The fewest tokens of a batch that counts towards the speed."""
 
 
 class Tally:
@@ -158,52 +155,20 @@ def _find_smallest_budget(batch: Batch, now: datetime) -> dict[str, Any]:
 
 
 def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | None:
-    """Estimate the time for the computed tokens at the speed of the model's latest batches, or else
-    of this batch so far; None if no line ran."""
-    speed = predict_next(measure_speeds(batch.model) or _measure_own_speed(batch))
+    """Estimate the time for the computed tokens at the model's speed; None until it has run
+    anything. A speed without bounds counts as it is."""
+    speed = predict_next(measure_speeds(batch))
     if speed is None or speed.expected is None:
         return None
     work = [None if each is None else each + computed for each in tokens]
     return _format_interval(
         Interval(
-            work[0] / speed.most if work[0] is not None and speed.most else None,
-            work[1] / speed.least if work[1] is not None and speed.least else None,
+            work[0] / (speed.most or speed.expected) if work[0] is not None else None,
+            work[1] / (speed.least or speed.expected) if work[1] is not None else None,
             work[2] / speed.expected if work[2] is not None else None,
         ),
         digits=1,
     )
-
-
-def measure_speeds(model: str) -> list[float]:
-    """Measure the computed tokens per second of the latest batches of a model that completed."""
-    ended = Batch.objects.filter(
-        model=model,
-        status=BatchStatus.COMPLETED,
-        pilot=None,
-        in_progress_at__isnull=False,
-        finalizing_at__isnull=False,
-    )
-    speeds = []
-    for batch in ended.order_by("-created_at")[:_BATCHES]:
-        assert batch.in_progress_at is not None
-        assert batch.finalizing_at is not None
-        seconds = (batch.finalizing_at - batch.in_progress_at).total_seconds()
-        tokens = batch.prompt_tokens - batch.cached_tokens + batch.completion_tokens
-        if seconds > 0 and tokens >= _MIN_TOKENS:
-            speeds.append(tokens / seconds)
-    return speeds
-
-
-def _measure_own_speed(batch: Batch) -> list[float]:
-    """Measure the computed tokens per second of this batch's latest lines, if they have samples."""
-    ran = batch.done - batch.refused
-    if len(batch.pace) < 2 or ran <= 0:
-        return []
-    (since, before), (until, after) = batch.pace[0], batch.pace[-1]
-    tokens = batch.prompt_tokens - batch.cached_tokens + batch.completion_tokens
-    if after <= before or until <= since or not tokens:
-        return []
-    return [(after - before) / (until - since) * tokens / ran]
 
 
 def _format_interval(interval: Interval, digits: int = 0) -> dict[str, float | None]:

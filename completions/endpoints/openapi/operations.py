@@ -194,8 +194,9 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     },
     "tokens": {
         "POST /v1/tokenize": Operation(
-            "Convert a text or messages to token ids",
+            "Convert texts or messages to token ids",
             shapes.TOKENS,
+            "For an array of texts, `tokens` and `count` are arrays with one value for each.",
             request=TokenizeRequestObject,
             example={"model": MODEL_ID, "prompt": "Hello"},
         ),

@@ -190,7 +190,13 @@ MODEL = make_named(
     },
 )
 MODELS = {"object": make_const("list"), "data": [MODEL]}
-TOKENS = {"tokens": [19556], "count": 1, "max_model_len": 8192}
+_COUNT = {"type": "integer"}
+_IDS = {"type": "array", "items": _COUNT}
+TOKENS = {
+    "tokens": Example([19556], {"anyOf": [_IDS, {"type": "array", "items": _IDS}]}),
+    "count": Example(1, {"anyOf": [_COUNT, _IDS]}),
+    "max_model_len": 8192,
+}
 GRAMMAR_VALIDATION = make_named(
     "GrammarValidation",
     {

@@ -106,6 +106,7 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
         {"model": MODEL, "expires_after": {"anchor": "last_active_at", "seconds": 60}},
     ),
     ("/v1/tokenize", {"model": MODEL, "prompt": "hello", "add_special_tokens": True}),
+    ("/v1/tokenize", {"model": MODEL, "prompt": ["hello", "you"]}),
     ("/v1/tokenize", {"model": MODEL, "messages": CHAT["messages"]}),
     ("/v1/detokenize", {"model": MODEL, "tokens": [1, 2, 3]}),
     ("/v1/grammars/validate", {"model": MODEL, "regex": "a+", "text": "aa"}),

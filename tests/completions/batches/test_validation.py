@@ -6,6 +6,7 @@ import pytest
 from django.db import OperationalError
 
 from completions.batches import input_lines, validation
+from completions.batches.lines import decompress_job
 from completions.contract.job_request import decode_job_request
 from completions.exceptions import APIError
 from completions.jobs.rids import BatchRids
@@ -73,6 +74,20 @@ REFUSED = [
     (request("x", colour="red"), ("unknown_parameter", "body.colour")),
     (request("x", **{"col\0our": "red"}), ("unknown_parameter", "body.col␀our")),
 ]
+
+
+def test_a_model_that_takes_texts_takes_them_in_lines(bench):
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/completions",
+         "body": {"model": "texts", "prompt": prompt, "max_tokens": 2}}
+        for n, prompt in enumerate(("hello", ["a", "b"], [65]))
+    ]  # fmt: skip
+    batch = bench.create(lines)
+    bench.turn()
+    assert bench.get(batch)["status"] == "in_progress"
+    jobs = [decompress_job(row.job) for row in BatchLine.objects.order_by("number")]
+    assert [len(job.request.prompts) for job in jobs] == [1, 2, 1]
+    assert len(jobs[0].request.prompts[0]) > 1
 
 
 @pytest.mark.parametrize(("line", "expected"), SENSELESS)

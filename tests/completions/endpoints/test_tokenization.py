@@ -34,6 +34,31 @@ def test_round_trip(api: Client, text: str) -> None:
     assert post(api, "detokenize", tokens=body["tokens"]).json() == {"prompt": text}
 
 
+def test_several_texts_have_an_array_each(api: Client) -> None:
+    texts = ["hello", "", "</s> 中文"]
+    body = post(api, "tokenize", prompt=texts, add_special_tokens=False).json()
+    alone = [post(api, "tokenize", prompt=text, add_special_tokens=False).json() for text in texts]
+    assert body["tokens"] == [each["tokens"] for each in alone]
+    assert body["count"] == [each["count"] for each in alone]
+    assert post(api, "tokenize", prompt=["a"]).json()["tokens"] == [
+        post(api, "tokenize", prompt="a").json()["tokens"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "param"),
+    [
+        ([], "empty_array", "prompt"),
+        (["a"] * 257, "array_above_max_length", "prompt"),
+        (["a", 1], "invalid_type", "prompt[1]"),
+        (["a" * 1024 * 600] * 2, "invalid_value", "prompt"),
+        ({}, "invalid_type", "prompt"),
+    ],
+)
+def test_what_texts_are_refused(api: Client, prompt: Any, code: str, param: str) -> None:
+    assert error(api, "tokenize", prompt=prompt) == (400, code, param)
+
+
 def test_special_tokens(api: Client) -> None:
     tokens = post(api, "tokenize", prompt="a").json()["tokens"]
     assert tokens[0] == BOS

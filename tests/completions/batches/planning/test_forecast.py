@@ -9,7 +9,15 @@ from completions.batches import feeding
 from completions.batches.planning import cache
 from completions.batches.planning.cache import CacheSize
 from completions.maintenance import tasks
-from completions.models import ApiKey, Batch, BatchLine, BatchStatus, File
+from completions.models import (
+    ApiKey,
+    Batch,
+    BatchLine,
+    BatchStatus,
+    File,
+    JobStatus,
+    UsageRecord,
+)
 from tests.completions.batches.conftest import request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
@@ -92,6 +100,29 @@ def test_time_is_that_of_the_latest_batches(bench, owner):
     assert seconds["expected"] is None  # nobody knows how long the answers are
 
 
+def record(owner, number, began, seconds, *, tokens=100, kind="sync"):
+    ended = began + timedelta(seconds=seconds)
+    UsageRecord.objects.create(
+        job_id=f"cmpl-{kind}-{number}", organization=owner.organization, api_key=owner.key,
+        model="tiny", kind=kind, status=JobStatus.COMPLETED, prompt_tokens=50, cached_tokens=50,
+        completion_tokens=tokens, run_ms=seconds * 1000, created_at=began, finished_at=ended,
+    )  # fmt: skip
+
+
+def test_time_is_that_of_requests_where_no_batch_has_ended(bench, owner):
+    lines = [request("a", [65] * 100, max_tokens=20)]
+    now = timezone.now()
+    record(owner, 0, now, 1)
+    assert dry_run(bench, lines)["seconds"] == {"least": 1.0, "most": 1.2, "expected": None}
+    UsageRecord.objects.all().delete()
+    for number in range(40):  # two at a time, and pauses between them: 200 tokens a second
+        record(owner, number, now + timedelta(seconds=10 * (number // 2)), 1)
+    assert dry_run(bench, lines)["seconds"] == {"least": 0.5, "most": 0.6, "expected": None}
+    for number in range(5):  # of lines alone, where there are some: 20 tokens a second
+        record(owner, number, now + timedelta(seconds=number), 1, tokens=20, kind="batch")
+    assert dry_run(bench, lines)["seconds"] == {"least": 5.1, "most": 6.0, "expected": None}
+
+
 def test_a_pilot_narrows_the_forecast_and_its_results_stay(bench):
     lines = [request(f"r{n}", max_tokens=50) for n in range(40)]
     batch = dry_run(bench, lines, pilot=10)
@@ -108,7 +139,7 @@ def test_a_pilot_narrows_the_forecast_and_its_results_stay(bench):
     # One line a second, of 2 tokens: the fake worker counts none of the prompt, the plan one.
     Batch.objects.update(pace=[[100.0, 0], [110.0, 10]])
     assert bench.get(batch)["forecast"]["seconds"] == {
-        "least": None, "most": None, "expected": 60,
+        "least": 60, "most": 60, "expected": 60,
     }  # fmt: skip
     bench.turn()
     assert not bench.sent  # it waits
