@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 class AttemptSpan:
     """Attribute names are OpenTelemetry's for generative AI, or else vLLM's."""
 
-    def __init__(self, span: "Span", claim: Claim) -> None:
+    def __init__(self, span: "Span") -> None:
         self._span = span
-        self._age = claim.age
         self._produced = False
 
     @classmethod
@@ -37,7 +36,7 @@ class AttemptSpan:
                 "quire.attempt": claim.attempt,
             },
         )
-        return cls(span, claim)
+        return cls(span)
 
     def record_output(self, seconds: float) -> None:
         """Note tokens that came `seconds` after the job was submitted."""

@@ -29,10 +29,6 @@ ORDER BY path.depth DESC
 """The turns up to one, the session's first one first."""
 
 
-class RunningError(Exception):
-    """The turn has not ended, or its answers are not in SQL yet."""
-
-
 class Place(NamedTuple):
     """A choice of a session, or its beginning."""
 
