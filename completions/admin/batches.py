@@ -230,7 +230,7 @@ def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
     return [
         ("Organization", batch.organization.name, _link("organization", batch.organization_id)),
         ("API key", str(batch.api_key), _link("apikey", batch.api_key_id)),
-        ("Model", batch.model or NONE, ""),
+        ("Model", ", ".join(batch.model_ids) or NONE, ""),
         ("Endpoint", batch.endpoint, ""),
         ("Window", f"{batch.completion_window}{closes}", ""),
         *held,

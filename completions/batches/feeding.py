@@ -54,7 +54,7 @@ def feed(store: SyncStore, publish: Publish) -> int:
         return 0
     fed = 0
     accepting = [each for each in list_workers_sync(store) if each.accepting]
-    by_model = _list_batches_by_model()
+    by_model, all_sent = _list_batches_by_model(), _count_sent()
     owners = {batch.organization_id for batches in by_model.values() for batch in batches}
     room_in_bytes = _measure_room(store, owners, memory["maxmemory"])
     for model, batches in by_model.items():
@@ -65,11 +65,11 @@ def feed(store: SyncStore, publish: Publish) -> int:
         window = LINES_PER_SEQUENCE * (slots or entry.max_sequences)
         share = max(1, window // len({batch.organization_id for batch in batches}))
         room = dict.fromkeys((batch.organization_id for batch in batches), share)
-        for organization_id, sent in _count_sent(model).items():
+        for organization_id, sent in all_sent[model].items():
             room[organization_id] = room.get(organization_id, share) - sent
         for batch in batches:
             owner = batch.organization_id
-            count, size = _send(store, publish, batch, room[owner], room_in_bytes[owner])
+            count, size = _send(store, publish, batch, model, room[owner], room_in_bytes[owner])
             room[owner] -= count
             room_in_bytes[owner] -= size
             fed += count
@@ -96,29 +96,34 @@ def _list_batches_by_model() -> dict[str, list[Batch]]:
     by_model: dict[str, list[Batch]] = defaultdict(list)
     owned = fed.select_related("api_key__organization", "organization")
     for batch in owned.order_by("created_at", "id"):
-        by_model[batch.model].append(batch)
+        for model in batch.model_ids:
+            by_model[model].append(batch)
     return by_model
 
 
-def _count_sent(model: str) -> dict[int, int]:
-    running = Count("lines", filter=Q(lines__state=LineState.SENT))
-    unended = Batch.objects.filter(model=model, status__in=_WITH_SENT_LINES)
-    counts = unended.order_by().values("organization_id").annotate(sent=running)
-    return {row["organization_id"]: row["sent"] for row in counts}
+def _count_sent() -> dict[str, dict[int, int]]:
+    """Return how many lines are sent, by model and organization."""
+    sent = BatchLine.objects.filter(state=LineState.SENT, batch__status__in=_WITH_SENT_LINES)
+    counted: dict[str, dict[int, int]] = defaultdict(dict)
+    grouped = sent.order_by().values("model", "batch__organization_id").annotate(sent=Count("id"))
+    for row in grouped:
+        counted[row["model"]][row["batch__organization_id"]] = row["sent"]
+    return counted
 
 
 _WITH_SENT_LINES = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.CANCELLING)
 
 
 def _send(
-    store: SyncStore, publish: Publish, batch: Batch, most: int, most_bytes: int
+    store: SyncStore, publish: Publish, batch: Batch, model: str, most: int, most_bytes: int
 ) -> tuple[int, int]:
-    """Send lines of a batch, the last of which may exceed `most_bytes`. Returns how many, and
-    their bytes."""
+    """Send lines of a batch that ask for a model, the last of which may exceed `most_bytes`.
+    Returns how many, and their bytes."""
     if most <= 0 or most_bytes <= 0 or time.monotonic() < _paused_until.get(batch.id, 0):
         return 0, 0
     _paused_until.pop(batch.id, None)
-    waiting = batch.lines.filter(state=LineState.WAITING).order_by("position", "number")
+    waiting = batch.lines.filter(state=LineState.WAITING, model=model)
+    waiting = waiting.order_by("position", "number")
     if batch.held:
         waiting = waiting.filter(position__lt=batch.pilot)
     count = size = 0

@@ -67,11 +67,11 @@ def make_job(batch: Batch, line: BatchLine) -> NewJob:
     job = decompress_job(line.job)
     context = bytes(job.context) or bytes(job.view)
     job_id = msgspec.json.decode(context, type=_LineContext).id
-    entry = model_files.load_catalog().get(batch.model)
+    entry = model_files.load_catalog().get(line.model)
     return NewJob(
         id=job_id,
         kind="batch",
-        model=batch.model,
+        model=line.model,
         organization_id=batch.organization_id,
         api_key_id=batch.api_key_id,
         request=structs.replace(job.request, priority=PRIORITY),

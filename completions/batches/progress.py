@@ -16,7 +16,7 @@ class Progress:
     """The progress of an unfinished batch; speed and time are None while unknown."""
 
     position: int
-    """The number of batches of the same organization and model whose lines go first."""
+    """The number of batches of the same organization whose lines go first on one of its models."""
     lines_per_second: float | None
     seconds_left: int | None
 
@@ -43,11 +43,14 @@ def _is_due(batch: Batch, at: float) -> bool:
 def measure_progress(batch: Batch, now: datetime) -> Progress:
     before = Batch.objects.filter(
         organization_id=batch.organization_id,
-        model=batch.model,
         status=BatchStatus.IN_PROGRESS,
         created_at__lt=batch.created_at,
     )
-    return replace(measure_pace(batch, now), position=before.count())
+    models = set(batch.model_ids)
+    ahead = sum(
+        not models.isdisjoint(other.model_ids) for other in before.only("model", "by_model")
+    )
+    return replace(measure_pace(batch, now), position=ahead)
 
 
 def measure_pace(batch: Batch, now: datetime) -> Progress:

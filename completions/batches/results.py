@@ -76,11 +76,9 @@ def store_answers(answers: Iterable[Answer], build_of: BuildOf) -> None:
         _store_answers(batch, by_batch[batch.id], build_of)
 
 
-def _make_receipt(
-    batch: Batch, line: BatchLine, answer: Answer, build_of: BuildOf
-) -> dict[str, object] | None:
+def _make_receipt(line: BatchLine, answer: Answer, build_of: BuildOf) -> dict[str, object] | None:
     """Make the receipt of an answered line; None if the model's files have been removed."""
-    entry = model_files.load_catalog().get(batch.model)
+    entry = model_files.load_catalog().get(line.model)
     request = lines.decompress_job(line.job).request
     try:
         files = model_files.load(entry) if entry else None
@@ -93,7 +91,7 @@ def _make_receipt(
 
 def _store_answers(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) -> None:
     unended = batch.lines.filter(number__in=answers, state__in=OPEN_LINES)
-    columns = ("id", "number", "job") if batch.receipts else ("id", "number")
+    columns = ("id", "number", "model", *(("job",) if batch.receipts else ()))
     ended = list(unended.only(*columns))
     in_order = [answers[line.number] for line in ended]
     summary = Summary(batch.counted_fields, batch.summary)
@@ -102,8 +100,8 @@ def _store_answers(batch: Batch, answers: dict[int, Answer], build_of: BuildOf) 
         outcome = BatchStatus.EXPIRED if each.timed_out else batch.outcome
         result = each.result or lines.make_unanswered_result(outcome, each.meta)
         if batch.receipts and each.succeeded:
-            result = {**result, "receipt": _make_receipt(batch, line, each, build_of)}
-        summary.add(result)
+            result = {**result, "receipt": _make_receipt(line, each, build_of)}
+        summary.add(result, "" if batch.model else line.model)
         state = LineState.COMPLETED if each.succeeded else LineState.FAILED
         rows.append((state, lines.compress_json(result), b"", line.pk))
     if not rows:

@@ -39,6 +39,7 @@ def begin(batch: Batch, now: datetime) -> bool:
             status=BatchStatus.IN_PROGRESS,
             in_progress_at=now,
             model=batch.model,
+            by_model=batch.by_model,
             total=batch.total,
             failed=batch.failed,
             counted_fields=batch.counted_fields,

@@ -13,6 +13,7 @@ from completions.batches.lines import get_body, get_error, get_text
 
 MAX_NAMES = 100
 """The most distinct error codes, values of one field or truncation points that are counted."""
+BY_MODEL = "completion_tokens_by_model"
 OTHERS = "..."
 """The name under which all further ones are counted."""
 _HISTOGRAMS = {"prompt_tokens": 0, "completion_tokens": 0, "queue_seconds": 3, "run_seconds": 3}
@@ -37,19 +38,25 @@ class Summary:
         values = stored.get("values", {})
         self._values = {pointer: Counter[str](counts) for pointer, counts in values.items()}
         self._numbers = {name: Histogram(stored.get(name)) for name in _HISTOGRAMS}
+        self._by_model = {
+            model: Histogram(each) for model, each in stored.get(BY_MODEL, {}).items()
+        }
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Count a line of the output or error file."""
+    def add(self, line: Mapping[str, Any], model: str = "") -> None:
+        """Count a line of the output or error file; `model` is its own, where the lines of the
+        batch have several."""
         for name in ("queue_seconds", "run_seconds"):
             if name in line["meta"]:
                 self._numbers[name].add(line["meta"][name])
         if error := get_error(line):
             _count(self._errors, error["code"] or OTHERS)
         else:
-            self._add_body(get_body(line))
+            self._add_body(get_body(line), model)
 
-    def _add_body(self, body: Mapping[str, Any]) -> None:
+    def _add_body(self, body: Mapping[str, Any], model: str) -> None:
         used = count_tokens(body)
+        if model:
+            self._by_model.setdefault(model, Histogram(None)).add(used["completion_tokens"])
         for name in ("prompt_tokens", "completion_tokens"):
             self._numbers[name].add(used[name])
         for choice in list_choices(body):
@@ -77,6 +84,7 @@ class Summary:
             "cut": self._cut,
             "documents": self._documents,
             "values": self._values,
+            BY_MODEL: {model: each.as_dict() for model, each in self._by_model.items()},
             **{name: each.as_dict() for name, each in self._numbers.items()},
         }
 

@@ -23,14 +23,15 @@ from completions.batches.counted_fields import SharedSchema, find_schema
 from completions.batches.input_lines import LineError, groups, is_blank, parse
 from completions.batches.line_preparation import prepare_line
 from completions.batches.planning.cache import CacheSize
-from completions.batches.planning.forecast import Tally, load_token_source
-from completions.batches.planning.order import Planner, store
+from completions.batches.planning.forecast import add_facts
+from completions.batches.planning.lines_of_model import LinesOfModel
+from completions.batches.planning.order import add_plans, store
 from completions.batches.summary import Summary
 from completions.batches.writing import Alive
 from completions.catalog.model_files import ModelFilesError
 from completions.catalog.tokenization import TokenizerProcessError
 from completions.exceptions import APIError
-from completions.grammars import Caller, TokenSource, Validator
+from completions.grammars import Caller, Validator
 from completions.jobs.rids import BatchRids
 from completions.models import (
     ApiKey,
@@ -123,9 +124,6 @@ def validate(
 class Check:
     """One pass over the lines of a batch."""
 
-    _planner: Planner
-    _source: TokenSource
-
     def __init__(
         self,
         batch: Batch,
@@ -146,7 +144,8 @@ class Check:
         self._seen: dict[bytes, int] = {}
         self._schema = SharedSchema()
         self._summary = Summary(None)
-        self._tally = Tally() if batch.pilot is not None else None
+        self._has_forecast = batch.pilot is not None
+        self._by_model: dict[str, LinesOfModel] = {}
         self.errors: list[dict[str, object]] = []
         """The first errors. The log receives all of them."""
         self.invalid = 0
@@ -173,12 +172,18 @@ class Check:
         """Store what is known once all lines are read. Raises InterruptedValidationError."""
         self._batch.counted_fields = self._schema.counted_fields
         self._batch.summary = self._summary.as_dict()
-        if not self._batch.model:
+        if not self._by_model:
             return
-        order, plan = self._planner.order()
-        self._batch.plan = plan._asdict()
-        if self._tally is not None:
-            self._batch.forecast = self._tally.facts()
+        planned = {model: (lines.facts, *lines.order()) for model, lines in self._by_model.items()}
+        self._batch.model = next(iter(planned)) if len(planned) == 1 else ""
+        self._batch.by_model = {
+            model: {"plan": plan._asdict(), "forecast": facts}
+            for model, (facts, _, plan) in planned.items()
+        }
+        self._batch.plan = add_plans([plan for _, _, plan in planned.values()])._asdict()
+        order: Sequence[int] = [number for _, order, _ in planned.values() for number in order]
+        if self._has_forecast:
+            self._batch.forecast = add_facts([facts for facts, _, _ in planned.values() if facts])
             order = self._put_pilot_first(order)
         self._store_order(order, alive)
 
@@ -309,28 +314,20 @@ class Check:
         if isinstance(checked, tuple):
             custom_id, prepared = checked
             job, model = prepared.job_request, prepared.context.served_model
-            if not self._batch.model:
-                self._batch.model = model
-                self._planner = Planner(self._cache_of(model))
-                self._source = load_token_source(model)
-            if model == self._batch.model:
-                self._schema.see(find_schema(prepared.request.constraint))
-                self._planner.add(number, job)
-                if self._tally is not None:
-                    self._tally.add(custom_id, job, self._source)
-                self._batch.enqueued_tokens += sum(map(len, job.prompts))
-                return BatchLine(
-                    batch=self._batch,
-                    number=number,
-                    custom_id=custom_id,
-                    position=number,
-                    job=lines.compress_job(job, prepared.context),
+            if model not in self._by_model:
+                self._by_model[model] = LinesOfModel(
+                    model, self._cache_of(model), has_forecast=self._has_forecast
                 )
-            checked = LineError(
-                "model_mismatch",
-                f"body.model: lines before this one ask for {self._batch.model!r}; a file has one "
-                "model.",
-                "body.model",
+            self._by_model[model].add(number, custom_id, job)
+            self._schema.see(find_schema(prepared.request.constraint))
+            self._batch.enqueued_tokens += sum(map(len, job.prompts))
+            return BatchLine(
+                batch=self._batch,
+                number=number,
+                custom_id=custom_id,
+                model=model,
+                position=number,
+                job=lines.compress_job(job, prepared.context),
             )
         self.note(replace(checked, line=number))
         return None

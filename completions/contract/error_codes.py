@@ -102,7 +102,6 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "A line of the file has a url that is not the batch's endpoint."
     ),
     "duplicate_custom_id": _make_request_error("Two lines of the file have the same custom_id."),
-    "model_mismatch": _make_request_error("Lines of the file ask for different models."),
     "grammar_budget_exceeded": _make_request_error(
         "Checking the file's constraints takes too long. Split it, or send simpler ones."
     ),

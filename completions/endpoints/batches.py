@@ -322,6 +322,7 @@ def make_batch_object(batch: Batch) -> dict[str, object]:
         "object": "batch",
         "endpoint": batch.endpoint,
         "model": batch.model or None,
+        "models": batch.model_ids,
         "errors": errors,
         "input_file_id": batch.input_file_id,
         "completion_window": batch.completion_window,

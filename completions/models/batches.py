@@ -1,5 +1,6 @@
 """Batches and their lines. A line is stored from its validation until its result is in a file."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from django.db import models
@@ -50,7 +51,12 @@ class Batch(models.Model):
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="batches")
     api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="batches")
     endpoint = models.CharField(max_length=64)
-    model = models.CharField(max_length=200, blank=True, help_text="The model of all lines.")
+    model = models.CharField(
+        max_length=200, blank=True, help_text="The model of all lines; empty if they have several."
+    )
+    by_model = models.JSONField(
+        default=dict, help_text="Of the lines of each model: their plan and their forecast."
+    )
     job_prefix = models.CharField(max_length=16, help_text="The prefix of the lines' job ids.")
     input_file_id = models.CharField(max_length=64)
     completion_window = models.CharField(max_length=8)
@@ -140,6 +146,11 @@ class Batch(models.Model):
         return self.status not in UNFINISHED
 
     @property
+    def model_ids(self) -> Sequence[str]:
+        """The models that its lines ask for."""
+        return tuple(self.by_model) or ((self.model,) if self.model else ())
+
+    @property
     def window(self) -> timedelta:
         return timedelta(hours=int(self.completion_window.removesuffix("h")))
 
@@ -204,6 +215,7 @@ class BatchLine(models.Model):
     batch = models.ForeignKey(Batch, models.CASCADE, related_name="lines")
     number = models.PositiveIntegerField(help_text="The line number in the input file, from 1.")
     custom_id = models.CharField(max_length=512)
+    model = models.CharField(max_length=200, blank=True, help_text="The model that runs it.")
     state = models.PositiveSmallIntegerField(choices=LineState.choices, default=LineState.WAITING)
     position = models.PositiveIntegerField(default=0, help_text="Lines are sent in this order.")
     job = models.BinaryField(help_text="The job, compressed; empty after its end.")
@@ -213,7 +225,7 @@ class BatchLine(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["batch", "number"], name="one_row_per_line"),
         ]
-        indexes = [models.Index(fields=["batch", "state", "position", "number"])]
+        indexes = [models.Index(fields=["batch", "state", "model", "position", "number"])]
 
     def __str__(self) -> str:
         return f"{self.batch_id}:{self.number}"

@@ -62,7 +62,7 @@ _FILE_FACTS = ("object", "endpoint", "model", "lines")
 class _DryRunCheck(Check):
     def __init__(self, batch: Batch, *others: Any) -> None:
         super().__init__(batch, *others)
-        self._tally = Tally()
+        self._has_forecast = True
         self.refused: list[dict[str, Any]] = []
 
     def _require_open(self) -> None:

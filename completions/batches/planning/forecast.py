@@ -1,16 +1,17 @@
 """Forecasts a batch's tokens, cost and time before it runs, and refines them with its results."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from completions.accounts.keys import read_budget
 from completions.batches.histogram import Histogram
 from completions.batches.planning.intervals import Interval, predict_next, predict_sum
 from completions.batches.planning.order import Plan
 from completions.batches.planning.speeds import measure_speeds
+from completions.batches.summary import BY_MODEL
 from completions.catalog import model_files
 from completions.contract.job_request import JobRequest
 from completions.grammars import TokenSource
@@ -22,6 +23,7 @@ from completions.usage import budgets
 
 MAX_LISTED = 100
 """The most custom_ids listed for lines that cannot finish."""
+_LISTED = "cannot_finish"
 GRAMMAR_SECONDS = 20.0
 """Seconds to compute the bounds of a file's grammars; the remaining bounds stay unknown."""
 
@@ -70,13 +72,57 @@ class Tally:
         }
 
 
+def add_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the facts of all lines, from those of each model."""
+    whole = {name: sum(each[name] for each in facts) for name in facts[0] if name != _LISTED}
+    return {**whole, _LISTED: [id for each in facts for id in each[_LISTED]][:MAX_LISTED]}
+
+
+class _Part(NamedTuple):
+    """The lines of one model. `done` holds the completion tokens of those that have ended."""
+
+    model: str
+    facts: Mapping[str, Any]
+    plan: Plan
+    done: Histogram | None
+
+
+class _Estimate(NamedTuple):
+    """What the lines of one model take."""
+
+    model: str
+    lines: int
+    tokens: Interval
+    computed: int
+    """Prompt tokens."""
+    cached: int
+    cost: Interval
+    """In billionths."""
+    seconds: Interval | None
+
+    def show(self) -> dict[str, object]:
+        return {
+            "model": self.model or None,
+            "lines": self.lines,
+            "prompt_tokens": self.computed + self.cached,
+            "cached_prompt_tokens": self.cached,
+            "completion_tokens": _format_interval(self.tokens),
+            "cost": {name: _money(each) for name, each in self.cost._asdict().items()},
+            "seconds": self.seconds and _format_interval(self.seconds, digits=1),
+        }
+
+
 def forecast(
     batch: Batch, facts: Mapping[str, Any], plan: Plan, now: datetime, done: Histogram | None = None
 ) -> dict[str, object]:
     """Make the response of `dry_run`. `done` holds the completion tokens of ended lines."""
-    tokens = _completion_tokens(facts, done)
-    computed = plan.prompt_tokens if plan.computed_tokens is None else plan.computed_tokens
-    cached = plan.prompt_tokens - computed
+    parts = [_estimate(batch, part) for part in _list_parts(batch, facts, plan, done)]
+    tokens = _combine(sum, [part.tokens for part in parts])
+    cost = _combine(sum, [part.cost for part in parts])
+    seconds = [part.seconds for part in parts if part.seconds is not None]
+    # Workers of different models run side by side.
+    longest = _combine(max, seconds) if len(seconds) == len(parts) else None
+    cached = sum(part.cached for part in parts)
     return {
         "object": "batch.forecast",
         "endpoint": batch.endpoint,
@@ -87,12 +133,51 @@ def forecast(
         "cached_prompt_tokens": cached,
         "completion_tokens": _format_interval(tokens),
         "grammars_without_least": facts["grammars_without_least"],
-        "cost": _cost(batch, tokens, computed, cached, now),
-        "seconds": _seconds(batch, tokens, computed),
+        "cost": _show_cost(batch, cost, plan.prompt_tokens + (tokens.most or 0), now),
+        "seconds": longest and _format_interval(longest, digits=1),
         "lines_that_cannot_finish": facts["lines_that_cannot_finish"],
         "cannot_finish": facts["cannot_finish"],
         "lines_run": done.count if done else 0,
+        "models": [part.show() for part in parts],
     }
+
+
+def _list_parts(
+    batch: Batch, facts: Mapping[str, Any], plan: Plan, done: Histogram | None
+) -> list[_Part]:
+    if len(batch.by_model) < 2:
+        return [_Part(batch.model, facts, plan, done)]
+    ended = batch.summary.get(BY_MODEL, {}) if done is not None else {}
+    return [
+        _Part(model, each["forecast"], Plan(**each["plan"]), Histogram(ended.get(model)))
+        for model, each in batch.by_model.items()
+    ]
+
+
+def _estimate(batch: Batch, part: _Part) -> _Estimate:
+    tokens = _completion_tokens(part.facts, part.done)
+    plan = part.plan
+    computed = plan.prompt_tokens if plan.computed_tokens is None else plan.computed_tokens
+    cached = plan.prompt_tokens - computed
+    return _Estimate(
+        part.model,
+        part.facts["lines"],
+        tokens,
+        computed,
+        cached,
+        _cost(part.model, tokens, computed, cached),
+        _seconds(part.model, batch, tokens, computed),
+    )
+
+
+def _combine(
+    function: Callable[[Iterable[float]], float], intervals: Sequence[Interval]
+) -> Interval:
+    """Return the interval whose bounds the function makes of all; None where one has none."""
+    least, most, expected = (
+        None if None in bounds else function(bounds) for bounds in zip(*intervals, strict=True)
+    )
+    return Interval(least, most, expected)
 
 
 def _completion_tokens(facts: Mapping[str, Any], done: Histogram | None) -> Interval:
@@ -104,22 +189,24 @@ def _completion_tokens(facts: Mapping[str, Any], done: Histogram | None) -> Inte
     return Interval(within[0], within[1], within[2])
 
 
-def _cost(
-    batch: Batch, tokens: Interval, computed: int, cached: int, now: datetime
-) -> dict[str, object] | None:
-    """Estimate the cost at the model's prices, and what the budgets of the key and its organization
-    leave."""
-    entry = model_files.load_catalog().get(batch.model)
+def _cost(model: str, tokens: Interval, computed: int, cached: int) -> Interval:
+    """Estimate the cost at the model's prices, in billionths."""
+    entry = model_files.load_catalog().get(model)
     prompt, cheap, completion = (entry.token_prices if entry else ()) or (0.0, 0.0, 0.0)
     least_prompt = cached * cheap + computed * prompt
     most_prompt = (cached + computed) * max(prompt, cheap)
-    cost = Interval(
+    return Interval(
         _plus(tokens.least, completion, least_prompt),
         _plus(tokens.most, completion, most_prompt),
         _plus(tokens.expected, completion, least_prompt),
     )
+
+
+def _show_cost(
+    batch: Batch, cost: Interval, most_tokens: float, now: datetime
+) -> dict[str, object]:
+    """Return the cost, and what the budgets of the key and its organization leave."""
     left = _find_smallest_budget(batch, now)
-    most_tokens = computed + cached + (tokens.most or 0)
     enough_cost = left["cost_nanos"] is None or (cost.most or 0) <= left["cost_nanos"]
     enough_tokens = left["tokens"] is None or most_tokens <= left["tokens"]
     return {
@@ -154,20 +241,17 @@ def _find_smallest_budget(batch: Batch, now: datetime) -> dict[str, Any]:
     }
 
 
-def _seconds(batch: Batch, tokens: Interval, computed: int) -> dict[str, Any] | None:
+def _seconds(model: str, batch: Batch, tokens: Interval, computed: int) -> Interval | None:
     """Estimate the time for the computed tokens at the model's speed; None until it has run
     anything. A speed without bounds counts as it is."""
-    speed = predict_next(measure_speeds(batch))
+    speed = predict_next(measure_speeds(model, batch))
     if speed is None or speed.expected is None:
         return None
     work = [None if each is None else each + computed for each in tokens]
-    return _format_interval(
-        Interval(
-            work[0] / (speed.most or speed.expected) if work[0] is not None else None,
-            work[1] / (speed.least or speed.expected) if work[1] is not None else None,
-            work[2] / speed.expected if work[2] is not None else None,
-        ),
-        digits=1,
+    return Interval(
+        work[0] / (speed.most or speed.expected) if work[0] is not None else None,
+        work[1] / (speed.least or speed.expected) if work[1] is not None else None,
+        work[2] / speed.expected if work[2] is not None else None,
     )
 
 

@@ -32,6 +32,13 @@ class Plan(NamedTuple):
     """The same, for the lines in file order."""
 
 
+def add_plans(plans: Sequence[Plan]) -> Plan:
+    """Return the plan of all lines, from those of each model."""
+    prompt, *others = zip(*plans, strict=True)
+    computed, in_file_order = (None if None in each else sum(each) for each in others)
+    return Plan(sum(prompt), computed, in_file_order)
+
+
 class Planner:
     """Collects the lines of one batch, at 8 bytes per prompt block, and orders them."""
 

@@ -27,12 +27,12 @@ class _Run(NamedTuple):
     tokens: int
 
 
-def measure_speeds(batch: Batch) -> list[float]:
-    """Return speeds in computed tokens per second: of the latest batches of the batch's model that
-    completed, or else of its own lines so far, or else of the model's requests; empty if that has
-    run nothing."""
-    model = batch.model
-    return _measure_batches(model) or _measure_own_speed(batch) or _measure_requests(model)
+def measure_speeds(model: str, batch: Batch) -> list[float]:
+    """Return speeds in computed tokens per second: of the latest batches of a model that completed,
+    or else of the lines so far of a batch, if they all ask for it, or else of the model's requests;
+    empty if it has run nothing."""
+    own = _measure_own_speed(batch) if batch.model else []
+    return _measure_batches(model) or own or _measure_requests(model)
 
 
 def _measure_batches(model: str) -> list[float]:

@@ -262,6 +262,7 @@ BATCH = make_named(
         "receipts": False,
         "close": make_optional(False),
         "held": make_optional(False),
+        "models": make_optional([MODEL_ID]),
         "forecast": make_optional(make_null_or(make_any_object())),
     },
 )
