@@ -6,7 +6,8 @@ import time
 import openai
 import pytest
 
-from tests.acceptance.service import MODEL
+from tests.acceptance.service import MODEL, Installation
+from tests.acceptance.small_model import SMALL
 
 pytestmark = pytest.mark.acceptance
 
@@ -42,6 +43,16 @@ def wait(client, batch, timeout=300.0):
 
 def lines(client, file_id):
     return [json.loads(line) for line in client.files.content(file_id).text.splitlines()]
+
+
+def test_lines_of_one_file_run_on_two_models(service: Installation, client: openai.OpenAI):
+    service.wait_served(SMALL)
+    requests = [request(f"{n}", [5, 6], model=(MODEL, SMALL)[n % 2]) for n in range(10)]
+    batch = wait(client, create(client, upload(client, requests)))
+    assert (batch.status, batch.request_counts.completed) == ("completed", 10)
+    assert batch.model_extra["models"] == [MODEL, SMALL]
+    answered = [line["response"]["body"]["model"] for line in lines(client, batch.output_file_id)]
+    assert answered == [MODEL, SMALL] * 5
 
 
 def test_the_official_client_runs_the_whole_flow(client: openai.OpenAI, tokenize):
