@@ -55,7 +55,9 @@ def find_kernel(*wanted: str) -> Callable[..., Any] | None:
     return varlen_attn if set(wanted) <= set(inspect.signature(varlen_attn).parameters) else None
 
 
-_kernel = find_kernel("window_size", "enable_gqa")
+_kernel = find_kernel("window_size")
+_names_groups = find_kernel("window_size", "enable_gqa") is not None
+"""Before 2.12, torch shares keys between heads unasked."""
 _has_block_table = find_kernel("window_size", "enable_gqa", "block_table") is not None
 
 
@@ -329,7 +331,7 @@ def _prefill(
         context.max_k,
         scale=rule.scale,
         window_size=(window, 0),
-        enable_gqa=query.shape[1] != layer.shape.num_kv_heads,
+        **({"enable_gqa": query.shape[1] != layer.shape.num_kv_heads} if _names_groups else {}),
     )
     return output
 

@@ -77,7 +77,6 @@ def test_float32_says_what_the_cpu_says(tiny_llama: Path) -> None:
     assert tokens(there[:1]) == [greedy.generate(tiny_llama, greedy.prompt(1), 10)]
 
 
-@needs_kernel
 def test_graphs_compute_what_the_eager_model_computes(tiny_llama: Path) -> None:
     captured = make_engine(tiny_llama, dtype="bfloat16")
     runner = captured.runner
