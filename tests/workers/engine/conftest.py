@@ -35,8 +35,9 @@ def _steps_measured_twice() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_gpu_unless_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``device="auto"`` means the CPU in tests that are not about a GPU."""
+    """``device="auto"`` means the CPU in tests that are not about a GPU, and in their processes."""
     if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

@@ -1,6 +1,7 @@
 """Chooses the device that an engine computes on, and adapts its settings to it."""
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 """Exists if the system's kernel has an NVIDIA driver."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_NONE_VISIBLE = ("", "-1")
 
 
 def choose_backend(device: torch.device) -> AttentionBackend:
@@ -77,8 +80,9 @@ def _needs_large_blocks(device: torch.device) -> bool:
 
 def _cpu_instead() -> str:
     """``cpu``, unless a GPU was probably meant: raises ValueError if this torch is built for CUDA
-    and an NVIDIA driver is installed, but too old or broken."""
-    if _DRIVER.exists():
+    and an NVIDIA driver is installed, but too old or broken. ``CUDA_VISIBLE_DEVICES`` may hide all
+    GPUs on purpose."""
+    if _DRIVER.exists() and os.environ.get(_VISIBLE) not in _NONE_VISIBLE:
         if torch.version.cuda is not None:
             raise ValueError(
                 "device auto found an NVIDIA driver that this torch cannot use "

@@ -14,6 +14,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A machine with so many GPUs, with torch's paged kernel or not, and with ours or not."""
 
     def pretend(gpus: int, kernel: bool = True, split: bool = False) -> None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         current = [0]
@@ -75,6 +76,17 @@ def test_a_driver_that_this_torch_cannot_use_is_an_error(
     with pytest.raises(ValueError, match=r"Module  535\.1; torch is built for CUDA 13\.0"):
         resolve_device("auto")
     assert resolve_device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_gpus_that_are_hidden_are_not_meant(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str
+) -> None:
+    machine(0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(device, "_DRIVER", tmp_path)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert resolve_device("auto").type == "cpu"
 
 
 def test_a_gpu_that_a_torch_without_cuda_leaves_idle_is_reported(

@@ -39,6 +39,8 @@ class DecodeGraphs:
         self.table[:, LENGTH] = 1
         self.table[:, ROW] = max_rows  # the row of the block tables without blocks
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._decode: Decode | None = None
+        """Kept for the tensors that it holds: the graphs read their memory."""
         self._logits: Tensor | None = None
 
     def num_rows(self, count: int) -> int | None:
@@ -54,6 +56,7 @@ class DecodeGraphs:
         Raises RuntimeError for a ``decode`` that cannot be captured, here or on another rank. The
         device is then as it was.
         """
+        self._decode = decode
         with torch.cuda.device(self.table.device):  # whose stream is captured
             pool = torch.cuda.graph_pool_handle()
             for size in reversed(self._sizes):

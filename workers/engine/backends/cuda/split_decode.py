@@ -25,8 +25,9 @@ _FEWEST_TOKENS = 256
 """The least tokens of a part: a smaller one costs more to join than it gains."""
 _MOST_HEADS = 64
 """Query heads of one program; ``tl.dot`` requires at least 16."""
-_LARGE_HEAD = 128
-"""Beyond it, fewer tokens at a time, so that shared memory suffices on every GPU."""
+_PIPELINES = {64: (128, 3), 128: (64, 2), MAX_HEAD_DIM: (32, 3)}
+"""By the largest head: how many tokens at a time, and the stages of their pipeline. Shared memory
+suffices on every GPU. Measured on an H100 for heads of 64 and 128, from 1 row to 256."""
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -171,11 +172,17 @@ def num_splits(rows: int, programs_per_row: int, max_length: int, processors: in
     return int(max(1, min(wanted, max_length // _FEWEST_TOKENS, MAX_SPLITS)))
 
 
+def _pipeline(shape: LayerShape) -> tuple[int, int]:
+    largest = max(shape.key_dim, shape.value_dim)
+    return next(pipeline for dim, pipeline in _PIPELINES.items() if largest <= dim)
+
+
 def constants(shape: LayerShape, group: int, page: int) -> dict[str, int]:
     """Return the sizes that :func:`attend_part` is compiled for, given the query heads per key
     head."""
     heads = min(_MOST_HEADS, max(16, triton.next_power_of_2(group)))
     widths = [max(16, triton.next_power_of_2(dim)) for dim in (shape.key_dim, shape.value_dim)]
+    tokens, _ = _pipeline(shape)
     return {
         "GROUP": group,
         "KEY_DIM": shape.key_dim,
@@ -183,7 +190,7 @@ def constants(shape: LayerShape, group: int, page: int) -> dict[str, int]:
         "PAGE": page,
         "HEADS": heads,
         "TILES": triton.cdiv(group, heads),
-        "TOKENS": 32 if max(widths) > _LARGE_HEAD else 64,
+        "TOKENS": tokens,
         "KEY_WIDTH": widths[0],
         "VALUE_WIDTH": widths[1],
     }
@@ -229,6 +236,7 @@ def attend(
         CHUNKED=visible.chunk is not None,
         SINKS=rule.sinks is not None,
         WHOLE=splits == 1,
+        num_stages=_pipeline(shape)[1],
     )  # fmt: skip
     if splits > 1:
         join_parts[(rows, num_heads)](

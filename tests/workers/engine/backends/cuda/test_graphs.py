@@ -1,5 +1,6 @@
 """Captures through mocks of torch's: what is run, where results go, what a failure leaves."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -46,6 +47,17 @@ def test_each_size_warms_up_and_is_captured_over_the_same_memory(device: Device)
     assert len(results) == 1, "all graphs write to one output"
     assert device.sync_mode == "default"
     assert (device.current, device.serving_pool) == (device.stream, False)
+
+
+def test_what_the_captured_forward_reads_lives_as_long_as_the_graphs(device: Device) -> None:
+    graphs = DecodeGraphs(4, HERE)
+    rows = torch.arange(4)
+    memory = weakref.ref(rows)
+    graphs.capture(lambda table, rows=rows: rows[: len(table), None].float())  # type: ignore[misc]
+    del rows
+    assert memory() is not None
+    del graphs
+    assert memory() is None
 
 
 def test_a_replay_fills_the_table_and_runs_its_graph(device: Device) -> None:
