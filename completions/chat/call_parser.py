@@ -68,7 +68,8 @@ class CallParser:
         """With `only_first`, calls come before all text, or not at all."""
         self._format = tool_format
         self._schemas = {tool.name: tool.read_schema for tool in tools}
-        self._triggers = tool_format.list_triggers(list(self._schemas))
+        others = (segments[0].strip() for segments in tool_format.ways[1:])
+        self._triggers = [*tool_format.list_triggers(list(self._schemas)), *others]
         self._trigger = ""
         self._only_first = only_first
         self._lead = ""  # the text before the first call, while that may come
@@ -206,13 +207,21 @@ class CallParser:
         return at
 
     def _read_call(self) -> Reading:
-        start, name = self._at, ""
-        *segments, end = self._format.segments
+        start = self._at
+        for segments in self._format.ways:
+            self._at = start
+            if (yield from self._read_segments(segments)):
+                return True
+        self._at = start
+        return self._format.is_object and (yield from self._read_object(self._format.end))
+
+    def _read_segments(self, segments: Sequence[str]) -> Reading:
+        """Read a call that is written this way."""
+        name = ""
         for index, segment in enumerate(segments):
             if segment == ARGUMENTS:
-                if not (yield from self._peek_arguments()):
-                    break
-                return (yield from self._read_arguments(name))
+                begins = yield from self._peek_arguments()
+                return begins and (yield from self._read_arguments(name))
             if index % 2 == 0:
                 if not (yield from self._match(segment)):
                     break
@@ -224,8 +233,7 @@ class CallParser:
             if value is None or (segment == NAME and not self._knows(value)):
                 break
             name = value if segment == NAME else name
-        self._at = start
-        return self._format.is_object and (yield from self._read_object(end))
+        return False
 
     def _is_answer(self, before: str) -> bool:
         """Return whether this text, before a call, shows that none follows."""

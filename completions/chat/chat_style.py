@@ -24,6 +24,7 @@ THINK_TAGS = (
     ThinkTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ThinkTags("<|channel|>analysis<|message|>", "<|end|>"),
     ThinkTags("<|channel>thought", "<channel|>"),
+    ThinkTags("<|think:start|>", "<|think:end|>"),
     ThinkTags("<|inner_prefix|>", "<|inner_suffix|>"),
     ThinkTags("\u25c1think\u25b7", "\u25c1/think\u25b7"),
 )

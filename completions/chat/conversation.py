@@ -16,7 +16,8 @@ from completions.chat.forms import (
     split_calls,
     write_calls_in_text,
 )
-from completions.chat.prompt_text import PromptText, join
+from completions.chat.prompt_text import PromptText, concatenate, join, trust
+from completions.chat.reasoning import ThinkTags
 from completions.chat.template import ChatTemplateError
 from completions.chat.tool_format import ToolFormat
 from completions.chat.tool_formats import TOOL_FORMATS
@@ -178,6 +179,18 @@ def mark_end(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the messages with a mark behind the text of the last one, for :func:`cut_at_mark`."""
     *others, last = messages
     return [*others, {**last, "content": last["content"] + _MARK} if last.get("content") else last]
+
+
+def trust_tags(messages: Sequence[Mapping[str, Any]], tags: ThinkTags) -> list[Mapping[str, Any]]:
+    """Return the messages with the tags of the reasoning that the last one begins with as the
+    template's own texts, since the model continues that message."""
+    *others, last = messages
+    head, begin, rest = (last.get("content") or "").partition(tags.begin)
+    if not begin or head.strip():
+        return list(messages)
+    thoughts, end, answer = rest.partition(tags.end)
+    content = concatenate([head, trust(begin), thoughts, trust(end), answer])
+    return [*others, {**last, "content": content}]
 
 
 def cut_at_mark(prompt: PromptText) -> PromptText:

@@ -31,6 +31,10 @@ class ThinkTags(NamedTuple):
         """Return whether a prompt ends inside reasoning: some templates write the first tag."""
         return prompt.rstrip().endswith(self.begin)
 
+    def is_open_after(self, answer: str) -> bool:
+        """Return whether the beginning of an answer ends inside reasoning."""
+        return answer.lstrip().startswith(self.begin) and self.end not in answer
+
     def is_closed_in(self, prompt: str) -> bool:
         """Return whether a prompt ends after reasoning, as in templates that switch it off."""
         return prompt.rstrip().endswith(self.end)

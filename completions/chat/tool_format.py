@@ -42,6 +42,8 @@ class ToolFormat:
     call: str = '{"name": "{name}", "arguments": {arguments}}'
     """A call, with the fields {name}, {id} and {arguments}. White space between its marks is
     optional where the parser reads."""
+    other_calls: tuple[str, ...] = ()
+    """Other ways in which models write it, which no grammar allows."""
     arguments: Style | Literals | None = None
     """How arguments are written: as parameters in tags of a style, as literals of a language, or as
     a JSON object."""
@@ -91,6 +93,11 @@ class ToolFormat:
         return _FIELDS.split(self.call)
 
     @cached_property
+    def ways(self) -> list[list[str]]:
+        """The segments of each way to write a call."""
+        return [self.segments, *map(_FIELDS.split, self.other_calls)]
+
+    @cached_property
     def end(self) -> str:
         """The text after the arguments."""
         return self.segments[-1]
@@ -120,7 +127,7 @@ class ToolFormat:
     def delimiters(self) -> tuple[str, ...]:
         """Texts of the format that may be special tokens of the model."""
         style = self.arguments
-        texts = [*self.section, self.call, *self.content]
+        texts = [*self.section, self.call, *self.other_calls, *self.content]
         if isinstance(style, Style):
             texts += [style.before, style.opening, style.closing]
         elif style is not None:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat.chat_style import find_chat_style
-from completions.chat.conversation import cut_at_mark, mark_end
+from completions.chat.conversation import cut_at_mark, mark_end, trust_tags
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.markers import find_marks
 from completions.chat.prompt_text import PromptText
@@ -144,7 +144,10 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         check_context([ids], length, files.max_model_len, source)
         max_tokens = length or files.max_model_len - len(ids)
         thinking = values.thinking or Thinking()
-        reasoning = _make_reasoning(thinking, files, prompt.end, max_tokens, _find_budget(values))
+        begun = values.messages[-1].get("content") if values.continue_final_message else None
+        reasoning = _make_reasoning(
+            thinking, files, prompt.end, begun or "", max_tokens, _find_budget(values)
+        )
         request = self.make_request(
             values,
             context,
@@ -212,7 +215,10 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         if not continues:
             text = self.render_conversation(values, files, calls, tools, begins_answer)
         else:
-            marked = values.change(messages=mark_end(values.messages))
+            messages, tags = values.messages, find_chat_style(files).think_tags
+            if tags is not None:
+                messages = trust_tags(messages, tags)
+            marked = values.change(messages=mark_end(messages))
             text = self.render_conversation(marked, files, calls, tools, begins_answer)
             try:
                 text = cut_at_mark(text)
@@ -280,8 +286,15 @@ def _find_budget(values: ChatRequestObject) -> str:
 
 
 def _make_reasoning(
-    thinking: Thinking, files: ModelFiles, prompt: str, max_tokens: int, budget_path: str
+    thinking: Thinking,
+    files: ModelFiles,
+    prompt: str,
+    begun: str,
+    max_tokens: int,
+    budget_path: str,
 ) -> Reasoning | None:
+    """Return the reasoning of an answer to a prompt that ends with what the client has `begun` of
+    it. Raises FieldError."""
     budget = thinking.budget_tokens
     tags = find_chat_style(files).think_tags
     if tags is None:
@@ -290,7 +303,7 @@ def _make_reasoning(
         return None
     if thinking.type == DISABLED or tags.is_closed_in(prompt):
         return None
-    is_open = tags.is_open_in(prompt)
+    is_open = tags.is_open_in(prompt) or tags.is_open_after(begun)
     end_id = files.tokenizer.token_to_id(tags.end)
     if budget is not None and budget >= max_tokens:
         budget = None  # max_tokens ends the reasoning first

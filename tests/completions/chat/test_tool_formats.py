@@ -105,6 +105,18 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
     ),
     (
         "openai",
+        ' to=functions.weather<|channel|>commentary json<|message|>{"city": "Rome"}',
+        [WEATHER],
+        "",
+    ),
+    (
+        "openai",
+        ' to=functions.weather<|channel|>commentary <|constrain|>json<|message|>{"city": "Rome"}',
+        [WEATHER],
+        "",
+    ),
+    (
+        "openai",
         '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Rome"}',
         [WEATHER],
         "",

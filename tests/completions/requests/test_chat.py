@@ -473,6 +473,23 @@ def test_an_answer_may_continue_the_last_message() -> None:
     assert not text(validate({"add_generation_prompt": False})).rstrip().endswith("<assistant>")
 
 
+@pytest.mark.parametrize(
+    ("begun", "is_open"), [("<s>", True), ("<s>Hm", True), ("<s>Hm</s>So", None), ("So", None)]
+)
+def test_an_answer_may_continue_the_reasoning(begun: str, is_open: bool | None) -> None:
+    said = [*HI, {"role": "assistant", "content": begun}]
+    body = {"model": "thinker", "messages": said, "continue_final_message": True}
+    request = validate(body)
+    assert request.chat is not None
+    reasoning = request.chat.reasoning
+    assert (reasoning is not None and reasoning.is_open) == bool(is_open)
+    files = request.model.files
+    tags = [files.tokenizer.token_to_id(tag) for tag in ("<s>", "</s>")]
+    plain = validate({**body, "messages": [*HI, {"role": "assistant", "content": "So"}]})
+    added = [request.prompts[0].count(each) - plain.prompts[0].count(each) for each in tags]
+    assert added == [begun.startswith("<s>"), "</s>So" in begun]
+
+
 def custom(**format: Any) -> dict[str, Any]:
     return {"type": "custom", "custom": {"name": "run", **({"format": format} if format else {})}}
 

@@ -254,7 +254,7 @@ class Difference:
 ONE_CALL = "the template takes or prints one call a message"
 UNQUOTED = "the template does not escape or quote strings"
 PRINTED = "the template prints lists and objects as Python does; the grammar writes JSON"
-HARMONY = "the template names the recipient before the channel"
+HARMONY = "the template names the recipient before the channel, the grammar after it"
 SORTED = "the template sorts arguments; the grammar keeps the order of the schema"
 SPACES = "the template writes white space between marks, which the grammar does not"
 IDS = "the template adds ids, which models do not write"
@@ -281,9 +281,9 @@ DIFFERENCES = (
         "two",
         ONE_CALL,
     ),
-    Difference(LLAMA_CPP, "openai-gpt-oss-120b", EVERY, HARMONY),
-    Difference(TRL, "gptoss", EVERY, HARMONY),
-    Difference(XINFERENCE, "gpt-oss", EVERY, HARMONY),
+    Difference(LLAMA_CPP, "openai-gpt-oss-120b", EVERY, HARMONY, reads=True),
+    Difference(TRL, "gptoss", EVERY, HARMONY, reads=True),
+    Difference(XINFERENCE, "gpt-oss", EVERY, HARMONY, reads=True),
     Difference(
         LLAMA_CPP,
         "google-gemma-4-31B-it google-gemma-4-31B-it-interleaved",
