@@ -69,7 +69,8 @@ class _PagedIndexer:
         given = self._signature.bind(*args, **kwargs)
         keys = _OneKey()
         given.arguments[_CACHE] = keys
-        given.arguments[_MASK] = torch.zeros(1, 1, 1, device=self._indexer.wk.weight.device)
+        hidden = next(each for each in given.arguments.values() if isinstance(each, Tensor))
+        given.arguments[_MASK] = torch.zeros(1, 1, 1, device=hidden.device)
         self._own(*given.args, **given.kwargs)
         return self._choose(keys)
 

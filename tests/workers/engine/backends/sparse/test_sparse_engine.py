@@ -158,6 +158,22 @@ def test_an_adapter_of_what_expands_latents_is_refused(tmp_path: Path) -> None:
         engine_of(base, adapters={"a": adapter})
 
 
+def test_layers_of_an_indexer_may_be_packed(tmp_path: Path) -> None:
+    """In bfloat16, layers of such sizes have no weight of their own any more."""
+    sizes = {"hidden_size": 128, "q_lora_rank": 64, "kv_lora_rank": 64, "index_head_dim": 32}
+    path = save(tmp_path, "glm_moe_dsa", **sizes)
+    engine = engine_of(path, dtype="bfloat16", block_size=16)
+    names = {type(module.wk).__name__ for module in _indexers(engine)}
+    assert names & {"TiledLinear", "PackedLinear"}
+    [text] = tokens(engine.generate([request("r", greedy.prompt(60), max_tokens=9)]))
+    assert len(text) == 9
+
+
+def _indexers(engine: Engine) -> list[Any]:
+    runner: Any = engine.runner
+    return [m for m in runner._model.model.modules() if hasattr(m, "index_topk")]
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_rounded_weights_are_refused(tmp_path: Path, dtype: str) -> None:
     path = save(tmp_path, "glm_moe_dsa")
