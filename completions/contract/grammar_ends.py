@@ -28,6 +28,10 @@ _NUM_CLOSERS: Final = 12
 """How many of them close something, or are the shortest value."""
 _DEVIATION: Final = 32
 """What it costs to pass over a child, in tokens."""
+_DEAD_END: Final = 4
+"""What it costs to pass over one that led nowhere."""
+_KNOWN: Final = 32
+"""What a child costs that allows the same tokens as another place that is as far."""
 _LOOP: Final = 3
 """What a child costs that allows the same tokens as the place before: it may lead nowhere."""
 _FEW_LOOPS: Final = 4
@@ -205,8 +209,14 @@ class _Node:
     """How many tokens that changed nothing lead here."""
     num_forced: int = 0
     """How many times the grammar forced what follows: how far the place is."""
+    num_new: int = 0
+    """How many places since then allow tokens as no other place did that is as far."""
     phase: int = 0
     """Of the search; places of the latest one come first."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        return self.num_forced, self.num_new
 
 
 class _Search:
@@ -228,11 +238,18 @@ class _Search:
         self._order = count()
         self._waiting: list[tuple[int, int, int, _Node]] = []
         self._farthest: _Node | None = None
+        """The first place before which the grammar forced what follows most often."""
+        self._deepest: _Node | None = None
+        """Among places as far, the one with most new places before it, since the phase began."""
+        self._settled: _Node | None = None
+        """Where the phase began."""
         self._phase = 0
         self._settles_at = max_steps - _PHASE
         """How many copies are left when the next phase begins."""
         self._repeats_left = _MAX_REPEATS
         self._seen: set[bytes] = set()
+        self._known: set[tuple[int, bytes]] = set()
+        """How far places are, and their masks."""
 
     def iter_paths(self, matcher: LLMatcher) -> Iterator[Way]:
         """Yield the paths to accepted ends that are found."""
@@ -254,15 +271,20 @@ class _Search:
                 continue
             child = node.children[node.next_child]
             node.next_child += 1
+            num_waiting = len(self._waiting)
             yield from self._try(node, child, cost)
-            self._push(cost + _DEVIATION * (1 + 3 * node.has_loop), node)
+            is_dead = len(self._waiting) == num_waiting
+            self._push(cost + (_DEAD_END if is_dead else _DEVIATION), node)
 
     def _settle(self) -> None:
-        """Begin a phase at the place that came farthest. What else waits comes after it."""
+        """Begin a phase at the farthest place, or else the deepest. What else waits comes after."""
         self._settles_at = self._steps_left - _PHASE
         node = self._farthest
+        if node is None or node is self._settled or node.phase < self._phase:
+            node = self._deepest
         if node is None or node.phase < self._phase:
             return
+        self._settled, self._deepest = node, None
         self._phase += 1
         node.phase, node.next_child = self._phase, 0
         node.children = self._list_children(node.mask)
@@ -302,14 +324,26 @@ class _Search:
             if node.has_loop or len(child) > 1:
                 return
             node.has_loop, cost, loops = True, cost + _LOOP, node.loops + 1
-        num_forced = node.num_forced + (len(path) > len(before))
-        there = _Node(matcher, path, mask, loops=loops, num_forced=num_forced, phase=node.phase)
-        if self._farthest is None or num_forced > self._farthest.num_forced:
-            self._farthest = there
-        cost += num_forced == node.num_forced
+        is_forced = len(path) > len(before)
+        num_forced = node.num_forced + is_forced
+        is_new = (num_forced, mask) not in self._known
+        self._known.add((num_forced, mask))
+        num_new = is_new + (0 if is_forced else node.num_new)
+        there = _Node(
+            matcher, path, mask, loops=loops, num_forced=num_forced, num_new=num_new,
+            phase=node.phase,
+        )  # fmt: skip
+        self._note_progress(there)
+        cost += (not is_forced) + (0 if is_new or loops else _KNOWN)
         self._push(cost, there)
         if loops == _FEW_LOOPS:
             self._repeat(there, child, cost)
+
+    def _note_progress(self, node: _Node) -> None:
+        if self._farthest is None or node.num_forced > self._farthest.num_forced:
+            self._farthest = node
+        if self._deepest is None or node.progress > self._deepest.progress:
+            self._deepest = node
 
     def _repeat(self, node: _Node, child: Way, cost: int) -> None:
         """Wait at the place where a repeated token ceases to allow the same tokens, if there is one
