@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import litellm
 import pytest
 
 from tests.acceptance.service import MODEL, ROOT, Installation
@@ -61,6 +60,8 @@ def test_the_agents_library(service: Installation) -> None:
 
 
 def test_litellm(service: Installation) -> None:
+    import litellm  # takes seconds, which no other process of the tests needs to spend
+
     call: dict[str, Any] = {
         "model": f"openai/{MODEL}", "api_base": f"{service.url}/v1", "api_key": service.key,
         "max_output_tokens": 6, "temperature": 0,

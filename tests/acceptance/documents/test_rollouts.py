@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire_client import Quire
-from tests.acceptance.service import MODEL_FOLDER, ROOT, Installation
+from tests.acceptance.service import MODEL, MODEL_FOLDER, ROOT, Installation
 
 pytestmark = pytest.mark.acceptance
 
@@ -15,9 +15,11 @@ TOLERANCE = 1e-3
 
 
 class InFloat32(Installation):
-    def more_models(self) -> str:
+    """The demo model in float32, and no other."""
+
+    def demo_model(self) -> str:
         return (
-            f'[models.rollouts]\npath = "{MODEL_FOLDER}"\ndtype = "float32"\nmax_num_seqs = 16\n'
+            f'[models.{MODEL}]\npath = "{MODEL_FOLDER}"\ndtype = "float32"\nmax_num_seqs = 16\n'
             'max_model_len = 1024\ntool_format = "hermes"\n'
         )
 
@@ -25,7 +27,7 @@ class InFloat32(Installation):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with InFloat32(tmp_path_factory.mktemp("rollouts")) as service:
-        service.wait_served("rollouts")
+        service.wait_served(MODEL)
         yield service
 
 
@@ -36,7 +38,6 @@ def loop() -> dict[str, Any]:
     names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, names)  # noqa: S102 - the document's own code
-    names["SAMPLING"]["model"] = "rollouts"
     return names
 
 

@@ -37,15 +37,15 @@ def test_a_lookup_that_no_filter_offers_is_refused(admin: Client, model: type[Mo
     assert answer.status_code == 400
 
 
-@pytest.mark.parametrize("model", MODELS, ids=LABELS)
-def test_the_links_of_its_filters_work(admin: Client, model: type[Model]) -> None:
+def test_the_links_of_the_filters_work(admin: Client) -> None:
     example_data.fill(50, timezone.now(), days=2)
-    page = admin.get(list_of(model)).content.decode()
-    links = {html.unescape(link) for link in re.findall(r'href="(\?[^"]+)"', page)}
-    for link in links:
-        answer = admin.get(list_of(model) + link)
-        assert answer.status_code == 200, link
-        assert not answer.wsgi_request.GET.get("e"), link
+    for model in MODELS:
+        page = admin.get(list_of(model)).content.decode()
+        links = {html.unescape(link) for link in re.findall(r'href="(\?[^"]+)"', page)}
+        for link in links:
+            answer = admin.get(list_of(model) + link)
+            assert answer.status_code == 200, (model, link)
+            assert not answer.wsgi_request.GET.get("e"), (model, link)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=LABELS)
