@@ -147,7 +147,7 @@ class Forward:
         heads, padded = native._heads, -(-rows // _ROW_BLOCK) * _ROW_BLOCK
         queries = torch.full((padded, heads.heads * heads.dim), 0.1, dtype=torch.bfloat16)
         attended = torch.empty(padded, heads.heads * heads.value_dim, dtype=torch.bfloat16)
-        room = torch.empty(self._threads, native._attention_bytes, dtype=torch.uint8)
+        room = torch.empty(self._threads, native._thread_bytes, dtype=torch.uint8)
         batch = BatchStruct(
             rows=rows,
             num_threads=self._threads,
@@ -157,7 +157,7 @@ class Forward:
             table_width=tables.shape[1],
             queries=queries.data_ptr(),
             attended=attended.data_ptr(),
-            attention_room=room.data_ptr(),
+            room=room.data_ptr(),
         )
         layers: int = native._model.num_layers
         model = ctypes.byref(native._model)

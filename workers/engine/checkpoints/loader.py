@@ -175,7 +175,7 @@ def _load_paged(
     shapes = probed.shapes
     _compare(own, paged, shapes, backend, ranks)
     c_may_run = backend.has_native_forward and config.tensor_parallel_size == 1
-    if c_may_run and paged.mixers is None and NativeDecoder.takes_blocks(config.block_size):
+    if c_may_run and NativeDecoder.takes_blocks(config.block_size):
         positions = count_positions(max_len, shapes.values(), model.dtype, config)
         paged.native = _native(paged, own, parity, probed, positions, config)
         if paged.native is not None:
@@ -265,11 +265,12 @@ def _native(
 ) -> NativeDecoder | None:
     """Return the C forward, if it supports the model and computes the same logits. Raises
     UnsupportedModel if it does not compute the same, and nothing else may take its place."""
-    native = NativeDecoder.recognise(paged.model, probed, max_len)
+    stateful = () if paged.mixers is None else paged.mixers.shapes
+    native = NativeDecoder.recognise(paged.model, probed, stateful, max_len)
     if native is None:
         return None
     in_c = PagedModel(paged.model)
-    in_c.native = native
+    in_c.native, in_c.mixers = native, paged.mixers
     try:
         parity.check_native()
         own.compare(in_c, pack_keys(probed.shapes))

@@ -20,7 +20,7 @@ class NativeForward(Protocol):
         """Return whether it computes a batch."""
 
     def __call__(
-        self, ids: Tensor, positions: Tensor, metadata: Any, logits_rows: Tensor
+        self, ids: Tensor, positions: Tensor, metadata: Any, logits_rows: Tensor, states: Any = None
     ) -> Tensor:
         """Return the logits [len(logits_rows), vocabulary], valid until the next call."""
 
@@ -73,7 +73,7 @@ class PagedModel:
         """Return one forward over a flat batch [tokens]; logits [len(logits_rows), vocabulary],
         valid until the next. A model with ``mixers`` needs its ``states``."""
         if self.native is not None and self.native.takes(metadata):
-            return self.native(input_ids, position_ids, metadata, logits_rows)
+            return self.native(input_ids, position_ids, metadata, logits_rows, states)
         with nullcontext() if self.mixers is None else self.mixers.active(states):
             return self.run_modules(input_ids, position_ids, metadata, logits_rows)
 

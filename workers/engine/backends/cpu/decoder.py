@@ -2,42 +2,35 @@
 
 import ctypes
 import logging
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.cpu.attention import AttentionMetadata
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.layers.library import load_library
-from workers.engine.backends.cpu.layers.linear import LinearStruct, PreparedRows, PreparedStruct
+from workers.engine.backends.cpu.layers.linear import PreparedRows, PreparedStruct
+from workers.engine.backends.cpu.model_structs import ModelStructs
 from workers.engine.backends.cpu.recognition.decoders import (
     ROW_BLOCK,
     DecoderParts,
-    LayerParts,
     read_decoder,
 )
-from workers.engine.backends.cpu.recognition.heads import LatentParts
-from workers.engine.backends.cpu.recognition.mlps import Columns, ExpertsParts, MlpParts
-from workers.engine.backends.cpu.recognition.parts import NormParts, Unrecognised
-from workers.engine.backends.cpu.recognition.rotary import Pairing
-from workers.engine.backends.cpu.structs import (
-    BatchStruct,
-    ExpertsStruct,
-    LatentsStruct,
-    LayerStruct,
-    MlpStruct,
-    ModelStruct,
-    NormStruct,
-)
+from workers.engine.backends.cpu.recognition.mlps import ExpertsParts, MlpParts
+from workers.engine.backends.cpu.recognition.parts import Unrecognised
+from workers.engine.backends.cpu.structs import BatchStruct
+from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece
 
 logger = logging.getLogger(__name__)
 
 _BLOCK_MULTIPLE = 16
 _IN_BFLOAT16 = {"normed", "queries", "attended", "activated", "gathered"}
-_UNLIMITED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +76,25 @@ class NativeDecoder:
     def __init__(self, parts: DecoderParts) -> None:
         self._library: Any = load_library()
         self._parts = parts
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
-        """By id, a tensor and its contiguous form, which the structures point to."""
         self._scratch: dict[str, Tensor] = {}
         self._prepares_rows = parts.head.prepares_rows
         self._prepared = PreparedRows(0, 0)
-        self._cache: KVCache | None = None
-        self._heads = parts.layers[0].attention.heads
+        self._heads = parts.attention[0].parts.heads
         self._room = _Room.measure(parts)
-        self._model = self._model_struct()
-        self._attention_bytes = self._count_attention_bytes()
+        self._structs = ModelStructs(parts)
+        self._model = self._structs.model
+        self._thread_bytes = self._count_thread_bytes()
 
     @classmethod
-    def recognise(cls, model: Any, probe: CacheProbe, max_len: int) -> Self | None:
-        """None if there is no library, or if the library does not support the model's form."""
+    def recognise(
+        cls, model: Any, probe: CacheProbe, stateful: Collection[nn.Module], max_len: int
+    ) -> Self | None:
+        """None if there is no library, or if the library does not support the model's form.
+        ``stateful`` are the modules that keep states."""
         if load_library() is None or model.dtype != torch.bfloat16:
             return None
         try:
-            return cls(read_decoder(model, probe, max_len))
+            return cls(read_decoder(model, probe, stateful, max_len))
         except Unrecognised as reason:
             logger.info("%s is not computed in C: %s", type(model).__name__, reason)
             return None
@@ -123,21 +117,27 @@ class NativeDecoder:
         )
 
     def __call__(
-        self, ids: Tensor, positions: Tensor, metadata: AttentionMetadata, logits_rows: Tensor
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        metadata: AttentionMetadata,
+        logits_rows: Tensor,
+        states: StateBatch | None = None,
     ) -> Tensor:
         """As ``PagedModel``; float32 logits [len(logits_rows), vocabulary]."""
         assert isinstance(metadata.cache, KVCache)
-        if metadata.cache is not self._cache:
-            self._bind(metadata.cache)
+        self._structs.bind(metadata.cache, None if states is None else states.table)
+        pieces, saves = _lay_out(() if states is None else states.pieces)
         rows, num_logits = len(ids), len(logits_rows)
         padded = -(-max(rows, num_logits) // ROW_BLOCK) * ROW_BLOCK
         threads = torch.get_num_threads()
         heads, hidden = self._heads, self._model.hidden
         queries = self._buffer("queries", padded, heads.heads * heads.dim)
+        mixed = self._parts.widest_output
         attended = (
             queries
-            if heads.value_dim == heads.dim
-            else self._buffer("attended", padded, heads.heads * heads.value_dim)
+            if mixed <= heads.heads * heads.dim and heads.value_dim == heads.dim
+            else self._buffer("attended", padded, mixed)
         )
         logits = self._buffer("logits", num_logits, self._parts.head.out_features)
         given = (ids, positions, metadata.slots, metadata.owners, metadata.tables, logits_rows)
@@ -146,6 +146,9 @@ class NativeDecoder:
             rows,
             num_logits,
             threads,
+            len(pieces),
+            pieces.ctypes.data,
+            saves.ctypes.data,
             *(x.data_ptr() for x in (ids, positions, slots, owners, tables)),
             tables.shape[1],
             logits_rows.data_ptr(),
@@ -153,20 +156,20 @@ class NativeDecoder:
             self._buffer("residual", padded, hidden).data_ptr(),
             self._buffer("branch", padded, hidden).data_ptr(),
             self._buffer("normed", padded, max(hidden, heads.widest_latent)).data_ptr(),
-            self._buffer("projected", padded, heads.width).data_ptr(),
+            self._buffer("projected", padded, self._model.width).data_ptr(),
             queries.data_ptr(),
             attended.data_ptr(),
             self._buffer("activated", 1, self._room.count_activated(padded)).data_ptr(),
             self._prepare_rows(padded),
             *self._experts_buffers(padded),
-            self._buffer("attention", threads, self._attention_bytes // 4).data_ptr(),
+            self._buffer("room", threads, self._thread_bytes // 4).data_ptr(),
         )
         self._library.quire_forward(ctypes.byref(self._model), ctypes.byref(batch))
         return logits
 
-    def _count_attention_bytes(self) -> int:
-        """Return the scratch of attention for each thread."""
-        return int(self._library.quire_attention_room(ctypes.byref(self._model)))
+    def _count_thread_bytes(self) -> int:
+        """Return the scratch of each thread."""
+        return int(self._library.quire_thread_room(ctypes.byref(self._model)))
 
     def _buffer(self, name: str, rows: int, columns: int) -> Tensor:
         """Memory that is kept from step to step, as large as the largest step so far required."""
@@ -182,8 +185,8 @@ class NativeDecoder:
         rows = self._room.slots(rows)
         if self._prepared.rows < rows:
             heads = self._heads
-            attended = heads.heads * heads.value_dim
-            widest = (self._model.hidden, heads.widest_latent, attended, self._room.widest)
+            mixed = self._parts.widest_output
+            widest = (self._model.hidden, heads.widest_latent, mixed, self._room.widest)
             self._prepared = PreparedRows(rows, max(widest))
         return self._prepared.struct
 
@@ -204,140 +207,13 @@ class NativeDecoder:
         }
         return [self._buffer(name, *size).data_ptr() for name, size in sizes.items()]
 
-    def _model_struct(self) -> ModelStruct:
-        parts, heads = self._parts, self._heads
-        first = parts.layers[0]
-        query_norm, key_norm = first.attention.norms
-        structs = (LayerStruct * len(parts.layers))(*map(self._layer_struct, parts.layers))
-        return ModelStruct(
-            hidden=parts.embedding.shape[1],
-            heads=heads.heads,
-            kv_heads=heads.kv_heads,
-            head_dim=heads.dim,
-            value_dim=heads.value_dim,
-            num_layers=len(parts.layers),
-            width=heads.width,
-            query_step=heads.query_step,
-            kv_step=heads.kv_step,
-            key_begin=heads.key_begin,
-            value_begin=heads.value_begin,
-            latent_begin=heads.latent_begin,
-            query_latent_begin=heads.query_latent_begin,
-            query_span=query_norm[1] if query_norm else 0,
-            key_span=key_norm[1] if key_norm else 0,
-            rotary_dim=first.rotation.dim if first.rotation else 0,
-            pairing=first.rotation.pairing if first.rotation else Pairing.HALVES,
-            parallel=first.parallel,
-            embedding_scale=parts.embedding_scale,
-            residual_scale=parts.residual_scale,
-            logits_scale=parts.logits_scale,
-            logits_softcap=parts.logits_softcap,
-            embedding=parts.embedding.data_ptr(),
-            position_embedding=self._address(parts.position_embedding),
-            norm=self._norm_struct(parts.norm),
-            head=parts.head.struct,
-            layers=structs,
-        )
 
-    def _layer_struct(self, layer: LayerParts) -> LayerStruct:
-        attention = layer.attention
-        query, *others = (linear.struct for linear in attention.projections)
-        query_norm, key_norm = attention.norms
-        latents = attention.latents
-        key, value = others or (LinearStruct(), LinearStruct())
-        cosine, sine = map(self._address, layer.angles or (None, None))
-        sinks = layer.rule.sinks
-        if isinstance(layer.mlp, ExpertsParts):
-            mlp, experts = MlpStruct(), self._experts_struct(layer.mlp)
-        else:
-            mlp, experts = self._mlp_struct(layer.mlp), None
-        return LayerStruct(
-            query=query,
-            key=key,
-            value=value,
-            latents=None if latents is None else self._latents_struct(latents),
-            output=attention.output.struct,
-            mlp=mlp,
-            experts=experts,
-            attention_norm=self._norm_struct(layer.attention_norm),
-            mlp_norm=self._norm_struct(layer.mlp_norm),
-            attention_out_norm=self._norm_struct(layer.attention_out_norm),
-            mlp_out_norm=self._norm_struct(layer.mlp_out_norm),
-            query_norm=self._norm_struct(query_norm and query_norm[0]),
-            key_norm=self._norm_struct(key_norm and key_norm[0]),
-            cosine=cosine,
-            sine=sine,
-            sinks=None if sinks is None else self._address(sinks.detach().float()),
-            window=layer.rule.visible.window or _UNLIMITED,
-            scale=layer.rule.scale,
-            softcap=layer.rule.softcap or 0,
-        )
-
-    def _latents_struct(self, latents: LatentParts) -> Any:
-        down, norm = latents.query or (None, None)
-        struct = LatentsStruct(
-            down=latents.down.struct,
-            up=latents.up.struct,
-            query_down=LinearStruct() if down is None else down.struct,
-            norm=self._norm_struct(latents.norm),
-            query_norm=self._norm_struct(norm),
-        )
-        return ctypes.pointer(struct)
-
-    def _experts_struct(self, experts: ExpertsParts) -> Any:
-        router = experts.router
-        mlps = [self._mlp_struct(mlp, experts.limit) for mlp in experts.mlps]
-        shared = MlpStruct() if experts.shared is None else self._mlp_struct(experts.shared)
-        rounded = router.weight.to(torch.bfloat16)
-        is_wide = not torch.equal(rounded.to(router.weight.dtype), router.weight)
-        struct = ExpertsStruct(
-            router=None if is_wide else self._address(rounded),
-            wide_router=self._address(router.weight.float()) if is_wide else None,
-            bias=self._address(router.bias),
-            correction=self._address(router.correction),
-            mlps=(MlpStruct * len(mlps))(*mlps),
-            shared=shared,
-            shared_gate=self._address(experts.shared_gate),
-            count=len(mlps),
-            chosen=router.chosen,
-            groups=router.groups.count,
-            kept_groups=router.groups.kept,
-            group_best=router.groups.best,
-            sigmoid=router.sigmoid,
-            normalizes=router.normalizes,
-            scale=router.scale,
-        )
-        return ctypes.pointer(struct)
-
-    def _mlp_struct(self, mlp: MlpParts, limit: float = 0) -> MlpStruct:
-        def struct(columns: Columns | None) -> LinearStruct:
-            if columns is None:
-                return LinearStruct()
-            return columns.linear.columns(columns.begin, columns.end)
-
-        parts = (struct(mlp.gate), struct(mlp.up), struct(mlp.down))
-        return MlpStruct(*parts, mlp.activation, limit)
-
-    def _norm_struct(self, norm: NormParts | None) -> NormStruct:
-        if norm is None:
-            return NormStruct()
-        weight, bias = self._address(norm.weight), self._address(norm.bias)
-        return NormStruct(weight, bias, norm.epsilon, norm.centers)
-
-    def _address(self, numbers: Tensor | None) -> int | None:
-        """Return the address of a tensor, which is kept alive."""
-        if numbers is None:
-            return None
-        _, kept = self._kept.setdefault(id(numbers), (numbers, numbers.contiguous()))
-        return kept.data_ptr()
-
-    def _bind(self, cache: KVCache) -> None:
-        """Point the layers at the pages of ``cache``. Raises ValueError."""
-        self._cache = cache
-        self._model.num_blocks, self._model.block_size = cache.num_blocks, cache.block_size
-        for i, layer in enumerate(self._parts.layers):
-            pages = cache.layers[layer.module]
-            if not pages.shape.packs_keys:
-                raise ValueError("the C forward reads packed keys: make the cache with pack_keys")
-            self._model.layers[i].keys = pages.key.data_ptr()
-            self._model.layers[i].values = pages.value.data_ptr()
+def _lay_out(pieces: Iterable[StatePiece]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the arrays of ``StatePiece`` and ``Save`` of kernels/model.h."""
+    laid_out: list[tuple[int, ...]] = []
+    saves: list[Save] = []
+    for piece in pieces:
+        first = len(saves)
+        saves += sorted(piece.saves)
+        laid_out.append((piece.row, piece.start, piece.size, piece.is_fresh, first, len(saves)))
+    return np.array(laid_out, dtype=np.int64), np.array(saves, dtype=np.int64)

@@ -17,7 +17,7 @@ from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cpu.attention import AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.thread_tuner import ThreadTuner
-from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece, lay_out_states
+from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece
 from workers.engine.backends.recurrent.states import StateTable, bytes_per_row
 from workers.engine.config import EngineConfig
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
@@ -74,7 +74,7 @@ class CpuRunner:
     @property
     def drafting(self) -> Drafting | None:
         """None unless :meth:`is_exact` holds for any sequence."""
-        if self._model.native is None and not self._may_be_exact:
+        if self._mixers is not None or (self._model.native is None and not self._may_be_exact):
             return None
         return Drafting(self.is_exact, self.try_forward)
 
@@ -104,21 +104,19 @@ class CpuRunner:
         """Lay out a step. Does not change the sequences."""
         assert last_tokens is None, "steps are launched ahead on a GPU only"
         self.follow(output.tainted, output.admitted, output.grown)
-        if self._mixers is not None:
-            for seq in output.admitted:
-                if (row := seq.prefix.states.restored_from) is not None:
-                    self._states.copy_row(row, seq.slot)
-            batch = self._lay_out(output.chunks)
-            return replace(batch, states=self._lay_out_states(batch, output.saves))
+        for seq in output.admitted if self._mixers is not None else ():
+            if (row := seq.prefix.states.restored_from) is not None:
+                self._states.copy_row(row, seq.slot)
         if self._model.native is None:
-            return self._lay_out(output.chunks)
+            return self._lay_out(output.chunks, output.saves)
         # The modules round differently from the C forward: a sequence's tokens must not change
         # because another sequence of the step needs the modules.
         bypassing = [chunk for chunk in output.chunks if not self._needs_modules(chunk[0])]
         others = [chunk for chunk in output.chunks if self._needs_modules(chunk[0])]
         if not bypassing or not others:
-            return self._lay_out(output.chunks)
-        return replace(self._lay_out(bypassing), apart=self._lay_out(others))
+            return self._lay_out(output.chunks, output.saves)
+        apart = self._lay_out(others, output.saves)
+        return replace(self._lay_out(bypassing, output.saves), apart=apart)
 
     def follow(self, tainted: list[int], admitted: Rows[Placed], grown: Rows[Placed]) -> None:
         """Scrub blocks, and note the blocks of slots with a new sequence or with more blocks."""
@@ -132,7 +130,8 @@ class CpuRunner:
     def _needs_modules(self, seq: Sequence) -> bool:
         return seq.record is not None or seq.adapter is not None
 
-    def _lay_out(self, chunks: list[tuple[Sequence, int]]) -> ModelInput:
+    def _lay_out(self, chunks: list[tuple[Sequence, int]], saves: Rows[StateSave]) -> ModelInput:
+        """Return the tensors of some sequences' tokens. ``saves`` may be of others too."""
         # Sorted by length, neighbours pad each other least; all grow by one per step, so the
         # order of rows lasts until a sequence joins or leaves.
         run_modules = any(self._needs_modules(seq) for seq, _ in chunks)
@@ -162,6 +161,7 @@ class CpuRunner:
             sampled=[seq for seq, _ in sampled],
             scored=scored,
             adapter_rows=adapter_rows,
+            states=None if self._mixers is None else self._lay_out_states(pieces, saves),
         )
 
     def lay_out(
@@ -197,16 +197,16 @@ class CpuRunner:
             plan=plan,
         )
 
-    def _lay_out_states(self, batch: ModelInput, saves: list[StateSave]) -> StateBatch:
+    def _lay_out_states(self, layout: list[Piece], saves: Rows[StateSave]) -> StateBatch:
         assert self._mixers is not None
         wanted: dict[Sequence, list[Save]] = {}
         for seq, num_tokens, row in saves:
             wanted.setdefault(seq, []).append(Save(num_tokens - seq.num_computed, row))
         pieces, start = [], 0
-        for seq, first, size in batch.layout:
+        for seq, first, size in layout:
             pieces.append(StatePiece(seq.slot, start, size, first == 0, wanted.get(seq, ())))
             start += size
-        return lay_out_states(self._states, pieces, self._mixers.continues)
+        return StateBatch(self._states, pieces, self._mixers.continues)
 
     def forward(self, model_input: ModelInput) -> Tensor:
         """Return logits [rows, vocabulary], in the model's dtype or float32, of ``all_sampled`` and

@@ -50,12 +50,38 @@ class LatentsStruct(ctypes.Structure):
     ]
 
 
+class ConvolutionStruct(ctypes.Structure):
+    """``Convolution``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("taps", "bias", "inputs")),
+        *((name, ctypes.c_int32) for name in ("kernel", "channels")),
+    ]
+
+
+class DeltaStruct(ctypes.Structure):
+    """``Delta``."""
+
+    _fields_ = [
+        *((name, LinearStruct) for name in ("input", "gate")),
+        *((name, ctypes.c_void_p) for name in ("rates", "decay", "decay_bias")),
+        ("convolution", ConvolutionStruct),
+        ("norm", NormStruct),
+        ("states", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("key_heads", "value_heads", "key_dim", "value_dim")),
+        *((name, ctypes.c_int32) for name in ("query_begin", "key_begin", "value_begin")),
+        *((name, ctypes.c_int32) for name in ("gate_begin", "rates_begin")),
+        *((name, ctypes.c_int32) for name in ("key_step", "value_step")),
+    ]
+
+
 class LayerStruct(ctypes.Structure):
     """``Layer``."""
 
     _fields_ = [
         *((name, LinearStruct) for name in ("query", "key", "value")),
         ("latents", ctypes.POINTER(LatentsStruct)),
+        ("delta", ctypes.POINTER(DeltaStruct)),
         ("output", LinearStruct),
         ("mlp", MlpStruct),
         ("experts", ctypes.POINTER(ExpertsStruct)),
@@ -75,7 +101,7 @@ class ModelStruct(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
         *((name, ctypes.c_int32) for name in ("value_dim", "num_layers", "block_size", "width")),
-        *((name, ctypes.c_int32) for name in ("query_step", "kv_step", "key_begin")),
+        *((name, ctypes.c_int32) for name in ("head_step", "query_step", "kv_step", "key_begin")),
         *((name, ctypes.c_int32) for name in ("value_begin", "latent_begin")),
         *((name, ctypes.c_int32) for name in ("query_latent_begin", "query_span", "key_span")),
         *((name, ctypes.c_int32) for name in ("rotary_dim", "pairing", "parallel")),
@@ -93,7 +119,8 @@ class BatchStruct(ctypes.Structure):
     """``Batch``."""
 
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("rows", "num_logits", "num_threads")),
+        *((name, ctypes.c_int32) for name in ("rows", "num_logits", "num_threads", "num_pieces")),
+        *((name, ctypes.c_void_p) for name in ("pieces", "saves")),
         *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "owners", "tables")),
         ("table_width", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("logits_rows", "logits", "residual", "branch")),
@@ -102,5 +129,5 @@ class BatchStruct(ctypes.Structure):
         ("prepared", PreparedStruct),
         *((name, ctypes.c_void_p) for name in ("routing", "chosen", "expert_weights")),
         *((name, ctypes.c_void_p) for name in ("expert_starts", "routes", "shared_routes")),
-        *((name, ctypes.c_void_p) for name in ("gathered", "attention_room")),
+        *((name, ctypes.c_void_p) for name in ("gathered", "room")),
     ]

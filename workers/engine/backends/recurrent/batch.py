@@ -7,6 +7,7 @@ middle of a chunk is to be saved, the chunk is cut for these modules only.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
@@ -54,26 +55,27 @@ class StateGroup:
         return chosen.view(-1, self.size, *chosen.shape[1:])
 
 
-@dataclass(frozen=True, slots=True)
 class StateBatch:
-    """The groups of a step. Earlier tokens of a sequence are in earlier groups."""
+    """The pieces of a flat batch. Modules that cannot continue a sequence with several tokens at
+    once, since ``continues`` is false, get them one by one."""
 
-    table: StateTable
-    groups: list[StateGroup]
-    num_tokens: int
+    def __init__(self, table: StateTable, pieces: Sequence[StatePiece], continues: bool) -> None:
+        self.table = table
+        self.pieces = pieces
+        self.num_tokens = sum(piece.size for piece in pieces)
+        self._continues = continues
 
-
-def lay_out_states(table: StateTable, pieces: Sequence[StatePiece], continues: bool) -> StateBatch:
-    """Group the pieces of a flat batch. Modules that cannot continue a sequence with several
-    tokens at once, since ``continues`` is false, get them one by one."""
-    groups = []
-    for parts in zip_longest(*(list(_cut(piece, continues)) for piece in pieces)):
-        alike: dict[tuple[bool, int], list[StatePiece]] = {}
-        for part in parts:
-            if part is not None:
-                alike.setdefault((part.is_fresh, part.size), []).append(part)
-        groups += [_group(members) for members in alike.values()]
-    return StateBatch(table, groups, sum(piece.size for piece in pieces))
+    @cached_property
+    def groups(self) -> list[StateGroup]:
+        """All pieces, for modules. Earlier tokens of a sequence are in earlier groups."""
+        groups = []
+        for parts in zip_longest(*(list(_cut(piece, self._continues)) for piece in self.pieces)):
+            alike: dict[tuple[bool, int], list[StatePiece]] = {}
+            for part in parts:
+                if part is not None:
+                    alike.setdefault((part.is_fresh, part.size), []).append(part)
+            groups += [_group(members) for members in alike.values()]
+        return groups
 
 
 def _cut(piece: StatePiece, continues: bool) -> Iterator[StatePiece]:

@@ -44,16 +44,19 @@ def bytes_per_row(shapes: StateShapes) -> int:
 
 
 class StateTable:
-    """The states of all modules, one tensor [rows, ...] for each."""
+    """The states of all modules, one tensor [rows, ...] for each.
+
+    In memory, the columns of a convolution lie one after the other, as the C forward reads them."""
 
     def __init__(self, shapes: StateShapes, num_rows: int) -> None:
         self._tensors = {
-            module: {
-                key: lazy_zeros((num_rows, *shape.sizes), shape.dtype)
-                for key, shape in states.items()
-            }
+            module: {key: _make_states(key, shape, num_rows) for key, shape in states.items()}
             for module, states in shapes.items()
         }
+
+    def states_of(self, module: nn.Module) -> Mapping[StateKey, Tensor]:
+        """Return the states of all rows."""
+        return self._tensors[module]
 
     def select(self, module: nn.Module, rows: Rows, is_fresh: bool) -> "RowStates":
         """Return a module's states for some rows. A ``fresh`` row has none yet."""
@@ -69,6 +72,13 @@ class StateTable:
         for states in self._tensors.values():
             for tensor in states.values():
                 tensor[target].copy_(tensor[source])
+
+
+def _make_states(key: StateKey, shape: StateShape, num_rows: int) -> Tensor:
+    if key.kind == "recurrence":
+        return lazy_zeros((num_rows, *shape.sizes), shape.dtype)
+    *channels, kernel = shape.sizes
+    return lazy_zeros((num_rows, kernel, *channels), shape.dtype).movedim(1, -1)
 
 
 class RowStates:

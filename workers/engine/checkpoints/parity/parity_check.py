@@ -5,12 +5,12 @@ sequences of unequal length, longer than every length that the configuration nam
 compared, token by token, with the logits of its own ``generate``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from workers.engine.backends.base.lora import Adapters
 from workers.engine.backends.base.paged import PagedModel
@@ -151,15 +151,23 @@ class ParityCheck:
             exact = self._miniature(torch.float32, seed)
             if to_every_expert:
                 choose_every_expert(exact)
-            expected = self._generate(exact)
+            expected = self._generate(exact, self.continues is not None)
         miniature = self._miniature(torch.bfloat16, seed)
         if to_every_expert:
             choose_every_expert(miniature)
         pack_linears(miniature, kept=self.direct_weights)
         paged = PagedModel(miniature)
+        stateful: Collection[nn.Module] = ()
+        if self.continues is not None:
+            mixers = find_states(paged, self._backend, self._block_size, miniature.device)
+            assert mixers is not None
+            mixers.continues = self.continues
+            mixers.wrap()
+            paged.mixers, stateful = mixers, mixers.shapes
         noise = self._error(paged, expected)
         probed = probe(paged, self._backend, self._block_size, miniature.device)
-        native = NativeDecoder.recognise(miniature, probed, max(map(len, self._texts)))
+        longest = max(map(len, self._texts))
+        native = NativeDecoder.recognise(miniature, probed, stateful, longest)
         if native is None:
             raise UnsupportedModel(f"the C forward does not take the miniature of {self._name}")
         paged.native = native

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from workers.engine.backends.base.paged import PagedModel
-from workers.engine.backends.recurrent.batch import StateBatch, StatePiece, lay_out_states
+from workers.engine.backends.recurrent.batch import StateBatch, StatePiece
 from workers.engine.backends.recurrent.states import StateTable
 from workers.engine.core.attention_backend import AttentionBackend, Part
 from workers.engine.core.layer_shape import LayerShape
@@ -80,7 +80,7 @@ class Batches:
             StatePiece(row, start, size, is_fresh)
             for (row, size, is_fresh), start in zip(parts, starts, strict=False)
         ]
-        return lay_out_states(table, pieces, mixers.continues)
+        return StateBatch(table, pieces, mixers.continues)
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:

@@ -3,7 +3,8 @@
 
        random_forward DTYPE CHUNK
 
-   Compiled with -DHEAD_SIZE=..., and perhaps with -DVALUE_SIZE=... for heads from latents, it writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is
+   Compiled with -DHEAD_SIZE=..., and perhaps with -DVALUE_SIZE=... for heads from latents or with
+   -DDELTA_SIZE=... for a gated delta network in the first layer and gated attention, it writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is
    "bfloat16", "int8" or "int4"; the text is computed CHUNK tokens per step, beside another one. The same arguments give
    the same weights and tokens on every processor. */
 
@@ -18,15 +19,27 @@ enum { HAS_LATENTS = 1, VALUE_DIM = VALUE_SIZE };
 enum { HAS_LATENTS = 0, VALUE_DIM = HEAD_SIZE };
 #endif
 
+#ifdef DELTA_SIZE
+enum { HAS_DELTA = 1, STATE_DIM = DELTA_SIZE };
+#else
+enum { HAS_DELTA = 0, STATE_DIM = 16 };
+#endif
+
 enum {
     TOKENS = 100, HIDDEN = 128, HEAD_DIM = HEAD_SIZE, KV_HEADS = HEAD_DIM % 32 ? 4 : 1,
     HEADS = HAS_LATENTS ? KV_HEADS : 2 * KV_HEADS, INTERMEDIATE = 96, WIDEST = HEADS * HEAD_DIM,
     TURNED = HEAD_DIM / 32 * 16, RANK = 64, QUERY_RANK = 96,
     KEY_STEP = HAS_LATENTS ? HEAD_DIM - TURNED + VALUE_DIM : HEAD_DIM,
-    VALUE_BEGIN = HAS_LATENTS ? WIDEST + HEAD_DIM - TURNED : WIDEST + KV_HEADS * HEAD_DIM,
-    LATENT_BEGIN = WIDEST + KV_HEADS * (HAS_LATENTS ? KEY_STEP : 2 * HEAD_DIM),
+    HEAD_STEP = HAS_DELTA ? 2 * HEAD_DIM : HEAD_DIM, QUERIES = HEADS * HEAD_STEP,
+    VALUE_BEGIN = QUERIES + (HAS_LATENTS ? HEAD_DIM - TURNED : KV_HEADS * HEAD_DIM),
+    LATENT_BEGIN = QUERIES + KV_HEADS * (HAS_LATENTS ? KEY_STEP : 2 * HEAD_DIM),
     QUERY_LATENT_BEGIN = LATENT_BEGIN + (HAS_LATENTS ? RANK + TURNED : 0),
-    WIDTH_OF_ROW = QUERY_LATENT_BEGIN + (HAS_LATENTS ? QUERY_RANK : 0),
+    KEY_DIM = 48, KEY_GROUPS = 2, VALUES = 4 * STATE_DIM, CHANNELS = 2 * KEY_GROUPS * KEY_DIM + VALUES,
+    DELTA_WIDTH = HAS_DELTA ? CHANNELS + VALUES + 8 : 0,
+    ATTENTION_WIDTH = QUERY_LATENT_BEGIN + (HAS_LATENTS ? QUERY_RANK : 0),
+    WIDTH_OF_ROW = DELTA_WIDTH > ATTENTION_WIDTH ? DELTA_WIDTH : ATTENTION_WIDTH,
+    OUTPUTS = HEADS * VALUE_DIM > VALUES ? HEADS * VALUE_DIM : VALUES,
+    INPUTS = OUTPUTS > WIDEST ? OUTPUTS : WIDEST,
     VOCABULARY = 96, LAYERS = 2, BLOCK = 16, BLOCKS = 16, MAX_TOKENS = 112, ROWS = 2 * TOKENS + 32
 };
 
@@ -100,15 +113,38 @@ static const Latents *random_latents(int bits) {
     return latents;
 }
 
-static Layer random_layer(int bits, int64_t window) {
+static const Delta *random_delta(int bits) {
+    Delta *delta = room(sizeof(Delta));
+    *delta = (Delta){
+        .input = random_linear(HIDDEN, CHANNELS, bits),
+        .gate = random_linear(HIDDEN, VALUES, bits),
+        .rates = random_bf16(8 * HIDDEN, 0.1f),
+        .decay = random_floats(4, -0.5f, 0.4f),
+        .decay_bias = random_floats(4, 0, 1),
+        .convolution = {
+            .taps = random_floats(4 * CHANNELS, 0, 0.5f), .bias = random_floats(CHANNELS, 0, 0.1f),
+            .inputs = room(2 * 4 * CHANNELS * sizeof(bf16)), .kernel = 4, .channels = CHANNELS,
+        },
+        .norm = random_norm(STATE_DIM),
+        .states = room(2 * 4 * KEY_DIM * STATE_DIM * sizeof(float)),
+        .key_heads = KEY_GROUPS, .value_heads = 4, .key_dim = KEY_DIM, .value_dim = STATE_DIM,
+        .key_begin = KEY_GROUPS * KEY_DIM, .value_begin = 2 * KEY_GROUPS * KEY_DIM,
+        .gate_begin = CHANNELS, .rates_begin = CHANNELS + VALUES,
+        .key_step = KEY_DIM, .value_step = 2 * STATE_DIM,
+    };
+    return delta;
+}
+
+static Layer random_layer(int bits, int64_t window, int is_delta) {
     enum { KV = KV_HEADS * HEAD_DIM, SLOTS = KV_HEADS * BLOCKS * BLOCK };
     const int is_normed = HEAD_DIM % 16 == 0 && !HAS_LATENTS;
     return (Layer){
-        .query = random_linear(HAS_LATENTS ? QUERY_RANK : HIDDEN, HEADS * HEAD_DIM, bits),
+        .query = random_linear(HAS_LATENTS ? QUERY_RANK : HIDDEN, QUERIES, bits),
         .key = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
         .value = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
         .latents = HAS_LATENTS ? random_latents(bits) : NULL,
-        .output = random_linear(HEADS * VALUE_DIM, HIDDEN, bits),
+        .delta = is_delta ? random_delta(bits) : NULL,
+        .output = random_linear(is_delta ? VALUES : HEADS * VALUE_DIM, HIDDEN, bits),
         .mlp = {
             .gate = random_linear(HIDDEN, INTERMEDIATE, bits),
             .up = random_linear(HIDDEN, INTERMEDIATE, bits),
@@ -143,8 +179,9 @@ static void run(const Model *model, int begin, int count, float *logits) {
         slots[i] = tables[owner][position / BLOCK] * BLOCK + position % BLOCK;
         all[i] = i;
     }
+    const StatePiece pieces[2] = {{0, 0, count, !begin, 0, 0}, {1, count, count, !begin, 0, 0}};
     Batch batch = {
-        .rows = rows, .num_logits = count, .num_threads = 2, .ids = ids, .positions = positions,
+        .rows = rows, .num_pieces = 2, .pieces = pieces, .num_logits = count, .num_threads = 2, .ids = ids, .positions = positions,
         .slots = slots, .owners = owners, .tables = tables[0], .table_width = 8,
         .logits_rows = all, .logits = logits + (int64_t)begin * VOCABULARY,
         .residual = room(ROWS * HIDDEN * sizeof(float)),
@@ -153,13 +190,13 @@ static void run(const Model *model, int begin, int count, float *logits) {
         .projected = room(ROWS * WIDTH_OF_ROW * sizeof(float)),
         .queries = room(ROWS * HEADS * HEAD_DIM * sizeof(bf16)),
         .activated = room(ROWS * INTERMEDIATE * sizeof(bf16)),
-        .prepared = {room(ROWS * WIDEST * sizeof(float)),
-                     room(ROWS * (WIDEST / GROUP + 1) * sizeof(float)),
-                     room(ROWS * (WIDEST / GROUP + 1) * sizeof(int32_t))},
-        .attention_room = room(2 * (size_t)quire_attention_room(model)),
+        .prepared = {room(ROWS * INPUTS * sizeof(float)),
+                     room(ROWS * (INPUTS / GROUP + 1) * sizeof(float)),
+                     room(ROWS * (INPUTS / GROUP + 1) * sizeof(int32_t))},
+        .room = room(2 * (size_t)quire_thread_room(model)),
     };
     batch.attended =
-        HAS_LATENTS ? room(ROWS * HEADS * VALUE_DIM * sizeof(bf16)) : batch.queries;
+        HAS_LATENTS || HAS_DELTA ? room(ROWS * OUTPUTS * sizeof(bf16)) : batch.queries;
     quire_forward(model, &batch);
 }
 
@@ -168,11 +205,12 @@ int main(int count, char **arguments) {
     const int bits = !strcmp(arguments[1], "int8") ? 8 : !strcmp(arguments[1], "int4") ? 4 : 16;
     const int chunk = atoi(arguments[2]);
     Layer layers[LAYERS];
-    for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits, i ? MAX_TOKENS : 23);
+    for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits, i ? MAX_TOKENS : 23, HAS_DELTA && !i);
     const Model model = {
         .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = HEAD_DIM,
         .value_dim = VALUE_DIM, .num_layers = LAYERS, .block_size = BLOCK, .width = WIDTH_OF_ROW,
-        .query_step = HEADS / KV_HEADS * HEAD_DIM, .kv_step = KEY_STEP, .key_begin = WIDEST,
+        .head_step = HEAD_STEP, .query_step = HEADS / KV_HEADS * HEAD_STEP, .kv_step = KEY_STEP,
+        .key_begin = QUERIES,
         .value_begin = VALUE_BEGIN, .latent_begin = LATENT_BEGIN,
         .query_latent_begin = QUERY_LATENT_BEGIN, .query_span = HEAD_DIM, .key_span = HEAD_DIM,
         .rotary_dim = TURNED, .pairing = HAS_LATENTS ? PARTED_NEIGHBOURS : NEIGHBOURS,

@@ -17,6 +17,7 @@ from tests.workers.engine.backends.cpu.layers.test_int4 import rounded
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.decoder import NativeDecoder
 from workers.engine.backends.cpu.layers.library import load_library, why_no_kernels
+from workers.engine.backends.cpu.model_structs import ModelStructs
 from workers.engine.build import build_engine
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
 from workers.engine.core.request import Request
@@ -52,6 +53,11 @@ RECOGNISED: dict[str, dict[str, Any]] = {
 LATENT: dict[str, Any] = {
     "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": None, "q_lora_rank": 96,
     "kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 48, "v_head_dim": 40,
+}  # fmt: skip
+DELTA: dict[str, Any] = {
+    "num_hidden_layers": 3, "layer_types": ["linear_attention"] * 2 + ["full_attention"],
+    "num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 48,
 }  # fmt: skip
 MIXTURE: dict[str, Any] = {
     "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
@@ -128,6 +134,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v3 with halves": {**LATENT, **MIXTURE, "rope_interleave": False},
     "glm4_moe_lite": {**LATENT, **MIXTURE, "qk_nope_head_dim": 96, "v_head_dim": 128},
+    "qwen3_5_text": DELTA,
+    "qwen3_5_moe_text": {
+        **DELTA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 96,
+    },
+    "qwen3_next": {
+        **DELTA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 96, "linear_conv_kernel_dim": 3,
+    },
     "minicpm3": {**LATENT, "dim_model_base": 64, "scale_depth": 0.7, "scale_emb": 2},
     "youtu": {**LATENT, "v_head_dim": 96, "attention_bias": True},
 }  # fmt: skip
@@ -136,7 +151,8 @@ head, centered ones; biases; softcaps; partial, interleaved and several kinds of
 fused and mixed up projections; MLPs without a gate; blocks side by side; scales; sinks; experts by
 softmax and by themselves, clamped, corrected, and with shared ones; heads that end within a
 register; learned positions; more heads of one key than a tile holds; vocabularies of any size;
-heads from latents, whose values have another size, with groups of experts."""
+heads from latents, whose values have another size, with groups of experts; gated delta networks and
+gated attention."""
 OTHERS: dict[str, dict[str, Any]] = {
     "olmo": {"clip_qkv": 0.5},  # of the structure that is computed, but not the same
     "apertus": {},
@@ -222,8 +238,11 @@ def _round_experts(module: torch.nn.Module) -> None:
 
 ALWAYS = {
     (name, "bfloat16")
-    for name in ("deepseek_v3", "gemma2", "glm4", "gpt_neox", "gpt_oss", "llama with heads of 72")
-}
+    for name in (
+        "deepseek_v3", "gemma2", "glm4", "gpt_neox", "gpt_oss", "llama with heads of 72",
+        "qwen3_5_text",
+    )
+}  # fmt: skip
 
 
 def _marked(names: list[str], dtypes: list[str]) -> list[Any]:
@@ -321,9 +340,9 @@ def test_watched_steps_and_adapters_run_through_the_modules(
 
 def test_addresses_of_tensors_that_nothing_else_keeps_stay_valid() -> None:
     """Even of those that are copied to be contiguous: another tensor may get the same id."""
-    decoder = NativeDecoder.__new__(NativeDecoder)
-    decoder._kept = {}
+    structs = ModelStructs.__new__(ModelStructs)
+    structs._kept = {}
     for number in range(50):
-        address = decoder._address(torch.full((8, 2), float(number)).T)
+        address = structs._address(torch.full((8, 2), float(number)).T)
         assert address is not None
         assert ctypes.c_float.from_address(address).value == number

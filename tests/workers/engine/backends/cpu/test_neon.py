@@ -27,6 +27,7 @@ PROCESSORS = {
 
 HEADS = {
     **{size: [f"-DHEAD_SIZE={size}"] for size in ("64", "72", "80")},
+    "64 beside a delta network": ["-DHEAD_SIZE=64", "-DDELTA_SIZE=80"],
     "80 from latents": ["-DHEAD_SIZE=80", "-DVALUE_SIZE=40"],
 }
 """The sizes of heads: all but the first end within a register of AVX512."""

@@ -25,6 +25,8 @@ from workers.engine.backends.cpu import decoder
 from workers.engine.backends.cpu.attention import AttentionMetadata
 from workers.engine.backends.cpu.layers import linear
 from workers.engine.backends.cpu.layers.library import load_library
+from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece
+from workers.engine.backends.recurrent.states import StateTable
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 
@@ -37,6 +39,9 @@ TEXTS = 8
 VOCABULARY = 416
 OWN = TEXTS
 """The line of the block tables that belongs to the sequence under test."""
+MOST_PIECES = 128
+OWN_STATE = MOST_PIECES
+"""The row of states that belongs to the sequence under test; the others' are before it."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,14 @@ class Reference:
             loaded.layer_shapes, 1 + lines * BLOCKS, BLOCK, loaded.dtype
         )
         self._tables = torch.arange(1, 1 + lines * BLOCKS).view(lines, BLOCKS)
+        self._mixers = loaded.paged.mixers
+        num_states = OWN_STATE + 1 + TEXTS * LENGTH
+        self._states = StateTable({} if self._mixers is None else self._mixers.shapes, num_states)
         draw = torch.Generator().manual_seed(7)
         self._texts = torch.randint(VOCABULARY, (TEXTS, LENGTH), generator=draw)
         self.logits = torch.stack(
             [
-                torch.cat([self._run([Piece(t, t, i, 1)], self._tables) for i in range(LENGTH)])
+                torch.cat([self._run_alone(Piece(t, t, i, 1)) for i in range(LENGTH)])
                 for t in range(TEXTS)
             ]
         )
@@ -96,6 +104,8 @@ class Reference:
         tables[OWN, : case.cached_blocks] = self._tables[case.text, : case.cached_blocks]
         torch.set_num_threads(case.threads)
         at = case.cached_blocks * BLOCK
+        if at:
+            self._states.copy_row(_saved_row(case.text, at), OWN_STATE)
         for step in case.steps:
             own_piece = Piece(case.text, OWN, at, min(step.size, LENGTH - at))
             pieces = [*step.before, own_piece, *step.after]
@@ -114,6 +124,9 @@ class Reference:
             )
             for own, expected in zip(stored, alone, strict=True):
                 assert torch.equal(own[:, :at], expected[:, :at])
+        for module in () if self._mixers is None else self._mixers.shapes:
+            for states in self._states.states_of(module).values():
+                assert torch.equal(states[OWN_STATE], states[_saved_row(case.text, at)])
 
     def _pages(self) -> Iterator[Tensor]:
         """Keys and values of all layers, each [heads, blocks, BLOCK, dim]."""
@@ -121,8 +134,29 @@ class Reference:
             for pages in (layer.key, layer.value):
                 yield pages.view(layer.shape.num_kv_heads, layer.num_blocks, BLOCK, -1)
 
+    def _run_alone(self, piece: Piece) -> Tensor:
+        """Logits of a token, after which its states are saved."""
+        return self._run([piece], self._tables, [Save(1, _saved_row(piece.text, piece.start + 1))])
+
+    def _lay_out_states(self, pieces: list[Piece], saves: list[Save]) -> StateBatch | None:
+        """A row of states for each piece; ``saves`` are of the last one."""
+        if self._mixers is None:
+            return None
+        laid_out, start = [], 0
+        for row, piece in enumerate(pieces):
+            if piece.line == OWN:
+                row = OWN_STATE
+            elif piece.start:
+                self._states.copy_row(_saved_row(piece.text, piece.start), row)
+            is_last = piece is pieces[-1]
+            laid_out.append(
+                StatePiece(row, start, piece.size, piece.start == 0, saves if is_last else ())
+            )
+            start += piece.size
+        return StateBatch(self._states, laid_out, continues=True)
+
     @torch.inference_mode()
-    def _run(self, pieces: list[Piece], tables: Tensor) -> Tensor:
+    def _run(self, pieces: list[Piece], tables: Tensor, saves: list[Save] | None = None) -> Tensor:
         """Logits [rows, VOCABULARY] of a step."""
         places = [torch.arange(piece.start, piece.start + piece.size) for piece in pieces]
         ids = [self._texts[piece.text, at] for piece, at in zip(pieces, places, strict=True)]
@@ -132,7 +166,13 @@ class Reference:
         slots = tables[owners, positions // BLOCK] * BLOCK + positions % BLOCK
         metadata = AttentionMetadata(self._cache, slots, [], [], tables, owners)
         rows = torch.arange(len(owners))
-        return self._native(torch.cat(ids), positions, metadata, rows).clone()
+        states = self._lay_out_states(pieces, saves or [])
+        return self._native(torch.cat(ids), positions, metadata, rows, states).clone()
+
+
+def _saved_row(text: int, num_tokens: int) -> int:
+    """The row of the states after the first tokens of a text."""
+    return OWN_STATE + text * LENGTH + num_tokens
 
 
 @st.composite

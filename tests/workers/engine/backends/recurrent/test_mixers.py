@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from workers.engine.backends.recurrent.batch import Save, StatePiece, lay_out_states
+from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece
 from workers.engine.backends.recurrent.mixers import Mixers, find_mixers
 from workers.engine.backends.recurrent.states import StateKey, StateTable, bytes_per_row
 from workers.engine.exceptions import UnsupportedModel
@@ -148,7 +148,7 @@ def test_a_flat_batch_computes_what_each_sequence_does(forgets: bool, data: st.D
             parts.append(texts[i][done[i] : done[i] + size])
         if not pieces:
             continue
-        with mixers.active(lay_out_states(table, pieces, mixers.continues)):
+        with mixers.active(StateBatch(table, pieces, mixers.continues)):
             output = model(torch.cat(parts)[None])[0]
         for piece in pieces:
             wanted = expected[piece.row][done[piece.row] : done[piece.row] + piece.size]
@@ -167,6 +167,6 @@ def test_single_tokens_of_many_sequences_are_one_call() -> None:
     calls = model.mixer.calls
     for is_fresh in (True, False):
         pieces = [StatePiece(row, i, 1, is_fresh) for i, row in enumerate((5, 0, 3, 7))]
-        with mixers.active(lay_out_states(table, pieces, True)):
+        with mixers.active(StateBatch(table, pieces, True)):
             model(torch.randn(1, 4, WIDTH))
     assert model.mixer.calls == calls + 2

@@ -18,6 +18,7 @@
 #include "mlp.h"
 #include "norm.h"
 #include "project.h"
+#include "recurrent/delta.h"
 #include "removal.h"
 
 enum { SPINS = 4000, FEWEST_SPINS = 250 };
@@ -172,6 +173,20 @@ static void run_attention(const Model *m, const Layer *layer, const Batch *b, Pl
     configure_tiles(b->rows);
 }
 
+/* Compute the gated delta network of all rows. */
+static void run_delta(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    const Delta *d = layer->delta;
+    const Rows normed = {b->normed, &b->prepared};
+    normalize_rows(m, b, &layer->attention_norm, &d->input);
+    meet(barrier);
+    project(&d->input, normed, b->rows, b->projected, m->width, 0);
+    if (d->gate.packed)
+        project(&d->gate, normed, b->rows, b->projected + d->gate_begin, m->width, 0);
+    project_rates(m, d, b);
+    meet(barrier);
+    advance_pieces(m, d, b);
+}
+
 /* Apply the MLP's activation function to all rows. */
 static void run_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
     const Mlp *mlp = &layer->mlp;
@@ -220,7 +235,10 @@ static void run_experts(const Model *m, const Layer *layer, const Batch *b, Barr
 
 static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
                       Barrier *barrier) {
-    run_attention(m, layer, b, plan, barrier);
+    if (layer->delta)
+        run_delta(m, layer, b, barrier);
+    else
+        run_attention(m, layer, b, plan, barrier);
     if (m->parallel) {
         run_mlp(m, layer, b, barrier);
         add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
@@ -309,8 +327,15 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
     }
 }
 
-/* The bytes of `attention_room` for each thread. */
-int64_t quire_attention_room(const Model *m) { return room_size(m); }
+/* The bytes of `room` for each thread. */
+int64_t quire_thread_room(const Model *m) {
+    int64_t size = room_size(m);
+    for (int i = 0; i < m->num_layers; i++) {
+        const int64_t own = m->layers[i].delta ? delta_room_size(m->layers[i].delta) : 0;
+        if (own > size) size = own;
+    }
+    return size;
+}
 
 /* Whether rows in bfloat16 are prepared too. */
 int quire_widens(void) { return WIDENS; }

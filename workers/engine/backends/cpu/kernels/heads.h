@@ -63,16 +63,11 @@ static inline void normalize_heads(const Norm *norm, float *x, int from, int siz
     }
 }
 
-/* Where the queries that share key head `h` begin in a projected row. */
-static inline float *queries_of(const Model *m, float *x, int h) {
-    return x + (int64_t)h * m->query_step;
-}
-
 static void normalize_queries_and_keys(const Model *m, const Layer *layer, float *x) {
-    const int group = m->heads / m->kv_heads, size = group * m->head_dim;
     if (layer->query_norm.weight && m->query_span == m->head_dim)
-        for (int h = 0; h < m->kv_heads; h++)
-            normalize_heads(&layer->query_norm, queries_of(m, x, h), h * size, size, m->head_dim);
+        for (int h = 0; h < m->heads; h++)
+            normalize_heads(&layer->query_norm, query_in(m, x, h), h * m->head_dim, m->head_dim,
+                            m->head_dim);
     else if (layer->query_norm.weight)
         normalize_heads(&layer->query_norm, x, 0, m->query_span, m->query_span);
     if (layer->key_norm.weight && m->key_span == m->head_dim)
@@ -105,7 +100,7 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
             const float *key = x + m->key_begin + (int64_t)h * m->kv_step;
             const float *value = x + m->value_begin + (int64_t)h * m->kv_step;
             for (int i = 0; i < group; i++)
-                place_head(m, layer, queries_of(m, x, h) + i * m->head_dim, position,
+                place_head(m, layer, query_in(m, x, h * group + i), position,
                            queries + (h * group + i) * m->head_dim);
             place_head(m, layer, key, position, placed);
             store_key(placed, m->head_dim, slot, layer->keys);

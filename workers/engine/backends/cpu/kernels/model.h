@@ -55,9 +55,35 @@ typedef struct {
     Norm norm, query_norm;
 } Latents;
 
+/* A causal convolution of each channel by itself, and the last inputs of each sequence. */
+typedef struct {
+    const float *taps; /* [kernel][channels] */
+    const float *bias; /* [channels], or NULL */
+    bf16 *inputs;      /* [states][kernel][channels] */
+    int32_t kernel, channels;
+} Convolution;
+
+/* A gated delta network (Yang et al., "Gated Delta Networks", 2024): a causal convolution of queries,
+   keys and values, and a recurrence over them (recurrent/delta.h). Successive value heads share a key
+   head. `input` computes queries, keys and values, and `gate` the gates of the outputs, unless `input`
+   has their columns too. In a projected row [width], the parts of successive key heads lie a step apart;
+   channels of the convolution are all queries, then all keys, then all values. */
+typedef struct {
+    Linear input, gate;
+    const bf16 *rates; /* [2][value_heads][hidden]: of how strongly to write, and to forget */
+    const float *decay, *decay_bias; /* [value_heads] */
+    Convolution convolution;
+    Norm norm; /* of the output of a head */
+    float *states; /* [states][value_heads][key_dim][value_dim] */
+    int32_t key_heads, value_heads, key_dim, value_dim;
+    int32_t query_begin, key_begin, value_begin, gate_begin, rates_begin;
+    int32_t key_step, value_step; /* of queries and keys, and of values and gates */
+} Delta;
+
 typedef struct {
     Linear query, key, value; /* side by side in a row; `query` may hold the columns of all three */
     const Latents *latents;   /* in place of key and value, or NULL */
+    const Delta *delta;       /* in place of attention, or NULL */
     Linear output;
     Mlp mlp;
     const Experts *experts;                /* in place of the MLP, or NULL */
@@ -78,10 +104,12 @@ enum { HALVES, NEIGHBOURS, PARTED_NEIGHBOURS };
 
 typedef struct {
     int32_t hidden, heads, kv_heads, head_dim, value_dim, num_layers, block_size;
-    /* Where heads lie in a projected row [width]. Queries that share a key head lie side by side;
-       the groups of successive key heads are `query_step` apart. Keys and values start at their own
-       offsets and are `kv_step` apart. Latents, if there are any, start at their own offsets. */
-    int32_t width, query_step, kv_step, key_begin, value_begin, latent_begin, query_latent_begin;
+    /* Where heads lie in a projected row [width]. Queries that share a key head are `head_step` apart:
+       side by side, or each before the gate of its head's output, which is as wide. The groups of
+       successive key heads are `query_step` apart. Keys and values start at their own offsets and are
+       `kv_step` apart. Latents, if there are any, start at their own offsets. */
+    int32_t width, head_step, query_step, kv_step, key_begin, value_begin;
+    int32_t latent_begin, query_latent_begin;
     int32_t query_span, key_span; /* width of one norm of queries or keys: one head or all */
     int32_t rotary_dim, pairing;  /* which numbers of a head are rotated, and in which pairs */
     int32_t parallel;               /* attention and the MLP read the same residual */
@@ -94,8 +122,22 @@ typedef struct {
     const Layer *layers;
 } Model;
 
+/* A state to copy to row `row` of the states, after the first `tokens` of a piece. */
 typedef struct {
-    int32_t rows, num_logits, num_threads;
+    int64_t tokens, row;
+} Save;
+
+/* Successive rows [start, start + size) of one sequence, whose states are in row `state`. A fresh piece
+   begins its sequence. `saves` are in order. */
+typedef struct {
+    int64_t state, start, size, is_fresh;
+    int64_t first_save, last_save;
+} StatePiece;
+
+typedef struct {
+    int32_t rows, num_logits, num_threads, num_pieces;
+    const StatePiece *pieces; /* all rows, if the model keeps states */
+    const Save *saves;
     const int64_t *ids, *positions, *slots; /* [rows]; a slot is block * block_size + offset */
     const int64_t *owners;                  /* [rows]: a row's line in `tables` */
     const int64_t *tables;                  /* [sequences][table_width] */
@@ -108,7 +150,8 @@ typedef struct {
     bf16 *normed;      /* [rows][hidden], or [rows] of a latent */
     float *projected;  /* [rows][width] */
     bf16 *queries;     /* [rows][heads * head_dim] */
-    bf16 *attended;    /* [rows][heads * value_dim]: the same memory if values are as wide as keys */
+    bf16 *attended;    /* [rows][heads * value_dim]: the same memory if values are as wide as keys;
+                          or the outputs of a delta network */
     bf16 *activated;   /* [rows][intermediate] */
     Prepared prepared; /* the next product's input, unless that is bfloat16 */
     /* Scratch of experts; `slots` is rows times chosen experts per row. */
@@ -119,9 +162,17 @@ typedef struct {
     Route *routes;         /* [slots] */
     Route *shared_routes;  /* [rows] */
     bf16 *gathered;        /* [slots rounded up][hidden] */
-    char *attention_room; /* [threads][quire_attention_room] */
+    char *room;        /* [threads][quire_thread_room] */
 } Batch;
 
 typedef struct {
     int64_t begin, end;
 } Share;
+
+static inline int has_gates(const Model *m) { return m->head_step > m->head_dim; }
+
+/* Where query `head` begins in a projected row. */
+static inline float *query_in(const Model *m, float *row, int head) {
+    const int group = m->heads / m->kv_heads;
+    return row + (int64_t)(head / group) * m->query_step + (int64_t)(head % group) * m->head_step;
+}

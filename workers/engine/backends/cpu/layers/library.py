@@ -85,7 +85,7 @@ def why_no_kernels() -> str | None:
 def open_library(flags: list[str]) -> ctypes.CDLL:
     """Load the library, compiled if necessary. Raises OSError and SubprocessError."""
     library = ctypes.CDLL(str(_compile(flags)))
-    library.quire_attention_room.restype = ctypes.c_int64
+    library.quire_thread_room.restype = ctypes.c_int64
     if library.quire_prepare() != 0:
         raise OSError("the system does not let this process use AMX")
     return library

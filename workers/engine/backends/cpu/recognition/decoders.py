@@ -4,6 +4,7 @@ A module's name suggests its role, and its output for test inputs shows which va
 result is checked at load like everything else, by comparing logits with the model's own.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.layers.linear import TiledLinear
+from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts, read_delta_network
 from workers.engine.backends.cpu.recognition.heads import AttentionParts, read_attention
 from workers.engine.backends.cpu.recognition.mlps import ExpertsParts, MlpParts, read_mlp
 from workers.engine.backends.cpu.recognition.parts import (
@@ -32,6 +34,7 @@ _POSITION_EMBEDDING = ("wpe", "embed_positions")
 _LAYERS = ("layers", "h")
 _NORM = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm")
 _ATTENTION = ("self_attn", "attention", "attn", "self_attention")
+_DELTA_NETWORK = "linear_attn"
 
 
 class _Places(NamedTuple):
@@ -64,17 +67,25 @@ _NORMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class LayerParts:
+class AttentionLayer:
+    """Attention, what its tokens see, and how its heads are rotated."""
+
     module: nn.Module
     rule: AttentionRule
-    attention: AttentionParts
+    parts: AttentionParts
+    angles: tuple[Tensor, Tensor] | None
+    rotation: Rotation | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    mixer: AttentionLayer | DeltaParts
+    """What computes a token from others; its norms are called those of attention."""
     mlp: MlpParts | ExpertsParts
     attention_norm: NormParts | None
     attention_out_norm: NormParts | None
     mlp_norm: NormParts | None
     mlp_out_norm: NormParts | None
-    angles: tuple[Tensor, Tensor] | None
-    rotation: Rotation | None
     parallel: bool
 
 
@@ -91,10 +102,27 @@ class DecoderParts:
     norm: NormParts | None
     head: TiledLinear
 
+    @property
+    def attention(self) -> list[AttentionLayer]:
+        return [x.mixer for x in self.layers if isinstance(x.mixer, AttentionLayer)]
 
-def read_decoder(model: Any, probe: CacheProbe, max_len: int) -> DecoderParts:
+    @property
+    def widest_output(self) -> int:
+        """How many numbers of a token attention or a network computes at most."""
+        outputs = [x.output for x in self.delta_networks]
+        outputs += [x.parts.output for x in self.attention]
+        return max(output.in_features for output in outputs)
+
+    @property
+    def delta_networks(self) -> list[DeltaParts]:
+        return [x.mixer for x in self.layers if isinstance(x.mixer, DeltaParts)]
+
+
+def read_decoder(
+    model: Any, probe: CacheProbe, stateful: Collection[nn.Module], max_len: int
+) -> DecoderParts:
     """Return the parts of ``model``, whose attention layers ran in the order of ``probe``'s rules.
-    Raises Unrecognised."""
+    ``stateful`` are the modules that keep states. Raises Unrecognised."""
     decoder = model.get_decoder()
     children = get_children(decoder)
     embedding = take_one(children, _EMBEDDING)
@@ -108,18 +136,11 @@ def read_decoder(model: Any, probe: CacheProbe, max_len: int) -> DecoderParts:
     expect(hidden % ROW_BLOCK == 0, "the hidden size is not a multiple of 32")
     head = model.get_output_embeddings()
     expect(isinstance(head, TiledLinear), "the output layer is not packed")
-    expect(len(layers) == len(probe.rules), "layers attend never or more than once")
     angles = None if rotary is None else Angles(rotary, max_len, probe.positionless)
-    found = tuple(
-        _layer(layer, rule, module, hidden, angles)
-        for layer, (module, rule) in zip(layers, probe.rules.items(), strict=True)
-    )
-    alike = {(x.attention.heads, x.rotation, x.parallel) for x in found}
-    expect(len(alike) == 1, "layers differ in heads")
-    spans = {tuple(n and n[1] for n in x.attention.norms) for x in found}
-    expect(len(spans) == 1, "layers differ in norms of heads")
+    found = tuple(_layer(layer, probe.rules, hidden, angles) for layer in layers)
+    expect(len({x.parallel for x in found}) == 1, "layers differ in their order")
     text = model.config.get_text_config()
-    return DecoderParts(
+    parts = DecoderParts(
         embedding=embedding.weight,
         position_embedding=learned,
         embedding_scale=_embedding_scale(decoder, embedding),
@@ -130,6 +151,19 @@ def read_decoder(model: Any, probe: CacheProbe, max_len: int) -> DecoderParts:
         norm=NormParts.read_row(norm, hidden),
         head=head,
     )
+    _expect_alike(parts.attention)
+    attending = [x.module for x in parts.attention]
+    expect(attending == list(probe.rules), "layers attend in an unexpected order")
+    with_states = {x.module for x in parts.delta_networks}
+    expect(with_states == set(stateful), "other modules keep states")
+    return parts
+
+
+def _expect_alike(layers: list[AttentionLayer]) -> None:
+    alike = {(x.parts.heads, x.rotation) for x in layers}
+    expect(len(alike) == 1, "layers differ in heads")
+    spans = {tuple(n and n[1] for n in x.parts.norms) for x in layers}
+    expect(len(spans) == 1, "layers differ in norms of heads")
 
 
 def _position_embedding(children: dict[str, Any], max_len: int) -> Tensor | None:
@@ -171,11 +205,17 @@ def _logits_scale(model: Any, text: Any) -> float:
 
 
 def _layer(
-    layer: Any, rule: AttentionRule, module: nn.Module, hidden: int, angles: Angles | None
+    layer: Any, rules: Mapping[nn.Module, AttentionRule], hidden: int, angles: Angles | None
 ) -> LayerParts:
     children = get_children(layer)
-    attention = take_one(children, _ATTENTION)
-    expect(attention is module, "layers attend in an unexpected order")
+    mixer: AttentionLayer | DeltaParts
+    if _DELTA_NETWORK in children:
+        mixer = read_delta_network(children.pop(_DELTA_NETWORK))
+        output = mixer.output
+    else:
+        mixer = _attention(take_one(children, _ATTENTION), rules, angles)
+        output = mixer.parts.output
+    expect(output.out_features == hidden, "attention has an unexpected width")
     mlp = read_mlp(layer, children)
     places = _NORMS.get(frozenset(children))
     if places is None:
@@ -185,28 +225,32 @@ def _layer(
     def norm(place: str | None) -> NormParts | None:
         return None if place is None else NormParts.read_row(children[place], hidden)
 
-    expect(rule.visible.chunk is None, "attention is cut into chunks")
-    parts = read_attention(attention)
-    expect(parts.output.out_features == hidden, "attention has an unexpected width")
-    size = parts.rotated
-    rotation, tables = (None, None) if angles is None else angles.get(attention, size)
-    turns_whole = tables is not None and rotation is not None and rotation.dim == size
-    expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
     is_plain = isinstance(mlp, MlpParts) or not (parallel or places.mlp_out)
     expect(is_plain, "experts are added in an unknown way")
     return LayerParts(
-        module=attention,
-        rule=_whole_rule(rule, attention),
-        attention=parts,
+        mixer=mixer,
         mlp=mlp,
         attention_norm=norm(places.attention),
         attention_out_norm=norm(places.attention_out),
         mlp_norm=norm(places.mlp),
         mlp_out_norm=norm(places.mlp_out),
-        angles=tables,
-        rotation=rotation,
         parallel=parallel,
     )
+
+
+def _attention(
+    attention: Any, rules: Mapping[nn.Module, AttentionRule], angles: Angles | None
+) -> AttentionLayer:
+    rule = rules.get(attention)
+    if rule is None:
+        raise Unrecognised("layers attend never or more than once")
+    expect(rule.visible.chunk is None, "attention is cut into chunks")
+    parts = read_attention(attention)
+    size = parts.rotated
+    rotation, tables = (None, None) if angles is None else angles.get(attention, size)
+    turns_whole = tables is not None and rotation is not None and rotation.dim == size
+    expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
+    return AttentionLayer(attention, _whole_rule(rule, attention), parts, tables, rotation)
 
 
 def _whole_rule(rule: AttentionRule, attention: Any) -> AttentionRule:

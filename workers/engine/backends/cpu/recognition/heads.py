@@ -32,6 +32,7 @@ class Heads:
     dim: int
     value_dim: int
     width: int
+    head_step: int
     query_step: int
     kv_step: int
     key_begin: int
@@ -94,10 +95,14 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
     output = require_packed(take_one(children, _OUTPUT))
     num_heads = output.in_features // dim
     projections: tuple[TiledLinear, ...]
+    head_step = dim
     if "q_proj" in children:
         projections = tuple(require_packed(children.pop(f"{x}_proj")) for x in "qkv")
         kv_heads = projections[1].out_features // dim
-        expect(projections[0].out_features == num_heads * dim, "queries have an unexpected width")
+        if projections[0].out_features == 2 * num_heads * dim:  # with gates of the outputs
+            head_step = 2 * dim
+        has_queries = projections[0].out_features == num_heads * head_step
+        expect(has_queries, "queries have an unexpected width")
         expect(projections[2].out_features == kv_heads * dim, "values have an unexpected width")
         side_by_side = False
     else:
@@ -106,20 +111,21 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
         projections = (require_packed(take_one(children, _FUSED)),)
         kv_heads = (projections[0].out_features // dim - num_heads) // 2
     expect(kv_heads > 0 and num_heads % kv_heads == 0, "heads share no keys")
-    group, width = num_heads // kv_heads, (num_heads + 2 * kv_heads) * dim
+    group, width = num_heads // kv_heads, num_heads * head_step + 2 * kv_heads * dim
     if side_by_side:  # of each key head: its queries, then key and value
         step = (group + 2) * dim
         places = (step, step, group * dim, (group + 1) * dim)
     else:
-        first = num_heads * dim
-        places = (group * dim, dim, first, first + kv_heads * dim)
-    heads = Heads(num_heads, kv_heads, dim, dim, width, *places)
+        first = num_heads * head_step
+        places = (group * head_step, dim, first, first + kv_heads * dim)
+    heads = Heads(num_heads, kv_heads, dim, dim, width, head_step, *places)
     expect(width == sum(x.out_features for x in projections), "heads have other widths")
     norms = (
         _head_norm(children, _QUERY_NORM, num_heads, dim),
         _head_norm(children, _KEY_NORM, kv_heads, dim),
     )
-    expect(not (side_by_side and any(n and n[1] != dim for n in norms)), "heads lie apart")
+    are_apart = side_by_side or head_step > dim
+    expect(not (are_apart and any(n and n[1] != dim for n in norms)), "heads lie apart")
     return AttentionParts(heads, projections, output, norms, None)
 
 
@@ -169,6 +175,7 @@ def _read_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
         dim=dim,
         value_dim=value_dim,
         width=query_latent_begin + query_rank,
+        head_step=dim,
         query_step=dim,
         kv_step=step,
         key_begin=first,

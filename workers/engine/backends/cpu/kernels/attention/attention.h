@@ -144,6 +144,12 @@ static void begin_queries(const Model *m, const Batch *b, const Task *task, Room
     }
 }
 
+/* Multiply the outputs of a head by the logistic function of their gates. */
+static inline void gate_outputs(float *outputs, const float *gates, int size) {
+    for (int i = 0; i < size; i += WIDTH)
+        store(outputs + i, gated_by(load(outputs + i), load(gates + i)));
+}
+
 /* Write the outputs of a task. */
 static void finish_queries(const Model *m, const Batch *b, const Task *task, const Room *room) {
     const int dim = m->value_dim, columns = columns_of_values(dim);
@@ -163,6 +169,9 @@ static void finish_queries(const Model *m, const Batch *b, const Task *task, con
                     store(outputs + j, two[0] * share);
                     store(outputs + j + WIDTH, two[1] * share);
                 }
+                if (has_gates(m))
+                    gate_outputs(outputs, query_in(m, b->projected + (int64_t)row * m->width,
+                                                   task->head + g) + dim, dim);
                 narrow_all(to, outputs, dim);
             }
     }
@@ -254,7 +263,7 @@ static void run_task(const Model *m, const Batch *b, const Task *task, const Tas
 static void attend_rows(const Model *m, const Layer *layer, const Batch *b, Plan *plan) {
     const int64_t count = count_tasks(m, plan);
     Room room;
-    divide_room(m, b->attention_room + omp_get_thread_num() * room_size(m), &room);
+    divide_room(m, b->room + omp_get_thread_num() * room_size(m), &room);
     int64_t i = atomic_fetch_add(&plan->taken, 1);
     if (i >= count) return;
     Task task = find_task(m, layer, plan, i);

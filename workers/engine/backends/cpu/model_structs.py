@@ -1,0 +1,215 @@
+"""The structures of a recognised decoder for the C library."""
+
+import ctypes
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.engine.backends.cpu.kv_cache import KVCache
+from workers.engine.backends.cpu.layers.linear import LinearStruct
+from workers.engine.backends.cpu.recognition.decoders import (
+    AttentionLayer,
+    DecoderParts,
+    LayerParts,
+)
+from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts
+from workers.engine.backends.cpu.recognition.heads import LatentParts
+from workers.engine.backends.cpu.recognition.mlps import Columns, ExpertsParts, MlpParts
+from workers.engine.backends.cpu.recognition.parts import NormParts
+from workers.engine.backends.cpu.recognition.rotary import Pairing
+from workers.engine.backends.cpu.structs import (
+    ConvolutionStruct,
+    DeltaStruct,
+    ExpertsStruct,
+    LatentsStruct,
+    LayerStruct,
+    MlpStruct,
+    ModelStruct,
+    NormStruct,
+)
+from workers.engine.backends.recurrent.states import StateKey, StateTable
+
+_UNLIMITED = 2**62
+
+
+class ModelStructs:
+    """The structures of a decoder, and the tensors that they point to, kept alive. ``model`` is the
+    structure of the whole."""
+
+    def __init__(self, parts: DecoderParts) -> None:
+        self._parts = parts
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        """By id, a tensor and its contiguous form."""
+        self._cache: KVCache | None = None
+        self._table: StateTable | None = None
+        self.model = self._model_struct()
+
+    def bind(self, cache: KVCache, table: StateTable | None) -> None:
+        """Point the layers at the pages of ``cache`` and the states of ``table``. Raises
+        ValueError."""
+        if self._cache is cache and self._table is table:
+            return
+        self._cache, self._table = cache, table
+        self.model.num_blocks, self.model.block_size = cache.num_blocks, cache.block_size
+        for i, layer in enumerate(self._parts.layers):
+            struct = self.model.layers[i]
+            if isinstance(layer.mixer, DeltaParts):
+                assert table is not None
+                states = table.states_of(layer.mixer.module)
+                delta = struct.delta.contents
+                delta.states = states[StateKey("recurrence")].data_ptr()
+                delta.convolution.inputs = states[StateKey("convolution")].data_ptr()
+                continue
+            pages = cache.layers[layer.mixer.module]
+            if not pages.shape.packs_keys:
+                raise ValueError("the C forward reads packed keys: make the cache with pack_keys")
+            struct.keys, struct.values = pages.key.data_ptr(), pages.value.data_ptr()
+
+    def _model_struct(self) -> ModelStruct:
+        parts = self._parts
+        first = parts.attention[0]
+        heads, (query_norm, key_norm) = first.parts.heads, first.parts.norms
+        structs = (LayerStruct * len(parts.layers))(*map(self._layer_struct, parts.layers))
+        return ModelStruct(
+            hidden=parts.embedding.shape[1],
+            heads=heads.heads,
+            kv_heads=heads.kv_heads,
+            head_dim=heads.dim,
+            value_dim=heads.value_dim,
+            num_layers=len(parts.layers),
+            width=max([heads.width, *(x.heads.width for x in parts.delta_networks)]),
+            head_step=heads.head_step,
+            query_step=heads.query_step,
+            kv_step=heads.kv_step,
+            key_begin=heads.key_begin,
+            value_begin=heads.value_begin,
+            latent_begin=heads.latent_begin,
+            query_latent_begin=heads.query_latent_begin,
+            query_span=query_norm[1] if query_norm else 0,
+            key_span=key_norm[1] if key_norm else 0,
+            rotary_dim=first.rotation.dim if first.rotation else 0,
+            pairing=first.rotation.pairing if first.rotation else Pairing.HALVES,
+            parallel=parts.layers[0].parallel,
+            embedding_scale=parts.embedding_scale,
+            residual_scale=parts.residual_scale,
+            logits_scale=parts.logits_scale,
+            logits_softcap=parts.logits_softcap,
+            embedding=parts.embedding.data_ptr(),
+            position_embedding=self._address(parts.position_embedding),
+            norm=self._norm_struct(parts.norm),
+            head=parts.head.struct,
+            layers=structs,
+        )
+
+    def _layer_struct(self, layer: LayerParts) -> LayerStruct:
+        if isinstance(layer.mlp, ExpertsParts):
+            mlp, experts = MlpStruct(), self._experts_struct(layer.mlp)
+        else:
+            mlp, experts = self._mlp_struct(layer.mlp), None
+        struct = LayerStruct(
+            mlp=mlp,
+            experts=experts,
+            attention_norm=self._norm_struct(layer.attention_norm),
+            mlp_norm=self._norm_struct(layer.mlp_norm),
+            attention_out_norm=self._norm_struct(layer.attention_out_norm),
+            mlp_out_norm=self._norm_struct(layer.mlp_out_norm),
+        )
+        if isinstance(layer.mixer, DeltaParts):
+            struct.output = layer.mixer.output.struct
+            struct.delta = ctypes.pointer(self._delta_struct(layer.mixer))
+        else:
+            self._set_attention(struct, layer.mixer)
+        return struct
+
+    def _set_attention(self, struct: LayerStruct, layer: AttentionLayer) -> None:
+        attention = layer.parts
+        struct.query, *others = (linear.struct for linear in attention.projections)
+        if others:
+            struct.key, struct.value = others
+        struct.output = attention.output.struct
+        if attention.latents is not None:
+            struct.latents = self._latents_struct(attention.latents)
+        query_norm, key_norm = attention.norms
+        struct.query_norm = self._norm_struct(query_norm and query_norm[0])
+        struct.key_norm = self._norm_struct(key_norm and key_norm[0])
+        struct.cosine, struct.sine = map(self._address, layer.angles or (None, None))
+        rule = layer.rule
+        struct.sinks = None if rule.sinks is None else self._address(rule.sinks.detach().float())
+        struct.window = rule.visible.window or _UNLIMITED
+        struct.scale, struct.softcap = rule.scale, rule.softcap or 0
+
+    def _delta_struct(self, delta: DeltaParts) -> DeltaStruct:
+        kernel, channels = delta.taps.shape
+        places = {field.name: getattr(delta.heads, field.name) for field in fields(delta.heads)}
+        return DeltaStruct(
+            input=delta.input.struct,
+            gate=LinearStruct() if delta.gate is None else delta.gate.struct,
+            rates=self._address(delta.rates),
+            decay=self._address(delta.decay),
+            decay_bias=self._address(delta.decay_bias),
+            convolution=ConvolutionStruct(
+                taps=self._address(delta.taps), kernel=kernel, channels=channels
+            ),
+            norm=self._norm_struct(delta.norm),
+            **places,
+        )
+
+    def _latents_struct(self, latents: LatentParts) -> Any:
+        down, norm = latents.query or (None, None)
+        struct = LatentsStruct(
+            down=latents.down.struct,
+            up=latents.up.struct,
+            query_down=LinearStruct() if down is None else down.struct,
+            norm=self._norm_struct(latents.norm),
+            query_norm=self._norm_struct(norm),
+        )
+        return ctypes.pointer(struct)
+
+    def _experts_struct(self, experts: ExpertsParts) -> Any:
+        router = experts.router
+        mlps = [self._mlp_struct(mlp, experts.limit) for mlp in experts.mlps]
+        shared = MlpStruct() if experts.shared is None else self._mlp_struct(experts.shared)
+        rounded = router.weight.to(torch.bfloat16)
+        is_wide = not torch.equal(rounded.to(router.weight.dtype), router.weight)
+        struct = ExpertsStruct(
+            router=None if is_wide else self._address(rounded),
+            wide_router=self._address(router.weight.float()) if is_wide else None,
+            bias=self._address(router.bias),
+            correction=self._address(router.correction),
+            mlps=(MlpStruct * len(mlps))(*mlps),
+            shared=shared,
+            shared_gate=self._address(experts.shared_gate),
+            count=len(mlps),
+            chosen=router.chosen,
+            groups=router.groups.count,
+            kept_groups=router.groups.kept,
+            group_best=router.groups.best,
+            sigmoid=router.sigmoid,
+            normalizes=router.normalizes,
+            scale=router.scale,
+        )
+        return ctypes.pointer(struct)
+
+    def _mlp_struct(self, mlp: MlpParts, limit: float = 0) -> MlpStruct:
+        def struct(columns: Columns | None) -> LinearStruct:
+            if columns is None:
+                return LinearStruct()
+            return columns.linear.columns(columns.begin, columns.end)
+
+        parts = (struct(mlp.gate), struct(mlp.up), struct(mlp.down))
+        return MlpStruct(*parts, mlp.activation, limit)
+
+    def _norm_struct(self, norm: NormParts | None) -> NormStruct:
+        if norm is None:
+            return NormStruct()
+        weight, bias = self._address(norm.weight), self._address(norm.bias)
+        return NormStruct(weight, bias, norm.epsilon, norm.centers)
+
+    def _address(self, numbers: Tensor | None) -> int | None:
+        """Return the address of a tensor, which is kept alive."""
+        if numbers is None:
+            return None
+        _, kept = self._kept.setdefault(id(numbers), (numbers, numbers.contiguous()))
+        return kept.data_ptr()
