@@ -204,3 +204,8 @@ def test_a_broker_that_is_the_same_server_is_accepted(read, tmp_path):
 @pytest.mark.parametrize(("value", "expected"), [("", "False"), ("on", "True"), ("No", "False")])
 def test_a_switch_may_have_several_names(read, tmp_path, value, expected):
     assert read(tmp_path, "HTTPS", QUIRE_HTTPS=value) == {"HTTPS": expected}
+
+
+def test_an_unknown_format_of_logs_is_refused_at_start(read, tmp_path):
+    with pytest.raises(ValueError, match="QUIRE_LOG_FORMAT is 'xml'; use auto, json or console"):
+        read(tmp_path, "LOG_FORMAT", QUIRE_LOG_FORMAT="xml")

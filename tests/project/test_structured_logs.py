@@ -130,13 +130,6 @@ def test_the_engines_lines_get_the_request_that_they_speak_of(lines):
     assert all("engine_request" not in line for line in (first, second, third))
 
 
-def test_an_unknown_format_is_refused_at_start(tmp_path):
-    from tests.project.test_settings import read
-
-    with pytest.raises(ValueError, match="QUIRE_LOG_FORMAT is 'xml'; use auto, json or console"):
-        read(tmp_path, "LOG_FORMAT", QUIRE_LOG_FORMAT="xml")
-
-
 def test_a_path_cannot_speak_to_a_terminal(caplog):
     with caplog.at_level(logging.INFO, "quire.access"):
         access_log.write("GET", "/v1/\x1b[2Jé\n", 404, 0.1, {})

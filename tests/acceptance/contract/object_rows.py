@@ -251,7 +251,7 @@ DENIED: Sequence[Denied] = (
            {"input_file_id": "nobody"}),
     _post("/v1/batches", "invalid_file_purpose", "input_file_id", input_file_id="{output}"),
     *(_post("/v1/batches", "invalid_value", "endpoint", endpoint=endpoint) for endpoint in
-      ("/v1/responses", "/v1/embeddings", "/v1/moderations", "/v1/images/generations")),
+      ("/v1/embeddings", "/v1/moderations", "/v1/images/generations")),
     *(_post("/v1/batches", "invalid_value", "completion_window", completion_window=window)
       for window in ("0h", "169h", "1d", "")),
     _post("/v1/batches", "invalid_value", "metadata", metadata={str(n): "" for n in range(17)}),
