@@ -33,7 +33,7 @@ from completions.jobs.rids import RidTakenError
 from completions.jobs.submit import ModelUnservedError
 from completions.models.conversations import make_item_id
 from completions.models.release import run_and_release
-from completions.requests.fields.items import number_items
+from completions.requests.fields.conversions.items import number_items
 from completions.requests.preparation import PreparedRequest
 from completions.usage import budgets
 

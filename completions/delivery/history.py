@@ -21,7 +21,7 @@ from completions.models import Conversation, ConversationItem, Job, StoredRespon
 from completions.models.conversations import Item, measure
 from completions.models.release import run_and_release
 from completions.requests.context import Earlier
-from completions.requests.fields.items import list_references
+from completions.requests.fields.conversions.items import list_references
 from completions.responses.completion import CollectedResponse
 from completions.responses.response_object import ItemsResponseContext
 

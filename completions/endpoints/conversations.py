@@ -22,7 +22,7 @@ from completions.models import Conversation, ConversationItem, Scope
 from completions.models.conversations import Item, measure
 from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
-from completions.requests.fields.items import ItemField, number_items
+from completions.requests.fields.conversions.items import ItemField, number_items
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.objects import StrictObject

@@ -296,7 +296,8 @@ def _make_reasoning(
     """Return the reasoning of an answer to a prompt that ends with what the client has `begun` of
     it. Raises FieldError."""
     budget = thinking.budget_tokens
-    tags = find_chat_style(files).think_tags
+    style = find_chat_style(files)
+    tags, form = style.think_tags, style.tool_format
     if tags is None:
         if budget is not None:
             raise FieldError(NO_THOUGHTS, budget_path, code="unsupported_value")
@@ -308,7 +309,6 @@ def _make_reasoning(
     if budget is not None and budget >= max_tokens:
         budget = None  # max_tokens ends the reasoning first
     required = thinking.type == ENABLED and not is_open
-    form = find_chat_style(files).tool_format
     lead = form.content[0] if form is not None else ""
     can_be_empty = form is not None and tags.end in form.unseen
     return Reasoning(tags, is_open, required, budget, end_id, lead, can_be_empty)

@@ -20,7 +20,7 @@ from completions.requests.fields.base import (
     ObjectField,
     StorableObjectField,
 )
-from completions.requests.fields.blocks import (
+from completions.requests.fields.conversions.blocks import (
     MessageThinkingObject,
     MessageToolChoiceObject,
     MessageToolObject,

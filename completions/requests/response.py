@@ -17,11 +17,8 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
 from completions.requests.conversation import ConversationFields
 from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, TextField
-from completions.requests.fields.ignored import IgnoredFields
-from completions.requests.fields.items import ItemField, ItemsField, make_messages
-from completions.requests.fields.lists import ListField
-from completions.requests.fields.metadata import MetadataField
-from completions.requests.fields.response_fields import (
+from completions.requests.fields.conversions.items import ItemField, ItemsField, make_messages
+from completions.requests.fields.conversions.response_fields import (
     LOGPROBS,
     ConversationField,
     IncludeField,
@@ -31,6 +28,9 @@ from completions.requests.fields.response_fields import (
     ResponseToolField,
     TextObject,
 )
+from completions.requests.fields.ignored import IgnoredFields
+from completions.requests.fields.lists import ListField
+from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.returns import ReturnFields
 from completions.requests.fields.routing import RoutingFields
 from completions.requests.fields.sampling import SamplingFields

@@ -150,7 +150,8 @@ class Chunks:
         choices cut short, hidden states by choice, SGLang's extension and the usage."""
         cut = self.choices.end_at(end)
         if end.error is not None and not cut:
-            yield self._number_chunk(from_job_error(end.error.code, end.error.message).envelope())
+            error = from_job_error(end.error.code, end.error.message)
+            yield self._number_chunk(self.make_error(error))
             return
         yield from self.make_chunks(cut)
         for record in self.choices.records:

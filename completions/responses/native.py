@@ -114,7 +114,8 @@ class _SGLangChunks(Chunks):
             for record in self.choices.records:
                 if (self._sent[record.index] or 0) < len(record.token_ids):
                     yield self._send(record)
-            yield self._number_chunk(from_job_error(end.error.code, end.error.message).envelope())
+            error = from_job_error(end.error.code, end.error.message)
+            yield self._number_chunk(self.make_error(error))
         else:
             yield from self.make_chunks(cut)
 

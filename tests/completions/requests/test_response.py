@@ -9,7 +9,7 @@ from django.test import Client
 from completions.accounts.keys import Principal
 from completions.exceptions import APIError
 from completions.requests.context import Earlier
-from completions.requests.fields.items import make_messages
+from completions.requests.fields.conversions.items import make_messages
 from completions.requests.generation import GenerationRequest
 from completions.requests.response import ResponsesRequestObject, rename_path
 

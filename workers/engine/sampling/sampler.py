@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.engine.backends.base.transfers import floats_to_device, to_device
 from workers.engine.backends.cpu import logits as native_logits
 from workers.engine.core.choice import GrammarState
 from workers.engine.core.draft import NO_DRAFT
@@ -19,18 +18,11 @@ from workers.engine.core.step import Row, lay_rows
 from workers.engine.exceptions import EngineError
 from workers.engine.grammar.effect import Removal, removals
 from workers.engine.grammar.mask import GrammarMask
-from workers.engine.sampling import philox
 from workers.engine.sampling.bans import AllowedTokens, BadWords, MinTokens
 from workers.engine.sampling.custom_processors import CustomProcessors
-from workers.engine.sampling.distributions import Distributions, Drawn
+from workers.engine.sampling.distributions import Distributions
+from workers.engine.sampling.drawing import Drawing
 from workers.engine.sampling.dry import Dry
-from workers.engine.sampling.filters import (
-    Filter,
-    Survivors,
-    draw,
-    draw_ranked,
-    find_survivors,
-)
 from workers.engine.sampling.logits_processors import (
     LogitBias,
     LogitsProcessor,
@@ -39,9 +31,6 @@ from workers.engine.sampling.logits_processors import (
 from workers.engine.sampling.logprobs import PendingScores, Scorer
 from workers.engine.sampling.single_buffer import SingleBuffer
 
-_MOST_RANKED = 1024
-"""How many tokens of a row are selected by chunk maxima. Without waiting for the device, the host
-cannot know how many survive the filters; a row that needs more is sorted."""
 _MOST_SORTED = 16
 """From this many rows, waiting to count the survivors is cheaper than sorting whole rows."""
 
@@ -142,7 +131,7 @@ class Sampler:
         self._launchable = True
         self._closing: list[tuple[int, GrammarState]] = []
         self._needs_tokens = False
-        self._draw: _Draw | None = None
+        self._draw: Drawing | None = None
         self._single = SingleBuffer()
 
     def sample(
@@ -253,7 +242,7 @@ class Sampler:
             if grammar is not None and grammar.closes
         ]
         drawing = [(i, row) for i, row in enumerate(rows) if not row.sequence.sampling.greedy]
-        self._draw = _Draw(drawing, len(rows), device) if drawing else None
+        self._draw = Drawing(drawing, len(rows), device) if drawing else None
 
     def _set_rows(
         self, uses: Rows[Use], before: Rows[LogitsProcessor], rows: Rows[Row]
@@ -312,101 +301,3 @@ def _choose(logits: Tensor, mask: GrammarMask | None) -> tuple[Tensor, Tensor]:
     if mask is not None:
         mask.apply(logits)
     return logits.amax(dim=-1), logits.argmax(dim=-1)
-
-
-def _ranks(top_k: int) -> int:
-    """``top_k`` within int64: a request may name any number, and no vocabulary has 2**31 tokens."""
-    return min(max(top_k, 0), 2**31)
-
-
-class _Draw:
-    """The parameters of the rows that draw, as tensors on the device of the logits."""
-
-    def __init__(self, drawn: Rows[tuple[int, Row]], num_rows: int, device: torch.device) -> None:
-        self._sequences = [row.sequence for _, row in drawn]
-        self._places = {row: place for place, (row, _) in enumerate(drawn)}
-        self._weights: Tensor | None = None
-        self._survivors: Survivors | None = None
-        self._num_drafted = np.array([row.num_drafted for _, row in drawn], dtype=np.uint32)
-        self._device = device
-        params = [seq.sampling for seq in self._sequences]
-        filtered = np.array([p.filters for p in params])
-        kept = [p for p in params if p.filters]
-        top_k = [_ranks(p.top_k) for p in kept]
-        self._top_k = max(top_k) if kept and min(top_k) > 0 else 0
-        """The largest of the filtered rows' limits; 0 if one of them has none."""
-        self.num_sorted = len(kept) if self._top_k == 0 or self._top_k > _MOST_RANKED else 0
-        """Rows that a draw without waiting must sort."""
-        self._filtered_places = {
-            place: i for i, place in enumerate(np.flatnonzero(filtered).tolist())
-        }
-        rows, chosen, free, ranks = to_device(
-            [
-                np.array([row for row, _ in drawn]),
-                np.flatnonzero(filtered),
-                np.flatnonzero(~filtered),
-                np.array(top_k, dtype=np.int64),
-            ],
-            device,
-        )
-        numbers = [p.temperature for p in params], [p.top_p for p in kept], [p.min_p for p in kept]
-        moved = floats_to_device(np.concatenate(numbers), device)
-        temperature, top_p, min_p = torch.split(moved, [len(part) for part in numbers])
-        self._rows = rows if len(drawn) < num_rows else None
-        self._filtered, self._free = chosen, free
-        self._temperature = temperature.float()[:, None]
-        self._filter = Filter(top_k=ranks, top_p=top_p, min_p=min_p.float())
-        self._key = philox.stream_keys([p.seed for p in params])
-        self._choice = np.array([s.origin.choice_index for s in self._sequences], dtype=np.uint32)
-        self._prompt = np.array([s.origin.prompt_index for s in self._sequences], dtype=np.uint32)
-
-    def fill(self, token_ids: Tensor, logits: Tensor, highest: Tensor, waits: bool = True) -> None:
-        """Set ``token_ids`` [rows] of the rows that draw; ``logits`` are overwritten. Without
-        ``waits``, it only launches."""
-        rows = self._rows
-        if rows is not None:
-            logits, highest = logits[rows], highest[rows]
-        weights = logits.sub_(highest[:, None]).div_(self._temperature).exp_()
-        self._weights = weights
-        uniform = self._uniform()
-        if not len(self._filtered):
-            drawn = draw(weights, uniform)
-        elif not len(self._free):
-            drawn = self._draw_filtered(weights, uniform, waits)
-        else:
-            drawn = torch.empty(len(weights), dtype=torch.int64, device=self._device)
-            drawn[self._free] = draw(weights[self._free], uniform[self._free])
-            drawn[self._filtered] = self._draw_filtered(
-                weights[self._filtered], uniform[self._filtered], waits
-            )
-        if rows is None:
-            token_ids.copy_(drawn)
-        else:
-            token_ids[rows] = drawn
-
-    def list_drawn(self, rows: Rows[int]) -> dict[int, Drawn]:
-        """Return what those of ``rows`` that draw were last drawn from."""
-        assert self._weights is not None
-        listed = {}
-        for row in rows:
-            if (place := self._places.get(row)) is None:
-                continue
-            survivors = None
-            if (at := self._filtered_places.get(place)) is not None:
-                assert self._survivors is not None
-                survivors = Survivors(*(each[at : at + 1] for each in self._survivors))
-            listed[row] = Drawn(self._weights[place], survivors)
-        return listed
-
-    def _draw_filtered(self, weights: Tensor, uniform: Tensor, waits: bool) -> Tensor:
-        if waits:
-            self._survivors = find_survivors(weights, self._filter)
-            return self._survivors.draw(uniform)
-        most = self._top_k if self._top_k <= _MOST_RANKED else 0
-        return draw_ranked(weights, self._filter, uniform, most)
-
-    def _uniform(self) -> Tensor:
-        position = np.array([s.next_output for s in self._sequences], dtype=np.uint32)
-        position += self._num_drafted
-        drawn = philox.uniform(self._key, position, self._choice, self._prompt)
-        return floats_to_device(drawn, self._device)

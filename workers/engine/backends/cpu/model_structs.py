@@ -57,7 +57,7 @@ class ModelStructs:
             struct = self.model.layers[i]
             if isinstance(layer.mixer, DeltaParts):
                 assert table is not None
-                states = table.states_of(layer.mixer.module)
+                states = table.get_states(layer.mixer.module)
                 delta = struct.delta.contents
                 delta.states = states[StateKey("recurrence")].data_ptr()
                 delta.convolution.inputs = states[StateKey("convolution")].data_ptr()

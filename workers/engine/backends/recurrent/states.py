@@ -54,7 +54,7 @@ class StateTable:
             for module, states in shapes.items()
         }
 
-    def states_of(self, module: nn.Module) -> Mapping[StateKey, Tensor]:
+    def get_states(self, module: nn.Module) -> Mapping[StateKey, Tensor]:
         """Return the states of all rows."""
         return self._tensors[module]
 

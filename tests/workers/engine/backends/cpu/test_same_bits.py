@@ -125,7 +125,7 @@ class Reference:
             for own, expected in zip(stored, alone, strict=True):
                 assert torch.equal(own[:, :at], expected[:, :at])
         for module in () if self._mixers is None else self._mixers.shapes:
-            for states in self._states.states_of(module).values():
+            for states in self._states.get_states(module).values():
                 assert torch.equal(states[OWN_STATE], states[_saved_row(case.text, at)])
 
     def _pages(self) -> Iterator[Tensor]:

@@ -55,12 +55,12 @@ static DeltaHead find_head(const Delta *d, int key_head, float *room) {
     };
 }
 
-static inline float *states_of(const DeltaHead *h, int64_t state) {
+static inline float *get_states(const DeltaHead *h, int64_t state) {
     const Delta *d = h->d;
     return d->states + (state * d->value_heads + h->head) * d->key_dim * d->value_dim;
 }
 
-static inline size_t bytes_of_states(const DeltaHead *h) {
+static inline size_t count_state_bytes(const DeltaHead *h) {
     return sizeof(float) * (size_t)h->group * (size_t)h->d->key_dim * (size_t)h->d->value_dim;
 }
 
@@ -191,7 +191,7 @@ static void advance_rows(const Model *m, const Batch *b, const DeltaHead *h, int
     const float *rows = b->projected + row * m->width;
     convolve_rows(h, state, rows, m->width, tokens);
     for (int g = 0; g < h->group; g++)
-        advance_head(h, states_of(h, state) + (int64_t)g * d->key_dim * d->value_dim, g, tokens);
+        advance_head(h, get_states(h, state) + (int64_t)g * d->key_dim * d->value_dim, g, tokens);
     const int gate = d->gate_begin + h->head / h->group * d->value_step;
     for (int t = 0; t < tokens; t++)
         finish_heads(h, h->mixed + (int64_t)t * h->window.width + 2 * d->key_dim,
@@ -200,12 +200,12 @@ static void advance_rows(const Model *m, const Batch *b, const DeltaHead *h, int
 }
 
 static void begin_states(const DeltaHead *h, int64_t state) {
-    memset(states_of(h, state), 0, bytes_of_states(h));
+    memset(get_states(h, state), 0, count_state_bytes(h));
     clear_inputs(&h->d->convolution, h->parts, NUM_PARTS, state);
 }
 
 static void save_states(const DeltaHead *h, int64_t from, int64_t to) {
-    memcpy(states_of(h, to), states_of(h, from), bytes_of_states(h));
+    memcpy(get_states(h, to), get_states(h, from), count_state_bytes(h));
     copy_inputs(&h->d->convolution, h->parts, NUM_PARTS, from, to);
 }
 

@@ -1,0 +1,1 @@
+"""Fields of the Responses and Messages APIs, read as what a chat has in their place."""
