@@ -81,6 +81,7 @@ class NativeDecoder:
         self._prepared = PreparedRows(0, 0)
         self._heads = parts.attention[0].parts.heads
         self._room = _Room.measure(parts)
+        self._widest_output = parts.widest_output
         self._structs = ModelStructs(parts)
         self._model = self._structs.model
         self._thread_bytes = self._count_thread_bytes()
@@ -133,7 +134,7 @@ class NativeDecoder:
         threads = torch.get_num_threads()
         heads, hidden = self._heads, self._model.hidden
         queries = self._buffer("queries", padded, heads.heads * heads.dim)
-        mixed = self._parts.widest_output
+        mixed = self._widest_output
         attended = (
             queries
             if mixed <= heads.heads * heads.dim and heads.value_dim == heads.dim
@@ -185,7 +186,7 @@ class NativeDecoder:
         rows = self._room.slots(rows)
         if self._prepared.rows < rows:
             heads = self._heads
-            mixed = self._parts.widest_output
+            mixed = self._widest_output
             widest = (self._model.hidden, heads.widest_latent, mixed, self._room.widest)
             self._prepared = PreparedRows(rows, max(widest))
         return self._prepared.struct
