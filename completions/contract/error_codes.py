@@ -243,8 +243,8 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     ),
     "server_shutting_down": _make_unavailable("The server is shutting down. Retry the request."),
     "model_loading": _make_unavailable(
-        "No worker serves this model at the moment. Retry later, or send "
-        '"background": true to have it run once one does.',
+        "No worker serves this model at the moment. Retry later. Requests with "
+        '"background": true run once one does.',
         headers=_make_retry_after(5),
     ),
     "queue_unavailable": _make_unavailable("The queue cannot be reached. Retry in a moment."),
