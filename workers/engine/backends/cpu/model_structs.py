@@ -211,5 +211,6 @@ class ModelStructs:
         """Return the address of a tensor, which is kept alive."""
         if numbers is None:
             return None
+        assert not numbers.is_meta
         _, kept = self._kept.setdefault(id(numbers), (numbers, numbers.contiguous()))
         return kept.data_ptr()

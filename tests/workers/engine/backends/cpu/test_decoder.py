@@ -163,6 +163,9 @@ _TIE = 0.3
 0.25."""
 _TIES = {"bfloat16": _TIE, "int8": 1.5, "int4": 1.5}
 """In int8 by 1.1, of these models, whose random weights make the likely tokens almost equal."""
+_DELTA_TIE = 3.0
+"""What rounded weights make of gated delta networks, which scale small keys to length 1 too. The
+same rounding of transformers' modules moves logits, which spread by 2.2, by up to 7."""
 
 
 def save(folder: Path, name: str, options: dict[str, Any]) -> Path:
@@ -230,7 +233,7 @@ def _exact_model(path: Path, in_int4: bool) -> Any:
 def _round_experts(module: torch.nn.Module) -> None:
     """Weights [experts, outputs, inputs], or for gpt-oss [experts, inputs, outputs]."""
     for weight in module.parameters(recurse=False):
-        if weight.dim() == 3:
+        if weight.dim() == 3 and not isinstance(module, torch.nn.Conv1d):  # which stay as they are
             seen = weight.mT if getattr(module, "is_transposed", False) else weight
             for expert in seen:
                 expert.copy_(rounded(expert.contiguous()))
@@ -275,9 +278,11 @@ def test_tokens_are_the_likeliest_within_rounding(tmp_path: Path, name: str, dty
     for prompt, completion in list(zip(prompts, engine.generate(requests), strict=True))[:8]:
         [choice] = completion.choices
         assert len(choice.token_ids) == 24
+        is_rounded_delta = dtype in ROUNDED_DTYPES and "linear_key_head_dim" in SHAPES.get(name, {})
         # Rounding may send a row to another expert, so one token in ten is left out there.
-        share = 0.9 if "experts" in str(SHAPES.get(name)) else 1.0
-        assert shortfall(path, prompt, choice.token_ids, dtype, share) < _TIES[dtype]
+        share = 0.9 if is_rounded_delta or "experts" in str(SHAPES.get(name)) else 1.0
+        tie = _DELTA_TIE if is_rounded_delta else _TIES[dtype]
+        assert shortfall(path, prompt, choice.token_ids, dtype, share) < tie
 
 
 def test_a_step_that_asks_for_no_logits(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ IN_C = {
     **LLAMA, "hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 64, "attention_bias": True, "vocab_size": 416,
 }  # fmt: skip
+DELTA = {
+    **IN_C, "model_type": "qwen3_5_text", "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}  # fmt: skip
 CLASSES = {"int8": Int8Linear, "int4": Int4Linear}
 
 rounded = pytest.mark.parametrize("dtype", ROUNDED_DTYPES)
@@ -58,6 +63,19 @@ def test_each_layer_is_packed_as_it_would_be_later(tmp_path: Path, dtype: str, t
             assert (module._bias is None) == (other._bias is None)
             compared += 1
     assert compared == 2 * 7 + 1
+
+
+@rounded
+def test_a_layer_that_is_left_alone_later_is_left_alone(tmp_path: Path, dtype: str) -> None:
+    """Those with the rates of a gated delta network, which the C forward reads in 16 bits."""
+    path = save_model(tmp_path, DELTA)
+    read = read_model(path, torch.bfloat16, "eager", packed=dtype)
+    after = read_model(path, torch.bfloat16, "eager")
+    pack_linears(read, dtype)
+    pack_linears(after, dtype)
+    kinds = {name: type(module) for name, module in after.named_modules()}
+    assert {name: type(module) for name, module in read.named_modules()} == kinds
+    assert sum(kind is torch.nn.Linear for kind in kinds.values()) == 2
     assert not hasattr(read.config, "quantization_config")
 
 

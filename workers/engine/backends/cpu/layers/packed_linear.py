@@ -17,9 +17,9 @@ from workers.engine.compat import has_onednn_bfloat16, multiply_reordered, reord
 _ROUNDED = {"int8": Int8Linear, "int4": Int4Linear}
 _PLAIN = ("FalconLinear",)
 """Subclasses of ``nn.Linear`` that compute the same."""
-_RATES = ("in_proj_a", "in_proj_b", "in_proj_ba")
-"""Small layers of gated delta networks, whose weights the C forward reads as they are. To round the
-rates at which a state decays would change all later tokens."""
+UNPACKED = ("in_proj_a", "in_proj_b", "in_proj_ba")
+"""Names of small layers of gated delta networks, whose weights the C forward reads as they are. To
+round the rates at which a state decays would change all later tokens."""
 _BYTES = {"int8": 1.0, "int4": 0.5 + 2 / 32}
 """Bytes per weight, with its part of the scales and minima of its group."""
 
@@ -71,7 +71,7 @@ def pack_linears(
                 count += 1
                 continue
             linear = _make_linear(child)
-            if linear is None or name in _RATES or (type(parent), name) in kept:
+            if linear is None or name in UNPACKED or (type(parent), name) in kept:
                 continue
             if (packed := pack_linear(linear, dtype, child is head)) is not None:
                 setattr(parent, name, packed)
