@@ -79,9 +79,14 @@ class NativeDecoder:
         self._scratch: dict[str, Tensor] = {}
         self._prepares_rows = parts.head.prepares_rows
         self._prepared = PreparedRows(0, 0)
-        self._heads = parts.attention[0].parts.heads
         self._room = _Room.measure(parts)
         self._widest_output = parts.widest_output
+        self._widest_query = parts.widest_query
+        self._widest_latent = parts.widest_latent
+        self._attends_in_place = self._widest_output <= self._widest_query and all(
+            kind.heads.value_dim == kind.heads.dim for kind in parts.kinds
+        )
+        """Whether outputs may take the place of queries."""
         self._structs = ModelStructs(parts)
         self._model = self._structs.model
         self._thread_bytes = self._count_thread_bytes()
@@ -132,13 +137,12 @@ class NativeDecoder:
         rows, num_logits = len(ids), len(logits_rows)
         padded = -(-max(rows, num_logits) // ROW_BLOCK) * ROW_BLOCK
         threads = torch.get_num_threads()
-        heads, hidden = self._heads, self._model.hidden
-        queries = self._buffer("queries", padded, heads.heads * heads.dim)
-        mixed = self._widest_output
+        hidden = self._model.hidden
+        queries = self._buffer("queries", padded, self._widest_query)
         attended = (
             queries
-            if mixed <= heads.heads * heads.dim and heads.value_dim == heads.dim
-            else self._buffer("attended", padded, mixed)
+            if self._attends_in_place
+            else self._buffer("attended", padded, self._widest_output)
         )
         logits = self._buffer("logits", num_logits, self._parts.head.out_features)
         given = (ids, positions, metadata.slots, metadata.owners, metadata.tables, logits_rows)
@@ -156,7 +160,7 @@ class NativeDecoder:
             logits.data_ptr(),
             self._buffer("residual", padded, hidden).data_ptr(),
             self._buffer("branch", padded, hidden).data_ptr(),
-            self._buffer("normed", padded, max(hidden, heads.widest_latent)).data_ptr(),
+            self._buffer("normed", padded, max(hidden, self._widest_latent)).data_ptr(),
             self._buffer("projected", padded, self._model.width).data_ptr(),
             queries.data_ptr(),
             attended.data_ptr(),
@@ -185,10 +189,8 @@ class NativeDecoder:
             return PreparedStruct()
         rows = self._room.slots(rows)
         if self._prepared.rows < rows:
-            heads = self._heads
-            mixed = self._widest_output
-            widest = (self._model.hidden, heads.widest_latent, mixed, self._room.widest)
-            self._prepared = PreparedRows(rows, max(widest))
+            sizes = (self._model.hidden, self._widest_latent, self._widest_output)
+            self._prepared = PreparedRows(rows, max(*sizes, self._room.widest))
         return self._prepared.struct
 
     def _experts_buffers(self, rows: int) -> list[int | None]:

@@ -12,6 +12,7 @@ from workers.engine.backends.cpu.layers.linear import LinearStruct
 from workers.engine.backends.cpu.recognition.decoders import (
     AttentionLayer,
     DecoderParts,
+    KindOfHeads,
     LayerParts,
 )
 from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts
@@ -23,6 +24,7 @@ from workers.engine.backends.cpu.structs import (
     ConvolutionStruct,
     DeltaStruct,
     ExpertsStruct,
+    HeadsStruct,
     LatentsStruct,
     LayerStruct,
     MlpStruct,
@@ -69,28 +71,17 @@ class ModelStructs:
 
     def _model_struct(self) -> ModelStruct:
         parts = self._parts
-        first = parts.attention[0]
-        heads, (query_norm, key_norm) = first.parts.heads, first.parts.norms
+        kinds = (HeadsStruct * len(parts.kinds))(*map(_heads_struct, parts.kinds))
         structs = (LayerStruct * len(parts.layers))(*map(self._layer_struct, parts.layers))
+        for layer, struct in zip(parts.layers, structs, strict=True):
+            if isinstance(layer.mixer, AttentionLayer):
+                struct.heads = ctypes.pointer(kinds[parts.kinds.index(layer.mixer.kind)])
         return ModelStruct(
             hidden=parts.embedding.shape[1],
-            heads=heads.heads,
-            kv_heads=heads.kv_heads,
-            head_dim=heads.dim,
-            value_dim=heads.value_dim,
+            width=parts.width,
             num_layers=len(parts.layers),
-            width=max([heads.width, *(x.heads.width for x in parts.delta_networks)]),
-            head_step=heads.head_step,
-            query_step=heads.query_step,
-            kv_step=heads.kv_step,
-            key_begin=heads.key_begin,
-            value_begin=heads.value_begin,
-            latent_begin=heads.latent_begin,
-            query_latent_begin=heads.query_latent_begin,
-            query_span=query_norm[1] if query_norm else 0,
-            key_span=key_norm[1] if key_norm else 0,
-            rotary_dim=first.rotation.dim if first.rotation else 0,
-            pairing=first.rotation.pairing if first.rotation else Pairing.HALVES,
+            kinds=len(kinds),
+            heads=kinds,
             parallel=parts.layers[0].parallel,
             embedding_scale=parts.embedding_scale,
             residual_scale=parts.residual_scale,
@@ -214,3 +205,16 @@ class ModelStructs:
         assert not numbers.is_meta
         _, kept = self._kept.setdefault(id(numbers), (numbers, numbers.contiguous()))
         return kept.data_ptr()
+
+
+def _heads_struct(kind: KindOfHeads) -> HeadsStruct:
+    heads, rotation = kind.heads, kind.rotation
+    names = [field[0] for field in HeadsStruct._fields_ if hasattr(heads, field[0])]
+    query_span, key_span = (span or 0 for span in kind.spans)
+    return HeadsStruct(
+        query_span=query_span,
+        key_span=key_span,
+        rotary_dim=rotation.dim if rotation else 0,
+        pairing=rotation.pairing if rotation else Pairing.HALVES,
+        **{name: getattr(heads, name) for name in names},
+    )

@@ -75,10 +75,23 @@ class DeltaStruct(ctypes.Structure):
     ]
 
 
+class HeadsStruct(ctypes.Structure):
+    """``Heads``."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "dim", "value_dim")),
+        *((name, ctypes.c_int32) for name in ("head_step", "query_step", "kv_step", "key_begin")),
+        *((name, ctypes.c_int32) for name in ("value_begin", "latent_begin")),
+        *((name, ctypes.c_int32) for name in ("query_latent_begin", "query_span", "key_span")),
+        *((name, ctypes.c_int32) for name in ("rotary_dim", "pairing")),
+    ]
+
+
 class LayerStruct(ctypes.Structure):
     """``Layer``."""
 
     _fields_ = [
+        ("heads", ctypes.POINTER(HeadsStruct)),
         *((name, LinearStruct) for name in ("query", "key", "value")),
         ("latents", ctypes.POINTER(LatentsStruct)),
         ("delta", ctypes.POINTER(DeltaStruct)),
@@ -99,12 +112,10 @@ class ModelStruct(ctypes.Structure):
     """``Model``."""
 
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, ctypes.c_int32) for name in ("value_dim", "num_layers", "block_size", "width")),
-        *((name, ctypes.c_int32) for name in ("head_step", "query_step", "kv_step", "key_begin")),
-        *((name, ctypes.c_int32) for name in ("value_begin", "latent_begin")),
-        *((name, ctypes.c_int32) for name in ("query_latent_begin", "query_span", "key_span")),
-        *((name, ctypes.c_int32) for name in ("rotary_dim", "pairing", "parallel")),
+        *((name, ctypes.c_int32) for name in ("hidden", "width", "num_layers", "kinds")),
+        ("block_size", ctypes.c_int32),
+        ("heads", ctypes.POINTER(HeadsStruct)),
+        ("parallel", ctypes.c_int32),
         *((name, ctypes.c_float) for name in ("embedding_scale", "residual_scale")),
         *((name, ctypes.c_float) for name in ("logits_scale", "logits_softcap")),
         ("num_blocks", ctypes.c_int64),

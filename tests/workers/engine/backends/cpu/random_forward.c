@@ -135,10 +135,19 @@ static const Delta *random_delta(int bits) {
     return delta;
 }
 
+static const Heads HEADS_OF_ALL = {
+    .heads = HEADS, .kv_heads = KV_HEADS, .dim = HEAD_DIM, .value_dim = VALUE_DIM,
+    .head_step = HEAD_STEP, .query_step = HEADS / KV_HEADS * HEAD_STEP, .kv_step = KEY_STEP,
+    .key_begin = QUERIES, .value_begin = VALUE_BEGIN, .latent_begin = LATENT_BEGIN,
+    .query_latent_begin = QUERY_LATENT_BEGIN, .query_span = HEAD_DIM, .key_span = HEAD_DIM,
+    .rotary_dim = TURNED, .pairing = HAS_LATENTS ? PARTED_NEIGHBOURS : NEIGHBOURS,
+};
+
 static Layer random_layer(int bits, int64_t window, int is_delta) {
     enum { KV = KV_HEADS * HEAD_DIM, SLOTS = KV_HEADS * BLOCKS * BLOCK };
     const int is_normed = HEAD_DIM % 16 == 0 && !HAS_LATENTS;
     return (Layer){
+        .heads = &HEADS_OF_ALL,
         .query = random_linear(HAS_LATENTS ? QUERY_RANK : HIDDEN, QUERIES, bits),
         .key = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
         .value = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
@@ -207,13 +216,8 @@ int main(int count, char **arguments) {
     Layer layers[LAYERS];
     for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits, i ? MAX_TOKENS : 23, HAS_DELTA && !i);
     const Model model = {
-        .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = HEAD_DIM,
-        .value_dim = VALUE_DIM, .num_layers = LAYERS, .block_size = BLOCK, .width = WIDTH_OF_ROW,
-        .head_step = HEAD_STEP, .query_step = HEADS / KV_HEADS * HEAD_STEP, .kv_step = KEY_STEP,
-        .key_begin = QUERIES,
-        .value_begin = VALUE_BEGIN, .latent_begin = LATENT_BEGIN,
-        .query_latent_begin = QUERY_LATENT_BEGIN, .query_span = HEAD_DIM, .key_span = HEAD_DIM,
-        .rotary_dim = TURNED, .pairing = HAS_LATENTS ? PARTED_NEIGHBOURS : NEIGHBOURS,
+        .hidden = HIDDEN, .width = WIDTH_OF_ROW, .num_layers = LAYERS, .kinds = 1,
+        .block_size = BLOCK, .heads = &HEADS_OF_ALL,
         .embedding_scale = 1.5f,
         .residual_scale = 0.7f, .logits_scale = 0.5f, .logits_softcap = 30, .num_blocks = BLOCKS,
         .embedding = random_bf16(VOCABULARY * HIDDEN, 1), .norm = random_norm(HIDDEN),

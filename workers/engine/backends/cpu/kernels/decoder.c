@@ -135,15 +135,16 @@ static void expand_latents(const Model *m, const Batch *b, const Norm *norm, con
 
 /* Compute queries, and the keys and values that are made from a latent. */
 static void project_latents(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    const Heads *h = layer->heads;
     const Latents *l = layer->latents;
     const Rows normed = {b->normed, &b->prepared};
     const int has_latent = l->query_down.packed != NULL; /* latents of queries */
     project(has_latent ? &l->query_down : &layer->query, normed, b->rows,
-            b->projected + (has_latent ? m->query_latent_begin : 0), m->width, 0);
-    project(&l->down, normed, b->rows, b->projected + m->latent_begin, m->width, 0);
+            b->projected + (has_latent ? h->query_latent_begin : 0), m->width, 0);
+    project(&l->down, normed, b->rows, b->projected + h->latent_begin, m->width, 0);
     if (has_latent)
-        expand_latents(m, b, &l->query_norm, &layer->query, m->query_latent_begin, 0, barrier);
-    expand_latents(m, b, &l->norm, &l->up, m->latent_begin, m->key_begin, barrier);
+        expand_latents(m, b, &l->query_norm, &layer->query, h->query_latent_begin, 0, barrier);
+    expand_latents(m, b, &l->norm, &l->up, h->latent_begin, h->key_begin, barrier);
 }
 
 /* Compute queries, keys and values of all rows, and their attention. */
@@ -158,8 +159,8 @@ static void run_attention(const Model *m, const Layer *layer, const Batch *b, Pl
     } else {
         project(&layer->query, normed, b->rows, b->projected, m->width, 0);
         if (layer->key.packed) {
-            project(&layer->key, normed, b->rows, b->projected + m->key_begin, m->width, 0);
-            project(&layer->value, normed, b->rows, b->projected + m->value_begin, m->width, 0);
+            project(&layer->key, normed, b->rows, b->projected + layer->heads->key_begin, m->width, 0);
+            project(&layer->value, normed, b->rows, b->projected + layer->heads->value_begin, m->width, 0);
         }
     }
     meet(barrier);
@@ -233,12 +234,13 @@ static void run_experts(const Model *m, const Layer *layer, const Batch *b, Barr
     }
 }
 
-static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
+/* `plans` are those of the model's kinds of heads. */
+static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
                       Barrier *barrier) {
     if (layer->delta)
         run_delta(m, layer, b, barrier);
     else
-        run_attention(m, layer, b, plan, barrier);
+        run_attention(m, layer, b, plans + (layer->heads - m->heads), barrier);
     if (m->parallel) {
         run_mlp(m, layer, b, barrier);
         add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
@@ -295,18 +297,21 @@ static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
 
 void quire_forward(const Model *m, const Batch *b) {
     Barrier barrier = {.size = 1, .spins = SPINS};
-    Run runs[b->rows];
-    Segment segments[2 * b->rows];
-    Piece pieces[b->rows];
-    Plan plan = {.runs = runs, .segments = segments, .pieces = pieces};
-    make_plan(m, b, &plan);
+    Run runs[m->kinds][b->rows];
+    Segment segments[m->kinds][2 * b->rows];
+    Piece pieces[m->kinds][b->rows];
+    Plan plans[m->kinds];
+    for (int i = 0; i < m->kinds; i++) {
+        plans[i] = (Plan){.runs = runs[i], .segments = segments[i], .pieces = pieces[i]};
+        make_plan(m, m->heads + i, b, plans + i);
+    }
 #pragma omp parallel num_threads(b->num_threads)
     {
 #pragma omp single
         barrier.size = omp_get_num_threads();
         configure_tiles(b->rows);
         embed(m, b);
-        for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, &plan, &barrier);
+        for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, plans, &barrier);
         run_head(m, b, &barrier);
         release_tiles();
     }
@@ -329,9 +334,10 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
 
 /* The bytes of `room` for each thread. */
 int64_t quire_thread_room(const Model *m) {
-    int64_t size = room_size(m);
+    int64_t size = 0;
     for (int i = 0; i < m->num_layers; i++) {
-        const int64_t own = m->layers[i].delta ? delta_room_size(m->layers[i].delta) : 0;
+        const Layer *layer = m->layers + i;
+        const int64_t own = layer->delta ? delta_room_size(layer->delta) : room_size(layer->heads);
         if (own > size) size = own;
     }
     return size;

@@ -7,10 +7,10 @@
 /* Rotary positions (Su et al., 2021) of `size` numbers. `cosine` and `sine` hold, for each result, the
    factors of the number in its place and of that one's partner. Numbers beyond the rotated dimensions
    stay as they are. */
-static inline void rotate(const Model *m, const float *x, int size, const float *cosine,
+static inline void rotate(const Heads *h, const float *x, int size, const float *cosine,
                           const float *sine, bf16 *out) {
-    const int half = m->rotary_dim / 2, rest = m->rotary_dim;
-    if (m->pairing == PARTED_NEIGHBOURS) {
+    const int half = h->rotary_dim / 2, rest = h->rotary_dim;
+    if (h->pairing == PARTED_NEIGHBOURS) {
         _Alignas(64) float turned[MAX_HEAD_DIM];
         for (int i = 0; i < half; i++) {
             const float a = x[2 * i], c = x[2 * i + 1];
@@ -18,8 +18,8 @@ static inline void rotate(const Model *m, const float *x, int size, const float 
             turned[half + i] = a * sine[half + i] + c * cosine[half + i];
         }
         narrow_all(out, turned, rest);
-    } else if (m->pairing == NEIGHBOURS) {
-        for (int i = 0; i < m->rotary_dim; i += WIDTH) {
+    } else if (h->pairing == NEIGHBOURS) {
+        for (int i = 0; i < h->rotary_dim; i += WIDTH) {
             const floats value = load(x + i);
             narrow(out + i, multiply_add(swap_neighbours(value), load(sine + i),
                                          value * load(cosine + i)));
@@ -42,13 +42,13 @@ static inline void rotate(const Model *m, const float *x, int size, const float 
     narrow_all(out + rest, x + rest, size - rest);
 }
 
-static inline void place_head(const Model *m, const Layer *layer, const float *x, int64_t position,
-                              bf16 *out) {
+static inline void place_head(const Layer *layer, const float *x, int64_t position, bf16 *out) {
+    const Heads *h = layer->heads;
     if (layer->cosine)
-        rotate(m, x, m->head_dim, layer->cosine + position * m->rotary_dim,
-               layer->sine + position * m->rotary_dim, out);
+        rotate(h, x, h->dim, layer->cosine + position * h->rotary_dim,
+               layer->sine + position * h->rotary_dim, out);
     else
-        narrow_all(out, x, m->head_dim);
+        narrow_all(out, x, h->dim);
 }
 
 /* Normalize numbers in place, `span` of them at a time (a multiple of 16), rounded as the next
@@ -63,19 +63,19 @@ static inline void normalize_heads(const Norm *norm, float *x, int from, int siz
     }
 }
 
-static void normalize_queries_and_keys(const Model *m, const Layer *layer, float *x) {
-    if (layer->query_norm.weight && m->query_span == m->head_dim)
-        for (int h = 0; h < m->heads; h++)
-            normalize_heads(&layer->query_norm, query_in(m, x, h), h * m->head_dim, m->head_dim,
-                            m->head_dim);
+static void normalize_queries_and_keys(const Layer *layer, float *x) {
+    const Heads *h = layer->heads;
+    if (layer->query_norm.weight && h->query_span == h->dim)
+        for (int i = 0; i < h->heads; i++)
+            normalize_heads(&layer->query_norm, query_in(h, x, i), i * h->dim, h->dim, h->dim);
     else if (layer->query_norm.weight)
-        normalize_heads(&layer->query_norm, x, 0, m->query_span, m->query_span);
-    if (layer->key_norm.weight && m->key_span == m->head_dim)
-        for (int h = 0; h < m->kv_heads; h++)
-            normalize_heads(&layer->key_norm, x + m->key_begin + (int64_t)h * m->kv_step,
-                            h * m->head_dim, m->head_dim, m->head_dim);
+        normalize_heads(&layer->query_norm, x, 0, h->query_span, h->query_span);
+    if (layer->key_norm.weight && h->key_span == h->dim)
+        for (int i = 0; i < h->kv_heads; i++)
+            normalize_heads(&layer->key_norm, x + h->key_begin + (int64_t)i * h->kv_step, i * h->dim,
+                            h->dim, h->dim);
     else if (layer->key_norm.weight)
-        normalize_heads(&layer->key_norm, x + m->key_begin, 0, m->key_span, m->key_span);
+        normalize_heads(&layer->key_norm, x + h->key_begin, 0, h->key_span, h->key_span);
 }
 
 /* Store the key of a slot in its pages, which hold LANES tokens side by side as a block of a weight:
@@ -87,24 +87,22 @@ static inline void store_key(const bf16 *key, int dim, int64_t slot, bf16 *pages
 
 /* Rotate queries and keys, and store keys and values in the cache. */
 static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
+    const Heads *h = layer->heads;
     const Share share = share_of(b->rows);
-    const int group = m->heads / m->kv_heads;
     bf16 placed[MAX_HEAD_DIM];
     for (int64_t row = share.begin; row < share.end; row++) {
         float *x = b->projected + row * m->width;
-        bf16 *queries = b->queries + row * m->heads * m->head_dim;
+        bf16 *queries = b->queries + row * h->heads * h->dim;
         const int64_t position = b->positions[row];
-        normalize_queries_and_keys(m, layer, x);
-        for (int h = 0; h < m->kv_heads; h++) {
-            const int64_t slot = h * m->num_blocks * m->block_size + b->slots[row];
-            const float *key = x + m->key_begin + (int64_t)h * m->kv_step;
-            const float *value = x + m->value_begin + (int64_t)h * m->kv_step;
-            for (int i = 0; i < group; i++)
-                place_head(m, layer, query_in(m, x, h * group + i), position,
-                           queries + (h * group + i) * m->head_dim);
-            place_head(m, layer, key, position, placed);
-            store_key(placed, m->head_dim, slot, layer->keys);
-            narrow_all(layer->values + slot * m->head_dim, value, m->head_dim);
+        normalize_queries_and_keys(layer, x);
+        for (int i = 0; i < h->heads; i++)
+            place_head(layer, query_in(h, x, i), position, queries + i * h->dim);
+        for (int i = 0; i < h->kv_heads; i++) {
+            const int64_t slot = i * m->num_blocks * m->block_size + b->slots[row];
+            const int64_t from = (int64_t)i * h->kv_step;
+            place_head(layer, x + h->key_begin + from, position, placed);
+            store_key(placed, h->dim, slot, layer->keys);
+            narrow_all(layer->values + slot * h->dim, x + h->value_begin + from, h->dim);
         }
     }
 }
@@ -112,23 +110,24 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
 /* The same for heads whose keys and values are made from a latent: the last numbers of a head are
    rotated, and these are the same in all keys of a row. */
 static void place_latent_rows(const Model *m, const Layer *layer, const Batch *b) {
+    const Heads *h = layer->heads;
     const Share share = share_of(b->rows);
-    const int turned = m->rotary_dim, plain = m->head_dim - turned;
+    const int turned = h->rotary_dim, plain = h->dim - turned;
     bf16 key[MAX_HEAD_DIM];
     for (int64_t row = share.begin; row < share.end; row++) {
-        const float *x = b->projected + row * m->width, *latent = x + m->latent_begin;
+        const float *x = b->projected + row * m->width, *latent = x + h->latent_begin;
         const float *cosine = layer->cosine + b->positions[row] * turned;
         const float *sine = layer->sine + b->positions[row] * turned;
-        bf16 *query = b->queries + row * m->heads * m->head_dim;
-        rotate(m, latent + layer->latents->up.inputs, turned, cosine, sine, key + plain);
-        for (int h = 0; h < m->heads; h++, query += m->head_dim) {
-            const int64_t slot = h * m->num_blocks * m->block_size + b->slots[row];
-            const float *from = x + (int64_t)h * m->query_step, *own = x + (int64_t)h * m->kv_step;
+        bf16 *query = b->queries + row * h->heads * h->dim;
+        rotate(h, latent + layer->latents->up.inputs, turned, cosine, sine, key + plain);
+        for (int i = 0; i < h->heads; i++, query += h->dim) {
+            const int64_t slot = i * m->num_blocks * m->block_size + b->slots[row];
+            const float *from = x + (int64_t)i * h->query_step, *own = x + (int64_t)i * h->kv_step;
             narrow_all(query, from, plain);
-            rotate(m, from + plain, turned, cosine, sine, query + plain);
-            narrow_all(key, own + m->key_begin, plain);
-            store_key(key, m->head_dim, slot, layer->keys);
-            narrow_all(layer->values + slot * m->value_dim, own + m->value_begin, m->value_dim);
+            rotate(h, from + plain, turned, cosine, sine, query + plain);
+            narrow_all(key, own + h->key_begin, plain);
+            store_key(key, h->dim, slot, layer->keys);
+            narrow_all(layer->values + slot * h->value_dim, own + h->value_begin, h->value_dim);
         }
     }
 }

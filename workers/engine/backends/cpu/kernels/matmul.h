@@ -8,7 +8,7 @@
 
 #include "isa/vector.h"
 
-enum { LANES = 16, DEPTH = 32, ROW_BLOCK = 32, VECTORS = LANES / WIDTH, MAX_HEAD_DIM = 256 };
+enum { LANES = 16, DEPTH = 32, ROW_BLOCK = 32, VECTORS = LANES / WIDTH, MAX_HEAD_DIM = 512 };
 
 typedef struct {
     const void *packed;  /* bf16, or as int8.h or int4.h describes */

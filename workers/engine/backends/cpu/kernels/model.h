@@ -80,7 +80,24 @@ typedef struct {
     int32_t key_step, value_step; /* of queries and keys, and of values and gates */
 } Delta;
 
+/* Pairs of rotated numbers: halves apart, neighbours, or neighbours that are then stored halves apart.
+   In the same order as in rotary.py. */
+enum { HALVES, NEIGHBOURS, PARTED_NEIGHBOURS };
+
+/* Heads of one or more layers, and where they lie in a projected row. Queries that share a key head are
+   `head_step` apart: side by side, or each before the gate of its head's output, which is as wide. The
+   groups of successive key heads are `query_step` apart. Keys and values start at their own offsets and
+   are `kv_step` apart. Latents, if there are any, start at their own offsets. */
 typedef struct {
+    int32_t heads, kv_heads, dim, value_dim;
+    int32_t head_step, query_step, kv_step, key_begin, value_begin;
+    int32_t latent_begin, query_latent_begin;
+    int32_t query_span, key_span; /* width of one norm of queries or keys: one head or all */
+    int32_t rotary_dim, pairing;  /* which numbers of a head are rotated, and in which pairs */
+} Heads;
+
+typedef struct {
+    const Heads *heads;       /* one of the model's, or NULL in place of attention */
     Linear query, key, value; /* side by side in a row; `query` may hold the columns of all three */
     const Latents *latents;   /* in place of key and value, or NULL */
     const Delta *delta;       /* in place of attention, or NULL */
@@ -92,26 +109,15 @@ typedef struct {
     Norm query_norm, key_norm;             /* weights for all heads, one after the other */
     const float *cosine, *sine;            /* [positions][rotary_dim], or NULL */
     const float *sinks;                    /* [heads], or NULL */
-    bf16 *keys;   /* [kv_heads][blocks][block_size / LANES][head_dim / 2][LANES][2] */
+    bf16 *keys;   /* [kv_heads][blocks][block_size / LANES][dim / 2][LANES][2] */
     bf16 *values; /* [kv_heads][blocks][block_size][value_dim] */
     int64_t window;                        /* tokens that a token attends to, itself included */
     float scale, softcap;                  /* of scores; 0 means no softcap */
 } Layer;
 
-/* Pairs of rotated numbers: halves apart, neighbours, or neighbours that are then stored halves apart.
-   In the same order as in rotary.py. */
-enum { HALVES, NEIGHBOURS, PARTED_NEIGHBOURS };
-
 typedef struct {
-    int32_t hidden, heads, kv_heads, head_dim, value_dim, num_layers, block_size;
-    /* Where heads lie in a projected row [width]. Queries that share a key head are `head_step` apart:
-       side by side, or each before the gate of its head's output, which is as wide. The groups of
-       successive key heads are `query_step` apart. Keys and values start at their own offsets and are
-       `kv_step` apart. Latents, if there are any, start at their own offsets. */
-    int32_t width, head_step, query_step, kv_step, key_begin, value_begin;
-    int32_t latent_begin, query_latent_begin;
-    int32_t query_span, key_span; /* width of one norm of queries or keys: one head or all */
-    int32_t rotary_dim, pairing;  /* which numbers of a head are rotated, and in which pairs */
+    int32_t hidden, width, num_layers, kinds, block_size; /* `width` of a projected row */
+    const Heads *heads;             /* [kinds] */
     int32_t parallel;               /* attention and the MLP read the same residual */
     float embedding_scale, residual_scale, logits_scale, logits_softcap;
     int64_t num_blocks;
@@ -149,7 +155,7 @@ typedef struct {
     float *branch;     /* [rows][hidden]: a branch's output before its norm or scale */
     bf16 *normed;      /* [rows][hidden], or [rows] of a latent */
     float *projected;  /* [rows][width] */
-    bf16 *queries;     /* [rows][heads * head_dim] */
+    bf16 *queries;     /* [rows][heads * dim] */
     bf16 *attended;    /* [rows][heads * value_dim]: the same memory if values are as wide as keys;
                           or the outputs of a delta network */
     bf16 *activated;   /* [rows][intermediate] */
@@ -169,10 +175,10 @@ typedef struct {
     int64_t begin, end;
 } Share;
 
-static inline int has_gates(const Model *m) { return m->head_step > m->head_dim; }
+static inline int has_gates(const Heads *h) { return h->head_step > h->dim; }
 
 /* Where query `head` begins in a projected row. */
-static inline float *query_in(const Model *m, float *row, int head) {
-    const int group = m->heads / m->kv_heads;
-    return row + (int64_t)(head / group) * m->query_step + (int64_t)(head % group) * m->head_step;
+static inline float *query_in(const Heads *h, float *row, int head) {
+    const int group = h->heads / h->kv_heads;
+    return row + (int64_t)(head / group) * h->query_step + (int64_t)(head % group) * h->head_step;
 }

@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts, read_delta_network
-from workers.engine.backends.cpu.recognition.heads import AttentionParts, read_attention
+from workers.engine.backends.cpu.recognition.heads import (
+    AttentionParts,
+    Heads,
+    read_attention,
+)
 from workers.engine.backends.cpu.recognition.mlps import ExpertsParts, MlpParts, read_mlp
 from workers.engine.backends.cpu.recognition.parts import (
     NormParts,
@@ -67,6 +71,15 @@ _NORMS = {
 
 
 @dataclass(frozen=True, slots=True)
+class KindOfHeads:
+    """Heads, how they are rotated, and how many numbers the norms of queries and of keys take."""
+
+    heads: Heads
+    rotation: Rotation | None
+    spans: tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionLayer:
     """Attention, what its tokens see, and how its heads are rotated."""
 
@@ -75,6 +88,11 @@ class AttentionLayer:
     parts: AttentionParts
     angles: tuple[Tensor, Tensor] | None
     rotation: Rotation | None
+
+    @property
+    def kind(self) -> KindOfHeads:
+        query, key = (norm and norm[1] for norm in self.parts.norms)
+        return KindOfHeads(self.parts.heads, self.rotation, (query, key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +123,26 @@ class DecoderParts:
     @property
     def attention(self) -> list[AttentionLayer]:
         return [x.mixer for x in self.layers if isinstance(x.mixer, AttentionLayer)]
+
+    @property
+    def kinds(self) -> list[KindOfHeads]:
+        """The kinds of heads that layers have, each once."""
+        return list(dict.fromkeys(x.kind for x in self.attention))
+
+    @property
+    def width(self) -> int:
+        """How many numbers of a token are projected at most."""
+        widths = [x.heads.width for x in self.kinds]
+        return max(widths + [x.heads.width for x in self.delta_networks])
+
+    @property
+    def widest_query(self) -> int:
+        """How many numbers the queries of a token have at most."""
+        return max(x.heads.heads * x.heads.dim for x in self.kinds)
+
+    @property
+    def widest_latent(self) -> int:
+        return max(x.heads.widest_latent for x in self.kinds)
 
     @property
     def widest_output(self) -> int:
@@ -151,19 +189,11 @@ def read_decoder(
         norm=NormParts.read_row(norm, hidden),
         head=head,
     )
-    _expect_alike(parts.attention)
     attending = [x.module for x in parts.attention]
     expect(attending == list(probe.rules), "layers attend in an unexpected order")
     with_states = {x.module for x in parts.delta_networks}
     expect(with_states == set(stateful), "other modules keep states")
     return parts
-
-
-def _expect_alike(layers: list[AttentionLayer]) -> None:
-    alike = {(x.parts.heads, x.rotation) for x in layers}
-    expect(len(alike) == 1, "layers differ in heads")
-    spans = {tuple(n and n[1] for n in x.parts.norms) for x in layers}
-    expect(len(spans) == 1, "layers differ in norms of heads")
 
 
 def _position_embedding(children: dict[str, Any], max_len: int) -> Tensor | None:

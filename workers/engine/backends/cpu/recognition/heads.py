@@ -12,7 +12,7 @@ from workers.engine.backends.cpu.recognition.parts import (
     take_one,
 )
 
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 HEAD_MULTIPLE = 8
 NORM_MULTIPLE = 16
 

@@ -17,8 +17,8 @@ typedef struct {
 enum { QUERY_LINES = MAX_QUERIES + TILE_ROWS };
 
 /* Divide the memory of one thread. Return its size. */
-static int64_t divide_room(const Model *m, char *memory, Room *room) {
-    const int64_t depth = depth_of(m->head_dim), columns = columns_of_values(m->value_dim);
+static int64_t divide_room(const Heads *h, char *memory, Room *room) {
+    const int64_t depth = depth_of(h->dim), columns = columns_of_values(h->value_dim);
     char *at = memory;
 #define TAKE(count, type) (type *)at, at += (int64_t)(count) * (int64_t)sizeof(type)
     room->queries = TAKE(QUERY_LINES * depth, factor);
@@ -33,19 +33,20 @@ static int64_t divide_room(const Model *m, char *memory, Room *room) {
     return at - memory;
 }
 
-static int64_t room_size(const Model *m) {
+static int64_t room_size(const Heads *h) {
     Room room;
-    return divide_room(m, NULL, &room);
+    return divide_room(h, NULL, &room);
 }
 
 static Context find_context(const Model *m, const Layer *layer, int64_t head) {
+    const Heads *h = layer->heads;
     const int64_t slots = head * m->num_blocks * m->block_size;
     return (Context){
-        .keys = layer->keys + slots * m->head_dim,
-        .values = layer->values + slots * m->value_dim,
+        .keys = layer->keys + slots * h->dim,
+        .values = layer->values + slots * h->value_dim,
         .block_size = m->block_size,
-        .dim = m->head_dim,
-        .value_dim = m->value_dim,
+        .dim = h->dim,
+        .value_dim = h->value_dim,
         .window = layer->window,
         .scale = layer->scale,
         .softcap = layer->softcap,
@@ -55,23 +56,26 @@ static Context find_context(const Model *m, const Layer *layer, int64_t head) {
 /* A piece and the heads that it is computed for: `group` heads from `head` on, which share the keys of
    the context. */
 typedef struct {
+    const Heads *heads;
     const Plan *plan;
     const Piece *piece;
     Context context;
     int head, group;
 } Task;
 
-static int64_t count_tasks(const Model *m, const Plan *plan) {
-    return (int64_t)plan->num_pieces * m->kv_heads * parts_of_group(m);
+static int64_t count_tasks(const Heads *h, const Plan *plan) {
+    return (int64_t)plan->num_pieces * h->kv_heads * parts_of_group(h);
 }
 
 static Task find_task(const Model *m, const Layer *layer, const Plan *plan, int64_t i) {
-    const int group = m->heads / m->kv_heads, parts = parts_of_group(m);
+    const Heads *h = layer->heads;
+    const int group = h->heads / h->kv_heads, parts = parts_of_group(h);
     const int from = (int)(i % parts) * MAX_QUERIES, left = group - from;
-    const int64_t kv_head = i / parts % m->kv_heads;
+    const int64_t kv_head = i / parts % h->kv_heads;
     Task task = {
+        .heads = h,
         .plan = plan,
-        .piece = plan->pieces + i / parts / m->kv_heads,
+        .piece = plan->pieces + i / parts / h->kv_heads,
         .context = find_context(m, layer, kv_head),
         .head = (int)kv_head * group + from,
         .group = left < MAX_QUERIES ? left : MAX_QUERIES,
@@ -121,8 +125,9 @@ static Span first_span(const Task *task, int segment_index) {
 
 /* Copy the queries of a task, and begin their sums. A sink is a score that counts in the total and has
    no value. */
-static void begin_queries(const Model *m, const Batch *b, const Task *task, Room *room) {
-    const int dim = m->head_dim, depth = depth_of(dim), columns = columns_of_values(m->value_dim);
+static void begin_queries(const Batch *b, const Task *task, Room *room) {
+    const Heads *h = task->heads;
+    const int dim = h->dim, depth = depth_of(dim), columns = columns_of_values(h->value_dim);
     const Piece *piece = task->piece;
     const State *s = &room->state;
     int query = 0;
@@ -130,7 +135,7 @@ static void begin_queries(const Model *m, const Batch *b, const Task *task, Room
         const Run *run = task->plan->runs + i;
         for (int row = run->row; row < run->row + run->count; row++)
             for (int g = 0; g < task->group; g++, query++) {
-                const int64_t head = (int64_t)row * m->heads + task->head + g;
+                const int64_t head = (int64_t)row * h->heads + task->head + g;
                 const float *sink = task->context.sinks ? task->context.sinks + g : NULL;
                 factor *to = room->queries + (int64_t)query * depth;
                 copy_factors(to, b->queries + head * dim, dim);
@@ -152,7 +157,8 @@ static inline void gate_outputs(float *outputs, const float *gates, int size) {
 
 /* Write the outputs of a task. */
 static void finish_queries(const Model *m, const Batch *b, const Task *task, const Room *room) {
-    const int dim = m->value_dim, columns = columns_of_values(dim);
+    const Heads *h = task->heads;
+    const int dim = h->value_dim, columns = columns_of_values(dim);
     const Piece *piece = task->piece;
     int query = 0;
     for (int i = piece->first_run; i < piece->last_run; i++) {
@@ -162,15 +168,15 @@ static void finish_queries(const Model *m, const Batch *b, const Task *task, con
                 const floats share =
                     all_of(1.0f / sum_of(load(room->state.totals + query * WIDTH)));
                 float *outputs = room->state.outputs + (int64_t)query * columns;
-                bf16 *to = b->attended + ((int64_t)row * m->heads + task->head + g) * dim;
+                bf16 *to = b->attended + ((int64_t)row * h->heads + task->head + g) * dim;
                 for (int j = 0; j < columns; j += 2 * WIDTH) {
                     floats two[2] = {load(outputs + j), load(outputs + j + WIDTH)};
                     in_order(two);
                     store(outputs + j, two[0] * share);
                     store(outputs + j + WIDTH, two[1] * share);
                 }
-                if (has_gates(m))
-                    gate_outputs(outputs, query_in(m, b->projected + (int64_t)row * m->width,
+                if (has_gates(h))
+                    gate_outputs(outputs, query_in(h, b->projected + (int64_t)row * m->width,
                                                    task->head + g) + dim, dim);
                 narrow_all(to, outputs, dim);
             }
@@ -246,7 +252,7 @@ static void attend_segment(const Stretch *stretch, const Span *following, Room *
 /* Compute a task. `next` is the task that this thread computes afterwards, or NULL. */
 static void run_task(const Model *m, const Batch *b, const Task *task, const Task *next, Room *room) {
     const Piece *piece = task->piece;
-    begin_queries(m, b, task, room);
+    begin_queries(b, task, room);
     for (int i = piece->first_segment; i < piece->last_segment; i++) {
         const Stretch stretch = find_stretch(task, i);
         Span following = {0};
@@ -261,9 +267,9 @@ static void run_task(const Model *m, const Batch *b, const Task *task, const Tas
 
 /* Compute attention of all rows, whose pieces the threads take one after the other. */
 static void attend_rows(const Model *m, const Layer *layer, const Batch *b, Plan *plan) {
-    const int64_t count = count_tasks(m, plan);
+    const int64_t count = count_tasks(layer->heads, plan);
     Room room;
-    divide_room(m, b->room + omp_get_thread_num() * room_size(m), &room);
+    divide_room(layer->heads, b->room + omp_get_thread_num() * room_size(layer->heads), &room);
     int64_t i = atomic_fetch_add(&plan->taken, 1);
     if (i >= count) return;
     Task task = find_task(m, layer, plan, i);

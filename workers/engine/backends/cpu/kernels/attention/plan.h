@@ -1,4 +1,4 @@
-/* The division of a batch's attention among threads. */
+/* The division of a batch's attention among threads, for layers with the same heads. */
 
 #pragma once
 #include <stdatomic.h>
@@ -40,17 +40,17 @@ typedef struct {
 } Plan;
 
 /* How many parts the queries of one key head are cut into: one, unless there are very many. */
-static inline int parts_of_group(const Model *m) {
-    return (m->heads / m->kv_heads + MAX_QUERIES - 1) / MAX_QUERIES;
+static inline int parts_of_group(const Heads *h) {
+    return (h->heads / h->kv_heads + MAX_QUERIES - 1) / MAX_QUERIES;
 }
 
 /* How many tokens a piece has at most. With many threads they are fewer: every thread gets several
    pieces, and the last one to end is not late. */
-static int find_most_tokens(const Model *m, const Batch *b) {
+static int find_most_tokens(const Heads *h, const Batch *b) {
     enum { PIECES_PER_THREAD = 4, FEWEST_QUERIES = 32 };
-    const int group = m->heads / m->kv_heads, parts = parts_of_group(m);
+    const int group = h->heads / h->kv_heads, parts = parts_of_group(h);
     const int most = MAX_QUERIES / group, least = (FEWEST_QUERIES + group - 1) / group;
-    const int64_t fair = (int64_t)b->rows * m->kv_heads * parts / (PIECES_PER_THREAD * b->num_threads);
+    const int64_t fair = (int64_t)b->rows * h->kv_heads * parts / (PIECES_PER_THREAD * b->num_threads);
     const int64_t wanted = fair > least ? fair : least;
     return wanted < most ? (int)wanted : most > 1 ? most : 1;
 }
@@ -121,8 +121,8 @@ static void add_segments(Plan *plan, Piece *piece, int first, int last, int64_t 
 
 /* Gather runs into pieces, and find their segments. Runs that share pages attend together: a span is
    then packed once for all of them. */
-static void make_plan(const Model *m, const Batch *b, Plan *plan) {
-    const int most = find_most_tokens(m, b);
+static void make_plan(const Model *m, const Heads *h, const Batch *b, Plan *plan) {
+    const int most = find_most_tokens(h, b);
     find_runs(m, b, most, plan);
     qsort(plan->runs, (size_t)plan->num_runs, sizeof(Run), compare_runs);
     plan->num_segments = plan->num_pieces = 0;
