@@ -96,13 +96,15 @@ class Forward:
             raise SystemExit(
                 "which weights a step reads depends on its experts: take another model"
             )
+        if len(self._native._parts.kinds) != 1:
+            raise SystemExit("its layers differ in their heads: take another model")
         model = loaded.paged.model
         self.weights: int = count_weights(model)
         head = model.get_output_embeddings()
         self.head: int = head.in_features * head.out_features
         shapes = loaded.layer_shapes.values()
         self.token_bytes: int = sum(shape.token_bytes(loaded.dtype) for shape in shapes)
-        heads = self._native._heads
+        heads = self._native._parts.kinds[0].heads
         each = 2 * heads.heads * (heads.dim + heads.value_dim)
         self.pair_operations: int = each * len(shapes)
 
@@ -144,7 +146,7 @@ class Forward:
     def _attend(self, positions: torch.Tensor, owners: torch.Tensor, tables: torch.Tensor) -> float:
         """Return the seconds of attention in all layers."""
         native, rows = self._native, len(positions)
-        heads, padded = native._heads, -(-rows // _ROW_BLOCK) * _ROW_BLOCK
+        heads, padded = native._parts.kinds[0].heads, -(-rows // _ROW_BLOCK) * _ROW_BLOCK
         queries = torch.full((padded, heads.heads * heads.dim), 0.1, dtype=torch.bfloat16)
         attended = torch.empty(padded, heads.heads * heads.value_dim, dtype=torch.bfloat16)
         room = torch.empty(self._threads, native._thread_bytes, dtype=torch.uint8)

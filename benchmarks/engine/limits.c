@@ -133,15 +133,15 @@ double quire_measure_memory(const char *memory, int64_t size, int threads) {
     return (double)size / (seconds() - began);
 }
 
-/* The seconds that attention of a batch takes in layers [begin, end), the mean of them. Of the batch,
-   only what attention reads need be there. */
+/* The seconds that attention of a batch takes in layers [begin, end), the mean of them, which have the
+   same heads. Of the batch, only what attention reads need be there. */
 double quire_measure_attention(const Model *m, const Batch *b, int begin, int end) {
     Run runs[b->rows];
     Segment segments[2 * b->rows];
     Piece pieces[b->rows];
     Plan plan = {.runs = runs, .segments = segments, .pieces = pieces};
     Barrier barrier = {.size = b->num_threads, .spins = SPINS};
-    make_plan(m, b, &plan);
+    make_plan(m, m->layers[begin].heads, b, &plan);
     const double began = seconds();
 #pragma omp parallel num_threads(b->num_threads)
     {
