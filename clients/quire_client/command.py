@@ -107,7 +107,7 @@ def _make_parser() -> argparse.ArgumentParser:
     for each in (submit, rehearse):
         each.add_argument("file", type=Path)
         each.add_argument("--endpoint", help="default: the url of the first line")
-        each.add_argument("--window", default="24h", help="1h to 168h; default: 24h")
+        each.add_argument("--window", default="24h", help="1m to 7d; default: 24h")
         each.add_argument("--on-invalid", choices=("skip", "fail"), default="skip")
         each.add_argument("--receipts", action="store_true", help="one for each answered line")
         each.add_argument(

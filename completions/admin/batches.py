@@ -1,5 +1,7 @@
 """Batches with their progress, speed and failures, and the files that they read and write."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin, messages
@@ -24,6 +26,7 @@ from completions.admin.display import (
     make_label,
 )
 from completions.batches import lines, progress, states
+from completions.batches.planning import outlook
 from completions.batches.progress import Progress
 from completions.batches.summary import Summary
 from completions.chat.tools import dump
@@ -226,6 +229,7 @@ def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
     )
     waits = batch.held and not batch.has_ended
     held = [("Held", "only its pilot runs until it is started", "")] if waits else []
+    deadline = outlook.describe(batch)
     closes = "" if batch.has_ended else f", closes {format_ago(batch.expires_at, now)}"
     return [
         ("Organization", batch.organization.name, _link("organization", batch.organization_id)),
@@ -233,6 +237,7 @@ def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
         ("Model", ", ".join(batch.model_ids) or NONE, ""),
         ("Endpoint", batch.endpoint, ""),
         ("Window", f"{batch.completion_window}{closes}", ""),
+        *_list_forecasts(deadline),
         *held,
         *_list_plan(batch),
         *(
@@ -240,6 +245,21 @@ def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
             for name, at in moments
             if at
         ),
+    ]
+
+
+def _list_forecasts(deadline: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return when a batch will have ended, as it is forecast now and was when it was admitted."""
+    forecasts = (("Forecast", deadline), ("Forecast at admission", deadline["admitted"]))
+    return [
+        (
+            name,
+            f"{each['probability']:.0%} in the window; with 90 % by "
+            f"{datetime.fromtimestamp(each['done_by'], UTC):%Y-%m-%d %H:%M:%S}",
+            "",
+        )
+        for name, each in forecasts
+        if each and each["done_by"] is not None
     ]
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import cast
 
@@ -10,7 +10,8 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Length
 
-from completions.batches import lines, states
+from completions.batches import lines, progress, states
+from completions.batches.planning.windows import OLDEST_SHARE
 from completions.catalog import model_files
 from completions.jobs.durable import find_missing
 from completions.jobs.limits import ByteBounds, UnseededError
@@ -45,9 +46,9 @@ def feed(store: SyncStore, publish: Publish) -> int:
     """Send as many lines as the windows of their models have room for. Returns their number.
 
     A window counts lines; all windows together hold no more than `ByteBounds.of_lines`.
-    Organizations with waiting lines share both equally. Within an organization the oldest batch
-    goes first. A line is marked as sent before Redis has it; `restore_lost` undoes the mark if the
-    line never arrives.
+    Organizations with waiting lines share both equally. Within an organization, batches go in the
+    order of `planning/windows.py`; the oldest one always has its part, of one line at least. A line
+    is marked as sent before Redis has it; `restore_lost` undoes the mark if the line never arrives.
     """
     memory = cast("dict[str, int]", store.client.info("memory"))
     if is_nearly_full(memory):
@@ -65,11 +66,18 @@ def feed(store: SyncStore, publish: Publish) -> int:
         window = LINES_PER_SEQUENCE * (slots or entry.max_sequences)
         share = max(1, window // len({batch.organization_id for batch in batches}))
         room = dict.fromkeys((batch.organization_id for batch in batches), share)
-        for organization_id, sent in all_sent[model].items():
+        of_batch: Counter[str] = Counter()
+        for organization_id, batch_id, sent in all_sent[model]:
             room[organization_id] = room.get(organization_id, share) - sent
-        for batch in batches:
+            of_batch[batch_id] = sent
+        oldest = {batch.organization_id: batch for batch in reversed(batches)}
+        own_part = max(1, int(share * OLDEST_SHARE))
+        parts_first = [(batch, own_part - of_batch[batch.id]) for batch in oldest.values()]
+        in_turn = sorted(batches, key=lambda batch: progress.make_turn(batch, model))
+        for batch, most in [*parts_first, *((batch, share) for batch in in_turn)]:
             owner = batch.organization_id
-            count, size = _send(store, publish, batch, model, room[owner], room_in_bytes[owner])
+            most = min(most, room[owner])
+            count, size = _send(store, publish, batch, model, most, room_in_bytes[owner])
             room[owner] -= count
             room_in_bytes[owner] -= size
             fed += count
@@ -101,13 +109,13 @@ def _list_batches_by_model() -> dict[str, list[Batch]]:
     return by_model
 
 
-def _count_sent() -> dict[str, dict[int, int]]:
-    """Return how many lines are sent, by model and organization."""
+def _count_sent() -> dict[str, list[tuple[int, str, int]]]:
+    """Return the organization, the batch and the number of sent lines, by model."""
     sent = BatchLine.objects.filter(state=LineState.SENT, batch__status__in=_WITH_SENT_LINES)
-    counted: dict[str, dict[int, int]] = defaultdict(dict)
-    grouped = sent.order_by().values("model", "batch__organization_id").annotate(sent=Count("id"))
-    for row in grouped:
-        counted[row["model"]][row["batch__organization_id"]] = row["sent"]
+    counted: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+    columns = "model", "batch__organization_id", "batch_id"
+    for model, *row in sent.order_by().values_list(*columns).annotate(sent=Count("id")):
+        counted[model].append(tuple(row))
     return counted
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from completions.batches.planning import outlook
 from completions.models import Batch, BatchStatus
 
 SAMPLE_INTERVAL = 5.0
@@ -19,6 +20,14 @@ class Progress:
     """The number of batches of the same organization whose lines go first on one of its models."""
     lines_per_second: float | None
     seconds_left: int | None
+
+
+def store_outlooks(now: datetime) -> None:
+    """Store the forecasts and turns of the batches, once those of one are SAMPLE_INTERVAL old."""
+    running = Batch.objects.filter(status=BatchStatus.IN_PROGRESS)
+    stored = list(running.values_list("outlook__at", flat=True))
+    if any(at is None or now.timestamp() - at >= SAMPLE_INTERVAL for at in stored):
+        outlook.refresh(now)
 
 
 def store_samples(now: datetime) -> None:
@@ -41,16 +50,23 @@ def _is_due(batch: Batch, at: float) -> bool:
 
 
 def measure_progress(batch: Batch, now: datetime) -> Progress:
-    before = Batch.objects.filter(
-        organization_id=batch.organization_id,
-        status=BatchStatus.IN_PROGRESS,
-        created_at__lt=batch.created_at,
-    )
-    models = set(batch.model_ids)
+    others = Batch.objects.filter(
+        organization_id=batch.organization_id, status=BatchStatus.IN_PROGRESS
+    ).exclude(id=batch.id)
     ahead = sum(
-        not models.isdisjoint(other.model_ids) for other in before.only("model", "by_model")
+        any(
+            make_turn(other, model) < make_turn(batch, model)
+            for model in set(batch.model_ids).intersection(other.model_ids)
+        )
+        for other in others
     )
     return replace(measure_pace(batch, now), position=ahead)
+
+
+def make_turn(batch: Batch, model: str) -> tuple[int, datetime, datetime]:
+    """Return what orders the batches of an organization, as `outlook.refresh` stored it."""
+    turns: dict[str, int] = (batch.outlook or {}).get("turns", {})
+    return turns.get(model, 0), batch.expires_at, batch.created_at
 
 
 def measure_pace(batch: Batch, now: datetime) -> Progress:

@@ -67,6 +67,7 @@ def copy_batch(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
         output_seconds=batch.output_seconds,
         metadata=batch.metadata,
         on_invalid=batch.on_invalid,
+        on_late=batch.on_late,
         receipts=batch.receipts,
         close=batch.close,
         resubmission_of=batch.id,

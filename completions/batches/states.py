@@ -46,6 +46,7 @@ def begin(batch: Batch, now: datetime) -> bool:
             plan=batch.plan,
             pilot=batch.pilot,
             forecast=batch.forecast,
+            promise=batch.promise,
             summary=batch.summary,
             enqueued_tokens=batch.enqueued_tokens,
         )

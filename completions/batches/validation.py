@@ -22,6 +22,7 @@ from completions.batches import files, lines, states, writing
 from completions.batches.counted_fields import SharedSchema, find_schema
 from completions.batches.input_lines import LineError, groups, is_blank, parse
 from completions.batches.line_preparation import prepare_line
+from completions.batches.planning import outlook
 from completions.batches.planning.cache import CacheSize
 from completions.batches.planning.forecast import add_facts
 from completions.batches.planning.lines_of_model import LinesOfModel
@@ -41,6 +42,7 @@ from completions.models import (
     File,
     LineState,
     OnInvalid,
+    OnLate,
 )
 from completions.models.organizations import lock_organization
 from completions.models.storable import replace_nul
@@ -159,8 +161,8 @@ class Check:
             self._require_open()
             checked = self._reserve_rids(group, self._loop.run(self._check_group(group)))
             rows = (
-                self._make_row(number, each)
-                for (number, _), each in zip(group, checked, strict=True)
+                self._make_row(number, each, len(text))
+                for (number, text), each in zip(group, checked, strict=True)
             )
             self._store([row for row in rows if row is not None])
         if not self._batch.total and not self.errors:
@@ -177,7 +179,7 @@ class Check:
         planned = {model: (lines.facts, *lines.order()) for model, lines in self._by_model.items()}
         self._batch.model = next(iter(planned)) if len(planned) == 1 else ""
         self._batch.by_model = {
-            model: {"plan": plan._asdict(), "forecast": facts}
+            model: {"plan": plan._asdict(), "forecast": facts, **self._by_model[model].measure()}
             for model, (facts, _, plan) in planned.items()
         }
         self._batch.plan = add_plans([plan for _, _, plan in planned.values()])._asdict()
@@ -305,7 +307,7 @@ class Check:
             for each, rid in zip(checked, refused, strict=True)
         ]
 
-    def _make_row(self, number: int, checked: _Checked) -> BatchLine | None:
+    def _make_row(self, number: int, checked: _Checked, size: int) -> BatchLine | None:
         """Make the row of a line, or return None if it fails the file."""
         if isinstance(checked, RefusedLine):
             if self._batch.on_invalid == OnInvalid.SKIP:
@@ -318,7 +320,7 @@ class Check:
                 self._by_model[model] = LinesOfModel(
                     model, self._cache_of(model), has_forecast=self._has_forecast
                 )
-            self._by_model[model].add(number, custom_id, job)
+            self._by_model[model].add(number, custom_id, job, size)
             self._schema.see(find_schema(prepared.request.constraint))
             self._batch.enqueued_tokens += sum(map(len, job.prompts))
             return BatchLine(
@@ -355,15 +357,28 @@ class Check:
 
 
 def _begin(batch: Batch) -> None:
-    """Start a valid batch. Raises LineError if its owner's batches would hold too many tokens.
+    """Start a valid batch. Raises LineError if its owner's batches would hold too many tokens, or
+    if it would end late and is to be refused then.
 
     The count is exact, because the batches of an organization start one after another.
     """
     with lock_organization(batch.organization_id):
         owners = ApiKey.objects.select_related("organization")
         states.require_room(batch, owners.get(id=batch.api_key_id))
+        _promise(batch)
         if not states.begin(batch, timezone.now()):
             raise _ClosedError
+
+
+def _promise(batch: Batch) -> None:
+    """Note the forecast of a batch whose lines are known, the promise it is held to. Raises
+    LineError."""
+    now = timezone.now()
+    forecast = outlook.forecast_valid(batch, now)
+    batch.promise = forecast and forecast.to_json(now)
+    if forecast and batch.on_late == OnLate.REFUSE and not forecast.is_in_time:
+        message = outlook.explain_late(forecast, batch.expires_at)
+        raise LineError("window_too_short", message, "completion_window")
 
 
 def _fail(batch: Batch, errors: list[dict[str, object]], log: IO[bytes]) -> None:

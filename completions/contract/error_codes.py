@@ -109,6 +109,9 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "The batches of this API key or your organization hold too many enqueued tokens. Try "
         "again once some of them have ended."
     ),
+    "window_too_short": _make_request_error(
+        "The request would probably not end in its completion_window. Send a longer one."
+    ),
     # 400: the constraint
     "invalid_grammar": _make_request_error(
         "The constraint is too complex for this model's vocabulary. Simplify it."

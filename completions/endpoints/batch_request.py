@@ -1,6 +1,5 @@
 """The body of POST /v1/batches."""
 
-import re
 from typing import Self
 
 from completions.endpoints.files import ExpiresAfterObject
@@ -16,13 +15,12 @@ from completions.requests.fields.base import (
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.objects import StrictObject
+from completions.requests.fields.window import OnLateField, WindowField
 from completions.requests.preparation import ROUTES
 
-WINDOW_HOURS = range(1, 168 + 1)
 MAX_INLINE_REQUESTS = 10_000
 ON_INVALID_HEADER = "X-On-Invalid"
 MAX_PILOT_LINES = 1000
-_WINDOW = re.compile(r"([0-9]{1,3})h")
 
 
 class BatchRequestObject(StrictObject[object]):
@@ -37,9 +35,11 @@ class BatchRequestObject(StrictObject[object]):
         not_empty=True,
     )
     endpoint = ChoiceField("The route of all requests.", choices=list(ROUTES), required=True)
-    completion_window = TextField(
-        "1h to 168h; lines that are not done by then end with batch_expired.", default="24h"
+    completion_window: WindowField[str] = WindowField(
+        "Minutes, hours or days, 1m to 7d; lines that are not done by then end with batch_expired.",
+        default="24h",
     )
+    on_late = OnLateField()
     dry_run = BooleanField(
         "Validate the file and answer with a forecast of tokens, cost and time; run only the "
         "lines of a pilot."
@@ -70,10 +70,6 @@ class BatchRequestObject(StrictObject[object]):
     )
 
     def check(self, values: Self) -> Self:
-        window = _WINDOW.fullmatch(values.completion_window)
-        if window is None or int(window[1]) not in WINDOW_HOURS:
-            message = f'must be from "{WINDOW_HOURS[0]}h" to "{WINDOW_HOURS[-1]}h".'
-            raise FieldError(message, "completion_window")
         if (values.input_file_id is None) == (values.requests is None):
             message = "send input_file_id, the id of an uploaded file, or requests, not both."
             is_missing = values.requests is None

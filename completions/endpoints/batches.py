@@ -13,7 +13,7 @@ from django.utils import timezone
 from completions.accounts.keys import Principal
 from completions.batches import files, inline_requests, progress, resubmission, states
 from completions.batches.inline_requests import InlineRequestError
-from completions.batches.planning import forecast
+from completions.batches.planning import forecast, outlook
 from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
 from completions.batches.summary import Summary
@@ -31,7 +31,16 @@ from completions.http.bodies import JSONResponse
 from completions.http.pages import Page, make_time_finder
 from completions.http.process import WebProcess
 from completions.jobs.new_job import IdempotencyKey
-from completions.models import UNFINISHED, Batch, BatchStatus, File, FilePurpose, OnInvalid, Scope
+from completions.models import (
+    UNFINISHED,
+    Batch,
+    BatchStatus,
+    File,
+    FilePurpose,
+    OnInvalid,
+    OnLate,
+    Scope,
+)
 from completions.models.batches import BATCH_ID
 from completions.models.organizations import lock_organization
 from completions.models.release import release
@@ -62,6 +71,7 @@ class BatchesView(AsyncAPIView):
             metadata=values.metadata,
             on_invalid=_parse_on_invalid(values.on_invalid, request),
         )
+        batch.on_late = values.on_late or OnLate.ACCEPT
         batch.receipts, batch.close = bool(values.receipts), bool(values.close)
         batch.pilot, batch.held = values.pilot, bool(values.dry_run)
         is_rehearsal = values.dry_run and values.pilot is None
@@ -191,6 +201,7 @@ def store(
     """Store a new batch, unless too many lines or batches of its organization are waiting. Raises
     APIError."""
     _plan(batch, file, principal)
+    _promise(batch, file)
     if key is not None:
         batch.idempotency_key, batch.body_digest = key.key, key.body_digest
     try:
@@ -210,6 +221,20 @@ def store_again(
     except APIError:
         file.delete()
         raise
+
+
+def _promise(batch: Batch, file: File) -> None:
+    """Note the forecast that the size of the file gives, until its lines are known. Raises
+    APIError."""
+    now = timezone.now()
+    try:
+        found = outlook.forecast_file(batch, file, now)
+    except File.DoesNotExist:  # the validation says so
+        return
+    batch.promise = found and found.to_json(now)
+    if found and batch.on_late == OnLate.REFUSE and not found.is_in_time:
+        message = outlook.explain_late(found, batch.expires_at)
+        raise APIError("window_too_short", message, "completion_window")
 
 
 def _store(batch: Batch) -> None:
@@ -326,6 +351,8 @@ def make_batch_object(batch: Batch) -> dict[str, object]:
         "errors": errors,
         "input_file_id": batch.input_file_id,
         "completion_window": batch.completion_window,
+        "on_late": batch.on_late,
+        "deadline": outlook.describe(batch),
         "status": batch.status,
         "output_file_id": batch.output_file_id if batch.completed else None,
         "error_file_id": batch.error_file_id if batch.failed or batch.errors else None,

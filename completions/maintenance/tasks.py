@@ -157,6 +157,7 @@ def _hand_over() -> None:
         logger.info("%d lines of batches that Redis has lost wait again", waiting)
     feeding.cancel_closing(_store())
     progress.store_samples(now)
+    progress.store_outlooks(now)
     for batch_id in states.list_unvalidated():
         validate_batch.apply_async((batch_id,), expires=HANDED_OVER_FOR)
     _write_closing()

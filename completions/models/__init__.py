@@ -9,6 +9,7 @@ from completions.models.batches import BatchLine as BatchLine
 from completions.models.batches import BatchStatus as BatchStatus
 from completions.models.batches import LineState as LineState
 from completions.models.batches import OnInvalid as OnInvalid
+from completions.models.batches import OnLate as OnLate
 from completions.models.conversations import Conversation as Conversation
 from completions.models.conversations import ConversationItem as ConversationItem
 from completions.models.conversations import StoredResponse as StoredResponse

@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from completions.models.organizations import ApiKey, Organization
 from completions.models.timed_ids import new_id
+from completions.models.window import parse_window
 
 BATCH_ID = "batch_"
 
@@ -30,6 +31,13 @@ class OnInvalid(models.TextChoices):
 
     SKIP = "skip", "goes to the error file; the others run"
     FAIL = "fail", "fails the batch before any line runs"
+
+
+class OnLate(models.TextChoices):
+    """What becomes of a request that will probably not end in its window."""
+
+    ACCEPT = "accept", "it runs, and the answer says how likely its end in the window is"
+    REFUSE = "refuse", "it is refused"
 
 
 UNFINISHED = (
@@ -55,11 +63,20 @@ class Batch(models.Model):
         max_length=200, blank=True, help_text="The model of all lines; empty if they have several."
     )
     by_model = models.JSONField(
-        default=dict, help_text="Of the lines of each model: their plan and their forecast."
+        default=dict,
+        help_text="Of the lines of each model: plan, forecast, number, bytes, and the most tokens "
+        "of their answers.",
     )
     job_prefix = models.CharField(max_length=16, help_text="The prefix of the lines' job ids.")
     input_file_id = models.CharField(max_length=64)
     completion_window = models.CharField(max_length=8)
+    on_late = models.CharField(max_length=6, choices=OnLate.choices, default=OnLate.ACCEPT)
+    promise = models.JSONField(
+        null=True, blank=True, help_text="The forecast of its end when it was admitted."
+    )
+    outlook = models.JSONField(
+        null=True, blank=True, help_text="The latest forecast of its end, and its turn by model."
+    )
     resubmission_of = models.CharField(max_length=64, blank=True)
     output_seconds = models.PositiveIntegerField(help_text="How long its files are kept.")
     metadata = models.JSONField(null=True, blank=True)
@@ -152,7 +169,7 @@ class Batch(models.Model):
 
     @property
     def window(self) -> timedelta:
-        return timedelta(hours=int(self.completion_window.removesuffix("h")))
+        return parse_window(self.completion_window)
 
     @property
     def done(self) -> int:

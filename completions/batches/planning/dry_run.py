@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from completions.batches import states
 from completions.batches.input_lines import LineError
+from completions.batches.planning import outlook
 from completions.batches.planning.forecast import Tally, forecast
 from completions.batches.planning.order import Plan
 from completions.batches.validation import SHOWN_ERRORS, CacheOf, Check, RefusedLine
@@ -51,9 +52,19 @@ def perform_dry_run(
     result |= {
         "invalid_lines": check.invalid,
         "would_run": is_valid,
+        "deadline": _forecast_end(batch) if is_valid else None,
         "errors": {"object": "list", "data": errors} if errors else None,
     }
     return DryRunResult(result, is_valid)
+
+
+def _forecast_end(batch: Batch) -> dict[str, Any]:
+    now = timezone.now()
+    found = outlook.forecast_valid(batch, now)
+    batch.promise = found and found.to_json(now)
+    shown = outlook.describe(batch)
+    del shown["admitted"]
+    return shown
 
 
 _FILE_FACTS = ("object", "endpoint", "model", "lines")

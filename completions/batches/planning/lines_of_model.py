@@ -15,8 +15,13 @@ class LinesOfModel:
         self._planner = Planner(size)
         self._source = load_token_source(model)
         self._tally = Tally() if has_forecast else None
+        self._lines = self._bytes = self._most = 0
 
-    def add(self, number: int, custom_id: str, request: JobRequest) -> None:
+    def add(self, number: int, custom_id: str, request: JobRequest, size: int) -> None:
+        """Add a line of `size` bytes."""
+        self._lines += 1
+        self._bytes += size
+        self._most += request.max_completion_tokens
         self._planner.add(number, request)
         if self._tally is not None:
             self._tally.add(custom_id, request, self._source)
@@ -24,6 +29,10 @@ class LinesOfModel:
     def order(self) -> tuple[Sequence[int], Plan]:
         """Return the line numbers in the order in which they run, and the plan."""
         return self._planner.order()
+
+    def measure(self) -> dict[str, int]:
+        """Return the number of lines, their bytes, and the most tokens of their answers."""
+        return {"lines": self._lines, "bytes": self._bytes, "most": self._most}
 
     @property
     def facts(self) -> dict[str, Any] | None:

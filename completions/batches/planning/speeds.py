@@ -32,7 +32,7 @@ def measure_speeds(model: str, batch: Batch) -> list[float]:
     or else of the lines so far of a batch, if they all ask for it, or else of the model's requests;
     empty if it has run nothing."""
     own = _measure_own_speed(batch) if batch.model else []
-    return _measure_batches(model) or own or _measure_requests(model)
+    return _measure_batches(model) or own or measure_requests(model)
 
 
 def _measure_batches(model: str) -> list[float]:
@@ -67,7 +67,7 @@ def _measure_own_speed(batch: Batch) -> list[float]:
     return [(after - before) / (until - since) * tokens / ran]
 
 
-def _measure_requests(model: str) -> list[float]:
+def measure_requests(model: str) -> list[float]:
     """Measure the speed of the latest requests that completed, while any of them ran."""
     completed = UsageRecord.objects.filter(
         model=model, status=JobStatus.COMPLETED, run_ms__isnull=False

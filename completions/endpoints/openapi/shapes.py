@@ -246,6 +246,15 @@ BATCH = make_named(
         "endpoint": "/v1/completions",
         "input_file_id": "file-1",
         "completion_window": "24h",
+        "on_late": make_one_of("accept", "refuse"),
+        "deadline": {
+            "ends_at": 1770086400,
+            "done_by": make_or_null(1770001200),
+            "probability": make_or_null(0.98),
+            "admitted": make_or_null(
+                {"done_by": make_or_null(1770001200), "probability": make_or_null(0.95)}
+            ),
+        },
         "status": "in_progress",
         "created_at": 1770000000,
         "request_counts": {"total": 2, "completed": 1, "failed": 0},

@@ -14,7 +14,7 @@ from completions.batches.receipts.source import Receipted, SourceError, read_rec
 from completions.management.commands import submit
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
 from completions.management.commands.verify import add_requests
-from completions.models import Batch, BatchStatus, File, OnInvalid
+from completions.models import Batch, BatchStatus, File, OnInvalid, OnLate
 
 
 class Command(BaseCommand):
@@ -58,7 +58,8 @@ class Command(BaseCommand):
                 {
                     "organization": organization,
                     "endpoint": lines[0].endpoint,
-                    "window": 24,
+                    "window": "24h",
+                    "on_late": OnLate.ACCEPT,
                     "on_invalid": OnInvalid.SKIP,
                     "receipts": True,
                     "close": False,

@@ -28,7 +28,8 @@ from completions.endpoints.batch_request import MAX_PILOT_LINES
 from completions.endpoints.files import DEFAULT_KEEP
 from completions.exceptions import APIError
 from completions.management.commands.create_api_key import DEFAULT_ORGANIZATION
-from completions.models import OPEN_LINES, ApiKey, Batch, BatchStatus, File, OnInvalid
+from completions.models import OPEN_LINES, ApiKey, Batch, BatchStatus, File, OnInvalid, OnLate
+from completions.models.window import parse_window
 from completions.requests.preparation import ROUTES
 from completions.requests.validation import make_validator
 
@@ -38,7 +39,6 @@ LOOK_EVERY = 0.5
 SAY_EVERY = 10.0
 """Seconds between progress lines if the output is not a terminal."""
 BAR = 30
-MAX_HOURS = 168
 
 
 class Command(BaseCommand):
@@ -59,7 +59,17 @@ class Command(BaseCommand):
             "--endpoint", choices=list(ROUTES), help="default: the url of the first line"
         )
         parser.add_argument(
-            "--window", type=_hours, default=24, metavar="HOURS", help="1 to 168; default: 24"
+            "--window",
+            type=_window,
+            default="24h",
+            metavar="WINDOW",
+            help="minutes, hours or days, 1m to 7d (a number alone: hours); default: 24h",
+        )
+        parser.add_argument(
+            "--on-late",
+            choices=OnLate.values,
+            default=OnLate.ACCEPT,
+            help="a batch that will probably not end in its window runs, or is refused",
         )
         parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
         parser.add_argument(
@@ -197,12 +207,14 @@ class Command(BaseCommand):
             raise CommandError(f"the batch is {batch.status}; the error file lists the other lines")
 
 
-def _hours(text: str) -> int:
-    """Read 24 or 24h."""
-    number = text.removesuffix("h")
-    if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= MAX_HOURS):
-        raise ArgumentTypeError(f"{text!r} is no window; use hours from 1 to {MAX_HOURS}")
-    return int(number)
+def _window(text: str) -> str:
+    """Read 24h, 24, 30m or 2d."""
+    window = f"{text}h" if text.isdecimal() else text
+    try:
+        parse_window(window)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no window; it {error}") from error
+    return window
 
 
 def _first_endpoint(file: Path) -> str:
@@ -263,7 +275,8 @@ def _make_batch(file: Path, origin: dict[str, str], options: dict[str, Any]) -> 
         raise CommandError(str(error)) from error
     batch = Batch(
         endpoint=endpoint,
-        completion_window=f"{options['window']}h",
+        completion_window=options["window"],
+        on_late=options["on_late"],
         output_seconds=int(DEFAULT_KEEP.total_seconds()),
         metadata=origin,
         on_invalid=options["on_invalid"],

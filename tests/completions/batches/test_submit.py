@@ -82,8 +82,8 @@ def test_a_first_line_without_an_endpoint_is_left_to_validation(run, file, conte
 def test_a_window_may_have_its_unit(run, file):
     run(file, "--window", "30h")
     assert Batch.objects.get().completion_window == "30h"
-    for window in ("0h", "169", "1d", "²"):
-        with pytest.raises(CommandError, match="use hours from 1 to 168"):
+    for window in ("0h", "169", "8d", "²"):
+        with pytest.raises(CommandError, match='from "1m" to "7d"'):
             run(file, "--window", window)
 
 

@@ -64,7 +64,10 @@ def test_a_new_batch_waits_for_its_validation(api, file_id):
     assert api.get(f"/v1/batches/{body['id']}").json() == body
 
 
-@pytest.mark.parametrize(("window", "seconds"), [("1h", 3600), ("168h", 168 * 3600)])
+@pytest.mark.parametrize(
+    ("window", "seconds"),
+    [("1m", 60), ("90m", 5400), ("24h", 86400), ("168h", 604800), ("7d", 604800)],
+)
 def test_the_completion_window_sets_the_expiry(api, file_id, window, seconds):
     body = create(api, file_id, completion_window=window).json()
     assert body["expires_at"] - body["created_at"] == seconds
@@ -77,7 +80,18 @@ def test_the_completion_window_sets_the_expiry(api, file_id, window, seconds):
         ({"endpoint": None}, "missing_required_parameter", "endpoint"),
         ({"completion_window": "0h"}, "invalid_value", "completion_window"),
         ({"completion_window": "169h"}, "invalid_value", "completion_window"),
-        ({"completion_window": "1d"}, "invalid_value", "completion_window"),
+        ({"completion_window": "8d"}, "invalid_value", "completion_window"),
+        ({"completion_window": "0m"}, "invalid_value", "completion_window"),
+        ({"completion_window": "-5m"}, "invalid_value", "completion_window"),
+        ({"completion_window": "10081m"}, "invalid_value", "completion_window"),
+        ({"completion_window": "5 parsecs"}, "invalid_value", "completion_window"),
+        ({"completion_window": "90s"}, "invalid_value", "completion_window"),
+        ({"completion_window": "1.5h"}, "invalid_value", "completion_window"),
+        ({"completion_window": "٣h"}, "invalid_value", "completion_window"),
+        ({"completion_window": "24h\n"}, "invalid_value", "completion_window"),
+        ({"completion_window": ""}, "invalid_value", "completion_window"),
+        ({"completion_window": 24}, "invalid_type", "completion_window"),
+        ({"on_late": "maybe"}, "invalid_value", "on_late"),
         ({"metadata": {"a": 1}}, "invalid_type", "metadata.a"),
         ({"metadata": {"a": "x" * 513}}, "invalid_value", "metadata.a"),
         ({"metadata": {"a" * 65: "x"}}, "invalid_value", "metadata"),

@@ -1,0 +1,240 @@
+"""Windows of batches: what is forecast and promised, which lines go first, what is refused."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from completions.batches import feeding
+from completions.batches.planning import outlook
+from completions.maintenance import tasks
+from completions.models import Batch, BatchLine, BatchStatus, JobStatus, LineState, UsageRecord
+from tests.completions.batches.conftest import Bench, request
+from tests.completions.batches.test_several_models import SLASHED
+
+pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+
+SPEED = 100
+
+
+def run_requests(owner: Any, *, tokens_a_second: int = SPEED, model: str = "tiny") -> None:
+    """Record that the model computed so many tokens a second."""
+    now = timezone.now()
+    UsageRecord.objects.bulk_create(
+        UsageRecord(
+            job_id=f"cmpl-{model}-{n}", organization=owner.organization, api_key=owner.key,
+            model=model, kind="batch", status=JobStatus.COMPLETED, run_ms=1000, created_at=now,
+            completion_tokens=tokens_a_second, finished_at=now + timedelta(seconds=n),
+        )
+        for n in range(10)
+    )  # fmt: skip
+
+
+def run_batch(owner: Any, *, bytes: int, most: int, tokens: int, took: float = 60) -> Batch:
+    """Record a batch that was expected to take a minute."""
+    began = timezone.now() - timedelta(hours=2)
+    part = {"plan": {"prompt_tokens": 0}, "bytes": bytes, "most": most, "lines": 10}
+    return Batch.objects.create(
+        organization=owner.organization, api_key=owner.key, model="tiny", output_seconds=60,
+        status=BatchStatus.COMPLETED, in_progress_at=began, expires_at=began + timedelta(hours=1),
+        finalizing_at=began + timedelta(seconds=took), by_model={"tiny": part}, total=10,
+        completed=10, completion_tokens=tokens, completion_window="1h",
+        promise={"seconds": 60, "is_promised": True, "at": began.timestamp()},
+    )  # fmt: skip
+
+
+def lines(count: int, tokens: int, prefix: str = "r", **body: Any) -> list[dict[str, Any]]:
+    return [request(f"{prefix}{n}", max_tokens=tokens, **body) for n in range(count)]
+
+
+def sent_batches(bench: Bench) -> list[str]:
+    prefixes = {batch.make_job_prefix(batch.id): batch.id for batch in Batch.objects.all()}
+    return [prefixes[job_id.rpartition("-")[0] + "-"] for job_id, _, _ in bench.sent]
+
+
+def test_nothing_is_forecast_of_a_model_that_has_run_nothing(bench: Bench) -> None:
+    batch = bench.create(lines(2, 5), completion_window="30m")
+    assert batch["deadline"] == {
+        "ends_at": batch["expires_at"], "done_by": None, "probability": None, "admitted": None,
+    }  # fmt: skip
+    assert batch["expires_at"] == batch["created_at"] + 1800
+    seen = bench.run_to_end(batch)
+    assert seen["status"] == "completed"
+    assert seen["deadline"]["done_by"] is None
+
+
+def test_the_answer_says_when_the_batch_ends(bench: Bench, owner: Any) -> None:
+    run_requests(owner)
+    sent = lines(10, 50)  # 510 tokens: 5 s
+    size = len(json.dumps(sent[0])) + 1
+    for _ in range(5):
+        run_batch(owner, bytes=10 * size, most=1000, tokens=500)
+    batch = bench.create(sent, completion_window="30m")
+    admitted = batch["deadline"]["admitted"]
+    assert 5 < admitted["done_by"] - batch["created_at"] < 25
+    assert admitted["probability"] > 0.99
+    bench.turn()  # its tokens are known, half of which are usual
+    stored = Batch.objects.get(id=batch["id"]).promise
+    assert stored["seconds"] == pytest.approx((10 * 50 * 0.5 + 10) / SPEED)
+    assert stored["is_promised"]
+    seen = bench.get(batch)["deadline"]
+    assert seen["admitted"]["probability"] == seen["probability"] > 0.99
+    bench.turn()
+    bench.work()
+    done = bench.run_to_end(batch)["deadline"]
+    assert (done["done_by"], done["probability"]) == (None, None)
+    assert done["admitted"] == seen["admitted"]
+
+
+def test_a_forecast_moves_with_the_batch(bench: Bench, owner: Any) -> None:
+    run_requests(owner, tokens_a_second=1)
+    batch = bench.create(lines(20, 50), completion_window="30m")
+    bench.turn()
+    before = bench.get(batch)["deadline"]
+    assert before["probability"] < 0.95
+    bench.turn()
+    bench.work(10)  # of two tokens each, instead of 50
+    tasks.settle()
+    outlook.refresh(timezone.now())
+    after = bench.get(batch)["deadline"]
+    assert after["probability"] > before["probability"]
+    assert after["done_by"] < before["done_by"]
+    assert after["admitted"] == before["admitted"]
+
+
+def test_earlier_forecasts_that_were_off_move_later_ones(bench: Bench, owner: Any) -> None:
+    run_requests(owner)
+    sent, found = lines(100, 50), []
+    for took in (60, 600):
+        Batch.objects.all().delete()
+        for _ in range(30):
+            run_batch(owner, bytes=100_000, most=1000, tokens=1000, took=took)
+        batch = bench.create(sent, completion_window="1h")
+        bench.turn()
+        found.append(bench.get(batch)["deadline"]["admitted"]["done_by"] - batch["created_at"])
+    assert found[1] > 5 * found[0]
+
+
+def test_a_late_batch_is_refused_by_the_size_of_its_file(bench: Bench, owner: Any) -> None:
+    run_requests(owner)
+    for _ in range(5):
+        run_batch(owner, bytes=1000, most=50_000, tokens=50_000)  # 50 tokens a byte
+    body = {"endpoint": "/v1/completions", "requests": lines(40, 10), "completion_window": "5m"}
+    answer = bench.post("/v1/batches", {**body, "on_late": "refuse"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("window_too_short", "completion_window")
+    assert "done by" in error["message"]
+    assert not Batch.objects.filter(status=BatchStatus.VALIDATING).exists()
+    assert bench.api.get("/v1/files").json()["data"] == []
+    batch = bench.post("/v1/batches", body).json()
+    assert batch["deadline"]["probability"] < 0.9
+    assert batch["on_late"] == "accept"
+    assert bench.run_to_end(batch)["status"] == "completed"
+
+
+def test_a_late_batch_is_refused_once_its_tokens_are_known(bench: Bench, owner: Any) -> None:
+    run_requests(owner, tokens_a_second=1)
+    batch = bench.create(lines(20, 50), completion_window="1m", on_late="refuse")
+    assert (batch["status"], batch["deadline"]["admitted"]) == ("validating", None)
+    bench.turn()
+    seen = bench.get(batch)
+    assert seen["status"] == "failed"
+    (error,) = seen["errors"]["data"]
+    assert (error["code"], error["param"], error["line"]) == (
+        "window_too_short", "completion_window", None,
+    )  # fmt: skip
+    assert bench.lines(seen["error_file_id"])[0]["code"] == "window_too_short"
+    assert not BatchLine.objects.exists()
+    fits = bench.create(lines(20, 50), completion_window="2d", on_late="refuse")
+    assert bench.run_to_end(fits)["status"] == "completed"
+
+
+def test_a_dry_run_forecasts_the_end(bench: Bench, owner: Any) -> None:
+    run_requests(owner)
+    body = {"endpoint": "/v1/completions", "requests": lines(10, 99), "completion_window": "1h"}
+    found = bench.post("/v1/batches", {**body, "dry_run": True}).json()["deadline"]
+    assert 10 < found["done_by"] - (found["ends_at"] - 3600) < 40
+    assert found["probability"] > 0.99
+
+
+def test_the_shorter_window_goes_first_and_the_oldest_batch_goes_on(
+    bench: Bench, owner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "LINES_PER_SEQUENCE", 8 / 64)  # a window of 8
+    run_requests(owner)
+    oldest = bench.create(lines(30, 5, "a"), completion_window="24h")
+    middle = bench.create(lines(30, 5, "b"), completion_window="12h")
+    urgent = bench.create(lines(30, 5, "c"), completion_window="10m")
+    for _ in range(4):
+        bench.turn()
+    bench.work()
+    outlook.refresh(timezone.now())
+    assert [bench.get(each)["progress"]["queue_position"] for each in (oldest, middle, urgent)] == [
+        2, 1, 0,
+    ]  # fmt: skip
+    bench.turn()
+    sent = sent_batches(bench)
+    assert len(sent) == 8
+    assert sent.count(oldest["id"]) == 2
+    assert sent.count(urgent["id"]) == 6
+    ended = []
+    while len(ended) < 3:
+        bench.turn()
+        bench.work()
+        done = Batch.objects.filter(status=BatchStatus.COMPLETED).values_list("id", flat=True)
+        ended += [id for id in done if id not in ended]
+    assert ended[0] == urgent["id"]
+
+
+def test_a_late_batch_does_not_delay_others(
+    bench: Bench, owner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_requests(owner, tokens_a_second=1)
+    late = bench.create(lines(30, 60, "a"), completion_window="10m")
+    fits = bench.create(lines(30, 1, "b"), completion_window="30m")
+    with monkeypatch.context() as patch:
+        patch.setattr(feeding, "feed", lambda *_: 0)
+        bench.turn()
+    monkeypatch.setattr(feeding, "LINES_PER_SEQUENCE", 8 / 64)
+    outlook.refresh(timezone.now())
+    feeding.feed(tasks._store(), tasks.dispatch)
+    sent = sent_batches(bench)
+    assert sent.count(fits["id"]) == 6
+    assert sent.count(late["id"]) == 2  # the oldest
+
+
+def test_a_batch_for_two_models_ends_with_the_slower_one(bench: Bench, owner: Any) -> None:
+    run_requests(owner)
+    run_requests(owner, tokens_a_second=1, model=SLASHED)
+    sent = [*lines(5, 20, "a"), *lines(5, 20, "b", model=SLASHED)]
+    batch = bench.create(sent, completion_window="1h")
+    bench.turn()
+    deadline = bench.get(batch)["deadline"]
+    assert deadline["done_by"] - batch["created_at"] > 100
+    outlook.refresh(timezone.now())
+    turns = Batch.objects.get(id=batch["id"]).outlook["turns"]
+    assert turns == {"tiny": 0, SLASHED: 0}
+
+
+def test_what_has_ended_in_the_window_is_kept(bench: Bench) -> None:
+    batch = bench.create(lines(6, 5), completion_window="1m")
+    bench.turn()
+    bench.turn()
+    bench.work(4)
+    bench.turn()
+    Batch.objects.update(expires_at=timezone.now())
+    for _ in range(4):
+        bench.turn()
+        bench.work()
+    seen = bench.get(batch)
+    assert seen["status"] == "expired"
+    assert seen["request_counts"] == {"total": 6, "completed": 4, "failed": 2}
+    assert len(bench.lines(seen["output_file_id"])) == 4
+    codes = {line["error"]["code"] for line in bench.lines(seen["error_file_id"])}
+    assert codes == {"batch_expired"}
+    again = bench.post(f"/v1/batches/{batch['id']}/resubmit").json()
+    assert again["completion_window"] == "1m"
+    assert BatchLine.objects.filter(state=LineState.SENT).count() == 0
