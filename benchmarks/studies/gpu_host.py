@@ -67,12 +67,13 @@ class StubGraphs(DecodeGraphs):
     """Graphs that copy their input, as captured ones do, and return logits drawn earlier."""
 
     def __init__(self, max_rows: int) -> None:
-        super().__init__(max_rows, torch.device("cpu"))
+        super().__init__(max_rows, max_rows, torch.device("cpu"))
         self._drawn = torch.randn(max_rows, SHAPE.vocabulary).to(torch.bfloat16)
 
-    def replay(self, table: Tensor) -> Tensor:
+    def replay(self, table: Tensor, logits_rows: Tensor) -> Tensor:
         self.table[: len(table)].copy_(table)
-        return self._drawn[: len(table)]
+        self.logits_rows[: len(logits_rows)].copy_(logits_rows)
+        return self._drawn[: len(logits_rows)]
 
 
 def make_engine(rows: int) -> Engine:

@@ -9,6 +9,16 @@ import torch
 _HOPPER = (9, 0)
 
 
+def must_copy_experts(model: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether a captured step copies the weights of each token's experts."""
+    has_experts = any("experts" in name for name, _ in model.named_modules())
+    return has_experts and not _has_grouped_product(device, dtype)
+
+
+def _has_grouped_product(device: torch.device, dtype: torch.dtype) -> bool:
+    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) >= _HOPPER
+
+
 @contextmanager
 def experts_that_do_not_wait(
     model: Any, device: torch.device, dtype: torch.dtype
@@ -19,8 +29,7 @@ def experts_that_do_not_wait(
 
     Batched products copy the chosen experts' weights for each token, which suits only few tokens.
     """
-    grouped = dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) >= _HOPPER
-    if grouped or not hasattr(model, "set_experts_implementation"):
+    if _has_grouped_product(device, dtype) or not hasattr(model, "set_experts_implementation"):
         yield
         return
     before = model.get_experts_implementation()

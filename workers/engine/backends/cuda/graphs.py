@@ -1,5 +1,5 @@
-"""Decode steps captured as CUDA graphs, one per number of rows: a step of hundreds of small kernels
-takes one launch."""
+"""Steps captured as CUDA graphs, one per number of rows: a step of hundreds of small kernels takes
+one launch."""
 
 import logging
 from bisect import bisect_left
@@ -17,27 +17,33 @@ from workers.engine.compat import end_allocation_to_pool
 
 logger = logging.getLogger(__name__)
 
-Decode = Callable[[Tensor], Tensor]
-"""A decode table [rows, COLUMNS] on the device to logits [rows, vocabulary]."""
+Decode = Callable[[Tensor, Tensor], Tensor]
+"""A decode table [rows, COLUMNS] and the rows whose logits are wanted [n], on the device, to logits
+[n, vocabulary]."""
+
+_FINE = 256
+"""Up to this many rows, a graph for each multiple of 8; above, for each multiple of 64."""
 
 
 def buckets(max_rows: int) -> list[int]:
-    """Return the numbers of rows to capture. Padding adds at most 7 rows and never doubles a
-    batch."""
-    return sorted(
-        {size for size in (1, 2, 4, *range(8, max_rows, 8)) if size < max_rows} | {max_rows}
-    )
+    """Return the numbers of rows to capture. Padding never doubles a batch, and adds at most 7
+    rows, or 63 to more than 256."""
+    sizes = (1, 2, 4, *range(8, _FINE, 8), *range(_FINE, max_rows, 64))
+    return sorted({size for size in sizes if size < max_rows} | {max_rows})
 
 
 class DecodeGraphs:
-    """Replays ``decode`` over static buffers: one input and one output, whose first rows each graph
-    uses. All graphs share one memory pool, since only one runs at a time."""
+    """Replays ``decode`` over static buffers, whose first rows each graph uses. All graphs share
+    one memory pool, since only one runs at a time. A step has at most ``num_slots`` rows with
+    logits."""
 
-    def __init__(self, max_rows: int, device: torch.device) -> None:
+    def __init__(self, max_rows: int, num_slots: int, device: torch.device) -> None:
+        self.max_logits = num_slots
         self._sizes = buckets(max_rows)
         self.table = torch.zeros((max_rows, COLUMNS), dtype=torch.int64, device=device)
         self.table[:, LENGTH] = 1
-        self.table[:, ROW] = max_rows  # the row of the block tables without blocks
+        self.table[:, ROW] = num_slots  # the row of the block tables without blocks
+        self.logits_rows = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._decode: Decode | None = None
         """Kept for the tensors that it holds: the graphs read their memory."""
@@ -67,16 +73,16 @@ class DecodeGraphs:
                 # The sums of a captured forward wait for no other rank before it is replayed.
                 record = partial(self._record, decode, size, pool)
                 self._graphs[size] = record() if ranks is None else ranks.do_together(record)
-        logger.info("captured decode graphs of %s rows", ", ".join(map(str, self._sizes)))
+        logger.info("captured graphs of %s rows", ", ".join(map(str, self._sizes)))
 
     def _warm_up(self, decode: Decode, size: int) -> None:
         """Have libraries allocate and choose kernels, and see whether a step waits."""
-        table = self.table[:size]
-        logits = decode(table)
+        table, rows = self.table[:size], self.logits_rows[:size]
+        logits = decode(table, rows)
         if self._logits is None:
             self._logits = torch.empty_like(logits)
         with _refusing_to_wait():
-            decode(table)
+            decode(table, rows)
 
     def _record(self, decode: Decode, size: int, pool: Any) -> torch.cuda.CUDAGraph:
         assert self._logits is not None
@@ -89,17 +95,19 @@ class DecodeGraphs:
                 capture_error_mode="thread_local",  # NCCL has a thread
             ),
         ):
-            self._logits[:size].copy_(decode(self.table[:size]))
+            self._logits[:size].copy_(decode(self.table[:size], self.logits_rows[:size]))
         return graph
 
-    def replay(self, table: Tensor) -> Tensor:
-        """Return logits of a decode table padded to :meth:`num_rows`; valid until the next
-        replay."""
+    def replay(self, table: Tensor, logits_rows: Tensor) -> Tensor:
+        """Return the logits [len(logits_rows), vocabulary] of these rows of a decode table padded
+        to :meth:`num_rows`; valid until the next replay."""
         assert self._logits is not None
-        size = len(table)
+        size, count = len(table), len(logits_rows)
         self.table[:size].copy_(table)
+        self.logits_rows.zero_()  # a larger graph's rows are none of this one
+        self.logits_rows[:count].copy_(logits_rows)
         self._graphs[size].replay()
-        return self._logits[:size]
+        return self._logits[:count]
 
 
 @contextmanager

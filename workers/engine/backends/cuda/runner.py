@@ -14,7 +14,7 @@ from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.transfers import Ints, to_device
 from workers.engine.backends.cuda.block_tables import BlockTables
-from workers.engine.backends.cuda.experts import experts_that_do_not_wait
+from workers.engine.backends.cuda.experts import experts_that_do_not_wait, must_copy_experts
 from workers.engine.backends.cuda.graphs import DecodeGraphs
 from workers.engine.backends.cuda.inputs import (
     POSITION,
@@ -31,7 +31,7 @@ from workers.engine.core.attention_backend import Part
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
 from workers.engine.core.plan import BatchPlan, Placed
 from workers.engine.core.runner import TEXT_TASKS, Draw
-from workers.engine.core.sequence import Piece, Sequence
+from workers.engine.core.sequence import Piece
 from workers.engine.core.step import SchedulerOutput
 
 logger = logging.getLogger(__name__)
@@ -39,15 +39,21 @@ logger = logging.getLogger(__name__)
 
 _MAX_DECODE_TOKENS = 8
 """Up to this many tokens of a sequence, such as tokens that a grammar forced, become one row each
-of a decode table; a longer chunk is prefilled."""
+of a decode table, whatever they read."""
+
+_MAX_GRAPH_ROWS = 1024
+_MOST_READ = 2**30
+"""Bytes of a layer's cache that longer chunks may read as a decode table, where each row reads its
+own context; with 8 key heads of 128, a prompt of 724 tokens. Measured on an H100: more cost more
+than launching a prefill's kernels."""
 
 
 class CudaRunner:
     """The GPU's counterpart of ``CpuRunner``: launches a step and returns before it has run.
 
-    A step of few tokens per sequence is laid out as a decode table and replayed as a graph, if the
-    kernel supports every layer and no row has an adapter. Any other step runs eagerly, as a flat
-    batch.
+    A step of few tokens, of short prompts too, is laid out as a decode table and replayed as a
+    graph, if the kernel supports every layer and no row has an adapter. Any other step runs
+    eagerly, as a flat batch: launching its kernels one by one takes about 1 ms per layer.
     """
 
     tasks = TEXT_TASKS
@@ -71,6 +77,7 @@ class CudaRunner:
         self._block_size = config.block_size
         self.looks_ahead = config.async_scheduling
         self._max_k = loaded.max_model_len
+        self._max_tokens = config.max_num_batched_tokens
         width = -(-loaded.max_model_len // config.block_size)
         self._tables = BlockTables(config.max_num_seqs, width, self._device)
         self.cache = self._make_cache(loaded.agree_on(self._num_blocks(config)))
@@ -93,10 +100,9 @@ class CudaRunner:
         needs_hooks = any(
             seq.record is not None or seq.adapter is not None for seq, _ in output.chunks
         )
-        rows = None if needs_hooks else _decode_rows(pieces)  # graphs have no hooks
-        as_graph = rows is not None and self._graph_rows(len(rows)) is not None
-        if as_graph and rows is not None:
-            layout = [(seq, position, 1) for seq, position in rows]
+        as_graph = not needs_hooks and self._fits_graph(pieces)  # graphs have no hooks
+        if as_graph:
+            layout = [(seq, at + i, 1) for seq, at, size in pieces for i in range(size)]
         else:
             layout = sorted(pieces, key=lambda piece: piece[2] > 1)  # single tokens first
         sequences = [seq for seq, _, _ in layout]
@@ -138,8 +144,7 @@ class CudaRunner:
         """Return logits [len(logits_rows), vocabulary] in the model's dtype; valid until the next
         step."""
         if self.graphs is not None and isinstance(model_input.metadata, DecodeTable):
-            logits = self.graphs.replay(model_input.metadata.rows)
-            return logits.index_select(0, model_input.logits_rows)
+            return self.graphs.replay(model_input.metadata.rows, model_input.logits_rows)
         try:
             return self._run_eagerly(model_input)
         except torch.OutOfMemoryError as error:
@@ -159,6 +164,19 @@ class CudaRunner:
                 model_input.metadata,
                 model_input.logits_rows,
             )
+
+    def _fits_graph(self, pieces: list[Piece]) -> bool:
+        """Return whether there is a graph for a row of each token, and it reads few pages."""
+        if self.graphs is None or self._graph_rows(sum(size for _, _, size in pieces)) is None:
+            return False
+        _, scored_rows = find_scored_pieces(pieces)
+        if len(pieces) + len(scored_rows) > self.graphs.max_logits:
+            return False
+        tokens_read = sum(
+            size * (2 * at + size + 1) // 2 for _, at, size in pieces if size > _MAX_DECODE_TOKENS
+        )
+        shapes = self._loaded.layer_shapes
+        return tokens_read * self._loaded.block_bytes(1) <= _MOST_READ * len(shapes)
 
     def _graph_rows(self, count: int) -> int | None:
         """Return the rows of the graph for ``count`` tokens; None if there is none."""
@@ -246,15 +264,15 @@ class CudaRunner:
 
     def capture(self) -> DecodeGraphs | None:
         """Capture the decode step. Return None for a model that cannot be captured."""
-        max_rows = self._tables.num_slots
-        graphs = DecodeGraphs(max_rows, self._device)
-        all_rows = torch.arange(max_rows, device=self._device)
+        num_slots = max_rows = self._tables.num_slots
+        if not must_copy_experts(self._model.model, self._device, self._loaded.dtype):
+            max_rows = max(num_slots, min(_MAX_GRAPH_ROWS, self._max_tokens))
+        graphs = DecodeGraphs(max_rows, num_slots, self._device)
 
-        def decode(table: Tensor) -> Tensor:
+        def decode(table: Tensor, logits_rows: Tensor) -> Tensor:
             blocks = self._tables.rows(table[:, ROW])
             metadata = decode_metadata(self.cache, table, blocks, self._max_k)
-            rows = all_rows[: len(table)]
-            return self._model(table[:, TOKEN], table[:, POSITION], metadata, rows)
+            return self._model(table[:, TOKEN], table[:, POSITION], metadata, logits_rows)
 
         try:
             with experts_that_do_not_wait(self._model.model, self._device, self._loaded.dtype):
@@ -263,13 +281,6 @@ class CudaRunner:
             logger.warning("decoding without CUDA graphs: the model cannot be captured: %s", error)
             return None
         return graphs
-
-
-def _decode_rows(pieces: list[Piece]) -> list[tuple[Sequence, int]] | None:
-    """Return every token of a step with its position, or None if a chunk is a prefill."""
-    if any(size > _MAX_DECODE_TOKENS for _, _, size in pieces):
-        return None
-    return [(seq, position + i) for seq, position, size in pieces for i in range(size)]
 
 
 def _token_ids(layout: list[Piece], last_tokens: Tensor | None) -> Ints:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import merge, save_adapter
@@ -49,10 +51,13 @@ class EagerGraphs(DecodeGraphs):
         self.decode = decode
         self.replayed: list[int] = []
 
-    def replay(self, table: Tensor) -> Tensor:
-        self.table[: len(table)].copy_(table)
-        self.replayed.append(len(table))
-        return self.decode(self.table[: len(table)])  # type: ignore[no-any-return]
+    def replay(self, table: Tensor, logits_rows: Tensor) -> Tensor:
+        size, count = len(table), len(logits_rows)
+        self.table[:size].copy_(table)
+        self.logits_rows[:count].copy_(logits_rows)
+        self.replayed.append(size)
+        rows = self.logits_rows.clamp(max=size - 1)[:size]
+        return self.decode(self.table[:size], rows)[:count]  # type: ignore[no-any-return]
 
 
 def mixed_requests(count: int) -> list[Request]:
@@ -98,8 +103,45 @@ def test_padded_tables_change_nothing(tiny_llama: Path, monkeypatch: pytest.Monk
     runner.graphs = runner.capture()
     assert_greedy(engine, tiny_llama, mixed_requests(10))
     assert isinstance(runner.graphs, EagerGraphs)
-    assert set(runner.graphs.replayed) >= {1, 6}
-    assert set(runner.graphs.replayed) <= {1, 2, 4, 6}
+    assert set(runner.graphs.replayed) >= {1, 8, 16, 24}
+    assert set(runner.graphs.replayed) <= {1, 2, 4, 8, 16, 24}
+
+
+@pytest.mark.parametrize(("most_tokens", "replayed"), [(251, 1), (253, 24)])
+def test_a_prompt_whose_rows_would_read_much_is_prefilled(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, most_tokens: int, replayed: int
+) -> None:
+    """The rows of 22 tokens read 1 + 2 + ... + 22 = 253 tokens."""
+    monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
+    engine = make_engine(tiny_llama)
+    runner = engine.runner
+    assert isinstance(runner, CudaRunner)
+    runner.graphs = runner.capture()
+    loaded = runner._loaded
+    most_read = most_tokens * loaded.block_bytes(1) // len(loaded.layer_shapes)
+    monkeypatch.setattr(model_runner, "_MOST_READ", most_read)
+    assert_greedy(engine, tiny_llama, mixed_requests(4)[3:])
+    assert isinstance(runner.graphs, EagerGraphs)
+    assert max(runner.graphs.replayed) == replayed
+
+
+def test_a_prompt_with_more_logits_than_slots_is_prefilled(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
+    [*_, request] = mixed_requests(4)
+    request = replace(request, logprobs=(LogprobParams(logprob_start_len=0),))
+    engine, plain = make_engine(tiny_llama), make_engine(tiny_llama)
+    runner = engine.runner
+    assert isinstance(runner, CudaRunner)
+    runner.graphs = runner.capture()
+    [[choice], [expected]] = (next(iter(e.generate([request]))).choices for e in (engine, plain))
+    assert choice.token_ids == expected.token_ids
+    assert choice.prompt_logprobs is not None
+    assert expected.prompt_logprobs is not None
+    assert choice.prompt_logprobs.chosen[1:] == pytest.approx(expected.prompt_logprobs.chosen[1:])
+    assert isinstance(runner.graphs, EagerGraphs)
+    assert max(runner.graphs.replayed) == 1
 
 
 def test_forced_tokens_are_rows_of_a_graph(
@@ -309,21 +351,21 @@ def test_the_profile_computes_a_whole_budget_even_past_the_context(
     assert seen == [(100, 39, 100)]
 
 
-@pytest.mark.parametrize("max_rows", [1, 2, 3, 7, 8, 9, 64, 100])
+@pytest.mark.parametrize("max_rows", [1, 2, 3, 7, 8, 9, 64, 100, 256, 300, 1024])
 def test_buckets_bound_the_padding(max_rows: int) -> None:
-    graphs = DecodeGraphs(max_rows, torch.device("cpu"))
+    graphs = DecodeGraphs(max_rows, max_rows, torch.device("cpu"))
     for count in range(1, max_rows + 1):
         padded = graphs.num_rows(count)
         assert padded is not None
         assert count <= padded <= max_rows
-        assert padded - count <= 7
+        assert padded - count <= (7 if count <= 256 else 63)
         assert padded < 2 * count or padded == 1
     assert graphs.num_rows(max_rows + 1) is None
     assert buckets(max_rows)[-1] == max_rows
 
 
 def test_unused_rows_of_a_graph_point_at_the_null_block() -> None:
-    table = DecodeGraphs(4, torch.device("cpu")).table
+    table = DecodeGraphs(9, 4, torch.device("cpu")).table
     assert (table[:, LENGTH] == 1).all()
     assert not table[:, SLOT].any()
     assert (table[:, ROW] == 4).all()

@@ -27,18 +27,18 @@ def mocked() -> Iterator[Device]:
         yield Device(monkeypatch)
 
 
-def decode(table: Tensor) -> Tensor:
+def decode(table: Tensor, _: Tensor) -> Tensor:
     """A step whose logits are a sum of all ranks."""
     logits = torch.ones(len(table), 5)
     dist.all_reduce(logits)
     return logits
 
 
-def capture(ranks: Ranks, device: Device, step: Callable[[Tensor], Tensor]) -> Any:
+def capture(ranks: Ranks, device: Device, step: Callable[[Tensor, Tensor], Tensor]) -> Any:
     """Why the capture fails, if nobody waited for long; and whether the ranks are still in step."""
     began, complaint = time.monotonic(), None
     try:
-        DecodeGraphs(4, torch.device("cpu")).capture(step, ranks)
+        DecodeGraphs(4, 4, torch.device("cpu")).capture(step, ranks)
     except RuntimeError as error:
         complaint = str(error)
     at_once = time.monotonic() - began < PATIENCE / 2
@@ -61,10 +61,10 @@ def a_capture_fails(ranks: Ranks) -> Any:
 def memory_runs_out(ranks: Ranks) -> Any:
     """In the middle of a step, before its sum."""
 
-    def step(table: Tensor) -> Tensor:
+    def step(table: Tensor, rows: Tensor) -> Tensor:
         if ranks.rank == 0 and len(table) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return decode(table)
+        return decode(table, rows)
 
     with mocked() as device:
         return capture(ranks, device, step)
@@ -73,10 +73,10 @@ def memory_runs_out(ranks: Ranks) -> Any:
 def a_step_waits(ranks: Ranks) -> Any:
     with mocked() as device:
 
-        def step(table: Tensor) -> Tensor:
+        def step(table: Tensor, rows: Tensor) -> Tensor:
             if ranks.rank == 1 and device.sync_mode == "error":
                 raise RuntimeError("called a synchronizing CUDA operation")
-            return decode(table)
+            return decode(table, rows)
 
         return capture(ranks, device, step)
 
