@@ -9,8 +9,8 @@ from rest_framework import exceptions as drf
 from completions.contract.error_codes import ERRORS
 
 CONTEXT_EXCEEDED = "context_length_exceeded"
-MESSAGES_PATH: Final = "/v1/messages"
-"""The beginning of the paths of Anthropic's Messages API."""
+MESSAGES_ROOT: Final = "/v1/messages/"
+"""The beginning of the paths of Anthropic's Messages API; the shortest ends before the slash."""
 _MESSAGES_TYPES: Final[Mapping[int, str]] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",
@@ -55,18 +55,13 @@ class APIError(drf.APIException):
     def envelope(self, path: str = "", request_id: str = "") -> dict[str, object]:
         """Return the body, the same for responses, event streams, batch lines and stored jobs, in
         the shape of the API that has `path`."""
-        if is_of_messages(path):
+        if f"{path}/".startswith(MESSAGES_ROOT):
             kind = _MESSAGES_TYPES.get(self.status_code, "invalid_request_error")
             details = {"error_code": self.code, "param": self.param}
             shown = {"type": kind, "message": self.message, "details": details}
             return {"type": "error", "error": shown, "request_id": request_id or None}
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": error}
-
-
-def is_of_messages(path: str) -> bool:
-    """Whether a path is one of Anthropic's Messages API, whose errors have its shape."""
-    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
 class FieldError(Exception):

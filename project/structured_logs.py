@@ -13,7 +13,7 @@ import structlog
 from django.http import HttpRequest
 from structlog.typing import EventDict, Processor
 
-from completions.contract.json_lines import encode_line
+from completions.contract.strict_json import encode_line
 
 
 def _remove_query(_logger: object, _method: str, event: EventDict) -> EventDict:

@@ -10,7 +10,7 @@ from django.core.files import File as Content
 
 from completions.batches import files, input_lines
 from completions.batches.input_lines import LineError
-from completions.contract.json_lines import encode_line
+from completions.contract.strict_json import encode_line
 from completions.models import File
 
 FILENAME = "requests.jsonl"

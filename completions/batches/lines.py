@@ -12,7 +12,8 @@ from msgspec import Raw, Struct, structs
 from completions.accounts.keys import read_limits
 from completions.catalog import model_files
 from completions.contract.job_request import JobRequest
-from completions.contract.json_lines import compress_lines, decompress_lines, encode_line
+from completions.contract.json_lines import compress_lines, decompress_lines
+from completions.contract.strict_json import encode_line
 from completions.exceptions import APIError, from_job_error
 from completions.jobs.ended import EndedJob
 from completions.jobs.new_job import NewJob

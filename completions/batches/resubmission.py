@@ -13,7 +13,7 @@ from django.db import close_old_connections
 
 from completions.batches import files
 from completions.batches.input_lines import decode_line, split_lines
-from completions.contract.json_lines import escape_line_breaks
+from completions.contract.strict_json import escape_line_breaks
 from completions.models import Batch, BatchStatus, File
 
 _CLOSED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from completions.batches import files
 from completions.batches.input_lines import decode_line
-from completions.contract.json_lines import encode_line, escape_line_breaks
+from completions.contract.strict_json import encode_line, escape_line_breaks
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import portions
 

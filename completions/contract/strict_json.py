@@ -1,9 +1,17 @@
-"""Strict JSON: refuses whatever two parsers could read differently."""
+"""JSON that every reader understands in the same way: read strictly, written on one line.
+
+JSON allows U+0085, U+2028 and U+2029 in a string, and orjson writes them raw. Many readers of lines
+end a line at each of them: `str.splitlines`, and with it `iter_lines` of httpx and of requests. So
+they are written as escapes, which every JSON parser reads as the same characters.
+"""
 
 import json
 import re
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, NoReturn
+
+import orjson
 
 MAX_DEPTH = 200
 """Arrays and objects inside one another. Python's own limit depends on where a text is read, and
@@ -16,6 +24,8 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
 _BRACKETS_BATCH_SIZE = 64 * 1024
 """Brackets that are counted before other threads may run."""
+_ESCAPES = {"\x85": b"\\u0085", "\u2028": b"\\u2028", "\u2029": b"\\u2029"}
+_REPLACEMENTS = [(character.encode(), escape) for character, escape in _ESCAPES.items()]
 
 
 class StrictJSONError(ValueError):
@@ -61,8 +71,8 @@ _LONG = 256 * 1024
 
 
 def loads(text: str) -> Any:
-    """Parse an RFC 8259 text with unique keys, no lone surrogates and at most MAX_DEPTH levels.
-    Raises StrictJSONError.
+    """Parse an RFC 8259 text with unique keys, no lone surrogates and at most MAX_DEPTH levels, so
+    that no two parsers read it differently. Raises StrictJSONError.
 
     Numbers too large for a float become infinite; the caller must refuse them.
     """
@@ -97,3 +107,17 @@ def _measure_depth(text: str) -> int:
         levels = list(accumulate(steps, initial=level))
         level, deepest = levels[-1], max(deepest, *levels)
     return deepest
+
+
+def encode_line(value: object, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Return `value` as JSON that no reader cuts, without a newline. Raises
+    orjson.JSONEncodeError."""
+    return escape_line_breaks(orjson.dumps(value, default=default))
+
+
+def escape_line_breaks(text: bytes) -> bytes:
+    """Escape the three characters in a JSON text, where they can only stand within strings."""
+    if not text.isascii():  # nearly every event is ASCII, and this check takes nanoseconds
+        for raw, escape in _REPLACEMENTS:
+            text = text.replace(raw, escape)
+    return text

@@ -1,12 +1,19 @@
-"""Headers and query parameters that modify a request. RFC 7240 defines the header Prefer."""
+"""Headers and query parameters that modify a request. RFC 7240 defines the header Prefer, and
+draft-ietf-httpapi-idempotency-key-header the header Idempotency-Key."""
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 
 from rest_framework.request import Request
 
-from completions.exceptions import invalid_parameter
+from completions.exceptions import APIError, invalid_parameter
+from completions.jobs.new_job import IdempotencyKey
 
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+MAX_KEY_LENGTH = 255
+"""Characters of an idempotency key."""
 META_HEADER = "x-include-meta"
 _WAIT = re.compile(r"wait=\"?([0-9]{1,6})\"?$", re.IGNORECASE)
 
@@ -30,6 +37,33 @@ class Preferences:
             wait=float(waits[0][1]) if waits else 0.0,
             meta=wants_meta(request),
         )
+
+
+def read_idempotency_key(
+    request: Request, route: str, content: bytes | None = None
+) -> IdempotencyKey | None:
+    """Read the request's key, with a digest of what a repetition has to repeat, by default the
+    body; None without one. Raises APIError."""
+    key = request.META.get("HTTP_IDEMPOTENCY_KEY")  # `request.headers` would copy all headers
+    if key is None:
+        return None
+    if not 1 <= len(key) <= MAX_KEY_LENGTH:
+        message = (
+            f"{IDEMPOTENCY_HEADER} has {len(key)} characters; it must have 1-{MAX_KEY_LENGTH}."
+        )
+        raise APIError("invalid_value", message, IDEMPOTENCY_HEADER)
+    if content is None:
+        content = json.dumps(request.data, sort_keys=True).encode()  # orjson has no large integers
+    return IdempotencyKey(route, key, hashlib.sha256(content).hexdigest())
+
+
+def refuse_idempotency_key(request: Request) -> None:
+    """Raise APIError if the header is sent to a route that does not support it."""
+    if IDEMPOTENCY_HEADER in request.headers:
+        message = (
+            f"{IDEMPOTENCY_HEADER} is not supported on this route; send the request without it."
+        )
+        raise APIError("unsupported_parameter", message, IDEMPOTENCY_HEADER)
 
 
 def read_flag(request: Request, name: str) -> bool:

@@ -18,6 +18,7 @@ from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
 from completions.batches.summary import Summary
 from completions.delivery import idempotency, rate_limits
+from completions.delivery.preferences import IDEMPOTENCY_HEADER, read_idempotency_key
 from completions.endpoints.batch_request import ON_INVALID_HEADER, BatchRequestObject
 from completions.endpoints.files import (
     DEFAULT_KEEP,
@@ -58,7 +59,7 @@ class BatchesView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        key = idempotency.read_key(request, _ROUTE)
+        key = read_idempotency_key(request, _ROUTE)
         if key is not None and (first := await _find_first(key, request.auth)) is not None:
             return await _repeat(first)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
@@ -169,7 +170,7 @@ class ResubmitBatchView(AsyncAPIView):
 
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         batch = await _find(batch_id, request.auth)
-        key = idempotency.read_key(request, _ROUTE, request.path.encode())
+        key = read_idempotency_key(request, _ROUTE, request.path.encode())
         if key is not None and (first := await _find_first(key, request.auth)) is not None:
             return await _repeat(first)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
@@ -302,7 +303,7 @@ async def _find_first(key: IdempotencyKey, principal: Principal) -> Batch | None
     batches = Batch.objects.filter(api_key_id=principal.key_id, idempotency_key=key.key)
     batch = await batches.afirst()
     if batch is not None and batch.body_digest != key.body_digest:
-        raise APIError("idempotency_key_reused", param=idempotency.HEADER)
+        raise APIError("idempotency_key_reused", param=IDEMPOTENCY_HEADER)
     return batch
 
 

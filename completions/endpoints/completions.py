@@ -16,6 +16,7 @@ from completions.delivery.preferences import (
     Preferences,
     read_cursor,
     read_flag,
+    read_idempotency_key,
     read_seconds,
     wants_meta,
 )
@@ -52,7 +53,7 @@ class GenerateView(AsyncAPIView):
         preferences = self.read_preferences(request)
         query = StreamQuery(ids=read_flag(request, "sse_ids"), meta=preferences.meta)
         principal, path = request.auth, self.context_type.path
-        key = idempotency.read_key(request, path)
+        key = read_idempotency_key(request, path)
         if key is not None and (first := await idempotency.find_first_job(key, principal.key_id)):
             return await self._answer_again(first, request, preferences, query)
         # A refused body would cost nothing, however long it takes to check.

@@ -14,7 +14,8 @@ from django.utils import timezone
 
 from completions.accounts.keys import Principal
 from completions.batches import files, writing
-from completions.delivery import idempotency, rate_limits
+from completions.delivery import rate_limits
+from completions.delivery.preferences import refuse_idempotency_key
 from completions.exceptions import APIError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse
@@ -75,7 +76,7 @@ class FilesView(MultiPartAPIView):
     wanted = "the parts purpose and file"
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        idempotency.refuse(request)
+        refuse_idempotency_key(request)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
         upload = _Upload.parse(request)
         request.start_check()  # storing may take long, but little memory

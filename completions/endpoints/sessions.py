@@ -11,8 +11,9 @@ from django.http import StreamingHttpResponse
 from django.utils import timezone
 
 from completions.accounts.keys import Principal
-from completions.contract.json_lines import encode_line
-from completions.delivery import idempotency, rate_limits
+from completions.contract.strict_json import encode_line
+from completions.delivery import rate_limits
+from completions.delivery.preferences import refuse_idempotency_key
 from completions.delivery.storage import require_room
 from completions.exceptions import APIError, FieldError
 from completions.http.base import APIRequest, AsyncAPIView
@@ -94,7 +95,7 @@ class SessionsView(AsyncAPIView):
     scope = Scope.INFERENCE
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        idempotency.refuse(request)
+        refuse_idempotency_key(request)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
         session: Session = SessionRequestObject().validate_for(request.data, request.auth)
         await run_and_release(partial(require_room, request.auth.organization_id, "session"))

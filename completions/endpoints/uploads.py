@@ -7,7 +7,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from completions.batches import files, uploads
-from completions.delivery import idempotency, rate_limits
+from completions.delivery import rate_limits
+from completions.delivery.preferences import refuse_idempotency_key
 from completions.endpoints.files import (
     DEFAULT_KEEP,
     ExpiresAfterObject,
@@ -83,7 +84,7 @@ class UploadsView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest) -> JSONResponse:
-        idempotency.refuse(request)
+        refuse_idempotency_key(request)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
         values: UploadRequestObject = UploadRequestObject().validate(request.data)
         if values.bytes > settings.MAX_FILE_BYTES:
@@ -120,7 +121,7 @@ class PartsView(MultiPartAPIView):
     wanted = "the bytes in the part data"
 
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
-        idempotency.refuse(request)
+        refuse_idempotency_key(request)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
         upload = _require_pending(await _find(request, upload_id))
         data: Any = request.data
@@ -152,7 +153,7 @@ class CompleteUploadView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, upload_id: str) -> JSONResponse:
-        idempotency.refuse(request)
+        refuse_idempotency_key(request)
         upload = await _find(request, upload_id)
         values: CompleteUploadRequestObject = CompleteUploadRequestObject().validate(request.data)
         if upload.status == UploadStatus.COMPLETED:

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from completions.contract.job_request import JobRequest, encode_job_request
 from completions.jobs.limits import UNLIMITED, Limits
-from completions.jobs.record import JobRecord, Kind, redis_name
+from completions.jobs.record import REDIS_NAMES, JobRecord, Kind
 
 # Celery serves lower numbers first: clients that watch tokens arrive wait least.
 PRIORITIES: Final[Mapping[Kind, int]] = {"stream": 0, "sync": 3, "background": 6, "batch": 9}
@@ -222,7 +222,9 @@ class NewJob:
             values["stored"] = 1
         if self.trace:
             values["trace"] = self.trace
-        return [part for name, value in values.items() for part in (redis_name(name), value)]
+        return [
+            part for name, value in values.items() for part in (REDIS_NAMES.get(name, name), value)
+        ]
 
     def make_record(self) -> JobRecord:
         """Return the record of the job once it is accepted."""

@@ -36,7 +36,6 @@ from completions.requests.fields.base import (
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import TO_CONTEXT, RawPromptField, TruncationField
-from completions.requests.fields.session import get_past
 from completions.requests.fields.tokens import MAX_CHARACTERS, TokenIdsField, encode_prompt
 from completions.requests.fields.tools import assign_paths
 from completions.requests.generation import (
@@ -182,7 +181,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
         calls: ToolCalls | None,
         tools: Sequence[Tool],
     ) -> _Prompt:
-        files, past = context.model.files, get_past(values, context)
+        files, past = context.model.files, self.find_past(values, context)
         for name in ("continue_final_message", "truncate_prompt_tokens"):
             if past is not None and getattr(values, name):
                 raise FieldError("cannot be combined with session.", name)
@@ -339,7 +338,7 @@ def _add_answer(
     except BudgetError as error:
         message = "this model's reasoning cannot be counted: its end tag is not one token."
         raise FieldError(message, _find_budget(values), code="unsupported_value") from error
-    sampling, hidden = request.sampling, list[str]()
+    sampling, hidden = request.job.sampling, list[str]()
     unseen = form.hidden if form else ()
     if reasoning is not None and not values.separate_reasoning:
         unseen = tuple(text for text in unseen if text not in reasoning.tags.delimiters)
@@ -367,7 +366,8 @@ def _add_answer(
         separate_reasoning=values.separate_reasoning,
         stream_reasoning=values.stream_reasoning,
     )
-    return replace(request, constraint=constraint, fallback=fallback, sampling=sampling, chat=chat)
+    request = replace(request, constraint=constraint, fallback=fallback, chat=chat)
+    return request.change_job(sampling=sampling)
 
 
 def _find_source(values: ChatRequestObject) -> str:

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import NamedTuple, Self
 
 from completions.catalog.model_files import ModelFiles
+from completions.contract.job_request import Task
 from completions.contract.sampling import INTEGERS, MAX_TOP_LOGPROBS
 from completions.exceptions import FieldError
 from completions.requests.context import Context
@@ -25,7 +26,6 @@ from completions.requests.fields.continuations import (
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import TO_CONTEXT, PromptField, TruncationField
-from completions.requests.fields.session import get_past
 from completions.requests.fields.tokens import encode_text
 from completions.requests.generation import (
     GenerationFields,
@@ -95,7 +95,7 @@ class CompletionRequestObject(GenerationFields):
         _check_tools(values)
         length = parse_length(context, values.max_tokens, values.max_completion_tokens)
         max_tokens: int = values.max_tokens if length is None else length
-        past = get_past(values, context)
+        past = self.find_past(values, context)
         if (scored := values.continuation_token_ids) is not None:
             if past is not None:
                 raise FieldError("cannot be combined with session.", "continuation_token_ids")
@@ -155,12 +155,10 @@ class CompletionRequestObject(GenerationFields):
             ignored_too=("parallel_tool_calls", "tools", "tool_choice"),
         )
         unused = (*request.ignored, *list_without_effect(context.given))
-        return replace(
-            request,
-            continuations=continuations,
-            truncated_tokens=truncated,
-            ignored=tuple(dict.fromkeys(unused)),
-        )
+        scored_ids = tuple(tuple(map(tuple, several)) for several in continuations)
+        request = request.change_job(task=Task.SCORE, continuations=scored_ids)
+        ignored = tuple(dict.fromkeys(unused))
+        return replace(request, truncated_tokens=truncated, ignored=ignored)
 
 
 def _make_prompts(

@@ -1,11 +1,13 @@
 """A validated request for completions: one type for every route."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Self
+
+from msgspec import structs
 
 from completions.chat.grammar import Reasoning, ToolCalls
-from completions.contract.sampling import SamplingParams
+from completions.contract.job_request import JobRequest
 from completions.exceptions import FieldError
 from completions.grammars import Constraint
 from completions.models.conversations import Item
@@ -16,16 +18,20 @@ from completions.requests.fields import returns as return_fields
 from completions.requests.fields import sampling as sampling_fields
 from completions.requests.fields.base import format_number
 from completions.requests.fields.constraint import ConstraintFields, parse_constraint
-from completions.requests.fields.continuations import Continuations
 from completions.requests.fields.ignored import IgnoredFields
-from completions.requests.fields.logprobs import LogprobFields, LogprobSettings, parse_logprobs
+from completions.requests.fields.logprobs import (
+    NO_LOGPROBS,
+    LogprobFields,
+    LogprobSettings,
+    parse_logprobs,
+)
 from completions.requests.fields.returns import ReturnFields, ReturnSettings, parse_returns
-from completions.requests.fields.routing import RoutingFields, RoutingSettings, parse_routing
+from completions.requests.fields.routing import RoutingFields, parse_routing
 from completions.requests.fields.sampling import SamplingFields, parse_sampling
-from completions.requests.fields.session import SessionFields
+from completions.requests.fields.session import SessionFields, get_past
 from completions.requests.fields.tokens import make_context_error
 from completions.requests.model import ModelRequestObject
-from completions.requests.past import Addition
+from completions.requests.past import Addition, Past
 from completions.requests.validation import Fallback
 
 MAX_CHOICES = 1024
@@ -67,11 +73,11 @@ class ResponseSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
+    """What the worker computes, and beside it what the response shows."""
+
     model: RequestedModel
-    prompts: Prompts
-    """Token ids."""
-    continuations: Continuations = ()
-    """By prompt, if they are scored and nothing is generated."""
+    job: JobRequest
+    """What the worker computes. It gets its grammar once the constraint is validated."""
     truncated_tokens: int = 0
     """How many tokens `truncate_sequence` cut from the prompts."""
     is_batch: bool = False
@@ -82,18 +88,22 @@ class GenerationRequest:
     """Whether each choice ends with a whole text of the constraint; None for the default."""
     fallback: Fallback | None = None
     """What may replace the constraint if that cannot be used."""
-    sampling: SamplingParams
     default_length: bool
     """Whether the route, not the client, chose max_tokens."""
     returns: ReturnSettings
     logprobs: LogprobSettings
-    routing: RoutingSettings
+    rid: str | Sequence[str] | None
+    """The client's id of the request, or one for each prompt."""
     chat: ChatSettings | None = None
     response: ResponseSettings | None = None
     addition: Addition | None = None
     """What the request adds to a session."""
     ignored: tuple[str, ...]
     """Paths of given fields that have no effect."""
+
+    def change_job(self, **values: object) -> Self:
+        """Return the same request with other values for some fields of its job."""
+        return replace(self, job=structs.replace(self.job, **values))
 
 
 class Length(NamedTuple):
@@ -118,6 +128,11 @@ class GenerationFields(
     """The fields of both routes. Each route adds the prompt in its form, `max_tokens` and
     `logprobs`, and its `make` returns a GenerationRequest."""
 
+    def find_past(self, values: Self, context: Context) -> Past | None:
+        """Return what the request's session holds; None without one. Raises FieldError."""
+        names_none = context.given.keys().isdisjoint(SessionFields.fields)
+        return None if names_none else get_past(values, context)
+
     def make_request(
         self,
         values: Self,
@@ -132,7 +147,9 @@ class GenerationFields(
         `logprobs` are `top` and `of_prompt` of LogprobSettings; `ignored_too` names the route's own
         fields that have no effect. Raises FieldError and APIError."""
         model, principal = context.model, context.principal
-        constraint = parse_constraint(values, model.files)
+        constraint = None
+        if values.has_any(ConstraintFields):
+            constraint = parse_constraint(values, model.files)
         if values.ignore_eos and length.is_default:
             message = "this field is required with ignore_eos."
             raise FieldError(message, "max_tokens", code="missing_required_parameter")
@@ -140,27 +157,54 @@ class GenerationFields(
         check_choices(len(prompts), sampling.n)
         no_effect = *IgnoredFields.fields, *ignored_too
         ignored = [name for name in no_effect if getattr(values, name) is not None]
-        for fields in (constraint_fields, sampling_fields, return_fields, logprob_fields):
-            ignored += fields.list_without_effect(values)
-        return GenerationRequest(
-            model=model,
-            prompts=prompts,
-            constraint=constraint,
-            close=values.close,
-            sampling=sampling,
-            default_length=length.is_default,
-            returns=parse_returns(values, principal, model.files, min(map(len, prompts))),
-            logprobs=parse_logprobs(
+        for group, module in _GROUPS.items():
+            if values.has_any(group):
+                ignored += module.list_without_effect(values)
+        returns = parse_returns(values, principal, model.files, min(map(len, prompts)))
+        top, of_prompt = logprobs
+        scores = NO_LOGPROBS
+        if top is not None or values.has_any(LogprobFields):
+            scores = parse_logprobs(
                 values,
                 prompts,
                 several=values.n > 1,
                 streams=values.stream,
-                top=logprobs[0],
-                of_prompt=logprobs[1],
-            ),
-            routing=parse_routing(values, principal, model.entry, model.adapter, len(prompts)),
+                top=top,
+                of_prompt=of_prompt,
+            )
+        routing = parse_routing(values, principal, model.entry, model.adapter, len(prompts))
+        with_experts = values.return_routed_experts
+        job = JobRequest(
+            prompts=tuple(map(tuple, prompts)),
+            sampling=sampling,
+            adapters=tuple(routing.adapters) if any(routing.adapters) else None,
+            priority=routing.priority,
+            cache_salt=routing.cache_salt,
+            return_hidden_states=values.return_hidden_states,
+            return_routed_experts=with_experts,
+            routed_experts_start_len=values.routed_experts_start_len if with_experts else 0,
+            logprobs=None if scores is NO_LOGPROBS else scores.make_params(len(prompts)),
+        )
+        return GenerationRequest(
+            model=model,
+            job=job,
+            constraint=constraint,
+            close=values.close,
+            default_length=length.is_default,
+            returns=returns,
+            logprobs=scores,
+            rid=routing.rid,
             ignored=tuple(ignored),
         )
+
+
+_GROUPS: Final = {
+    ConstraintFields: constraint_fields,
+    SamplingFields: sampling_fields,
+    ReturnFields: return_fields,
+    LogprobFields: logprob_fields,
+}
+"""Fields that may have no effect without others, and the module that says which."""
 
 
 def parse_length(context: Context, max_tokens: int | None, newer: int | None) -> int | None:

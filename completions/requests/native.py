@@ -179,7 +179,7 @@ class SGLangGenerateObject(
         request = super().make(values, context)
         prompts: Any = context.given.get("input_ids") or context.given.get("text")
         is_batch = type(prompts) is list and type(prompts[0]) is not int
-        return replace(request, is_batch=is_batch or request.sampling.n > 1)
+        return replace(request, is_batch=is_batch or request.job.sampling.n > 1)
 
 
 class VLLMParamsObject(

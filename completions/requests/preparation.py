@@ -12,7 +12,7 @@ from msgspec import structs
 
 from completions.accounts.keys import Principal
 from completions.chat.tools import Tool
-from completions.contract.job_request import JobRequest, Task
+from completions.contract.job_request import JobRequest
 from completions.exceptions import APIError
 from completions.grammars import Caller
 from completions.jobs.new_job import SessionTurn
@@ -84,9 +84,12 @@ class PreparedRequest(NamedTuple):
     """A job that can be queued."""
 
     request: GenerationRequest
-    job_request: JobRequest
-    """What the worker computes."""
     context: ResponseContext
+
+    @property
+    def job_request(self) -> JobRequest:
+        """What the worker computes."""
+        return self.request.job
 
     @property
     def session_turn(self) -> SessionTurn | None:
@@ -117,7 +120,7 @@ async def prepare_valid(
     checks: Checks, route: Route, request: GenerationRequest, job_id: str, caller: Caller
 ) -> PreparedRequest:
     """Validate the constraint of a validated request for `caller`. Raises APIError."""
-    grammar = compile_ms = None
+    compile_ms = None
     if (constraint := request.constraint) is not None:
         began = time.monotonic()
         validated = await validate_grammar(
@@ -128,7 +131,7 @@ async def prepare_valid(
             caller,
         )
         grammar, ignored = validated.grammar, (*request.ignored, *validated.ignored)
-        max_tokens = request.sampling.max_tokens
+        max_tokens = request.job.sampling.max_tokens
         if request.close is None:
             generates = max_tokens > 0
             request = replace(request, close=generates and request.model.entry.close)
@@ -143,15 +146,18 @@ async def prepare_valid(
             )
             # Without a known end, it closes a text only if the rest becomes short enough.
             ignored = ignored if is_known else (*ignored, "close")
-        request = replace(request, ignored=ignored)
+        reports = request.returns.return_meta_info
+        request = replace(request, ignored=ignored).change_job(
+            grammar=grammar, close=bool(request.close), report_constraint=reports
+        )
         compile_ms = round((time.monotonic() - began) * 1000, 3)
     elif request.close:
         request = replace(request, close=False, ignored=(*request.ignored, "close"))
-    if request.echo and sum(map(len, request.prompts)) > _MANY_IDS:
+    if request.echo and sum(map(len, request.job.prompts)) > _MANY_IDS:
         context = await checks.run(caller.owner, _make_context, route, request, job_id, compile_ms)
     else:
         context = _make_context(route, request, job_id, compile_ms)
-    return PreparedRequest(request, _make_job_request(request, grammar), context)
+    return PreparedRequest(request, context)
 
 
 async def prepare_offline(
@@ -174,48 +180,29 @@ async def prepare_offline(
     return await prepare(checks, path, body, principal, job_id, caller)
 
 
-def _make_job_request(request: GenerationRequest, grammar: str | None) -> JobRequest:
-    routing, returns = request.routing, request.returns
-    return JobRequest(
-        prompts=tuple(map(tuple, request.prompts)),
-        sampling=request.sampling,
-        grammar=grammar,
-        close=bool(request.close) and grammar is not None,
-        adapters=tuple(routing.adapters) if any(routing.adapters) else None,
-        priority=routing.priority,
-        cache_salt=routing.cache_salt,
-        return_hidden_states=returns.return_hidden_states,
-        return_routed_experts=returns.return_routed_experts,
-        routed_experts_start_len=returns.routed_experts_start_len,
-        report_constraint=returns.return_meta_info and grammar is not None,
-        logprobs=request.logprobs.make_params(len(request.prompts)),
-        task=Task.SCORE if request.continuations else Task.GENERATE,
-        continuations=tuple(tuple(map(tuple, several)) for several in request.continuations),
-    )
-
-
 def _make_context(
     route: Route, request: GenerationRequest, job_id: str, compile_ms: float | None
 ) -> ResponseContext:
-    model, returns, logprobs = request.model, request.returns, request.logprobs
-    prompts = request.prompts
-    counts = map(len, request.continuations)
+    model, job, returns, logprobs = request.model, request.job, request.returns, request.logprobs
+    prompts = job.prompts
+    counts = map(len, job.continuations)
     places = [place for place, count in enumerate(counts) for _ in range(count)]
     lengths = list(map(len, prompts))
-    options, rid = returns.stream_options, request.routing.rid
-    shows_prompts = returns.return_token_ids or logprobs.has_prompts
+    options, rid = returns.stream_options, request.rid
+    scored = (each is not None and each.logprob_start_len >= 0 for each in job.logprobs or ())
+    shows_prompts = returns.return_token_ids or any(scored)
     context_type = route.context_type if request.chat is None else ResponseContext
     context = context_type(
         id=job_id,
         model=model.name,
         base_model=None if model.name == model.entry.id else model.entry.id,
         created=int(time.time()),
-        n=request.sampling.n,
+        n=job.sampling.n,
         prompt_lengths=[lengths[place] for place in places] if places else lengths,
         prompts=prompts if shows_prompts else None,
         prompt_places=places if shows_prompts else (),
         is_batch=request.is_batch,
-        scored=bool(request.continuations),
+        scored=bool(job.continuations),
         return_token_ids=returns.return_token_ids,
         sglang_logprobs=logprobs.sglang,
         text_in_logprobs=logprobs.return_text,
@@ -223,14 +210,14 @@ def _make_context(
         sampling_support=logprobs.support_ids is not None,
         meta_info=(
             returns.return_meta_info
-            or returns.return_routed_experts
+            or job.return_routed_experts
             or rid is not None
-            or bool(request.sampling.stop_regex)
+            or bool(job.sampling.stop_regex)
             or logprobs.sglang is not None
             or bool(request.close)
         ),
-        hidden_states=returns.return_hidden_states,
-        routed_experts=returns.return_routed_experts,
+        hidden_states=job.return_hidden_states,
+        routed_experts=job.return_routed_experts,
         cached_tokens_details=returns.return_cached_tokens_details,
         rid=rid,
         truncated_tokens=request.truncated_tokens,
@@ -269,8 +256,8 @@ def _make_session(addition: Addition) -> SessionReference:
 def _add_completion(context: ResponseContext, request: GenerationRequest) -> ResponseContext:
     if not request.echo:
         return structs.replace(context, logprobs=request.logprobs.top)
-    skip = request.sampling.skip_special_tokens
-    echoes = echo_prompts(request.model.files, request.prompts, skip)
+    skip = request.job.sampling.skip_special_tokens
+    echoes = echo_prompts(request.model.files, request.job.prompts, skip)
     return structs.replace(
         context,
         logprobs=request.logprobs.top,

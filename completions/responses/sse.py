@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from django.http import StreamingHttpResponse
 
-from completions.contract.json_lines import encode_line
+from completions.contract.strict_json import encode_line
 
 KEEP_ALIVE_INTERVAL = 10.0
 """Seconds without an event before a keep-alive."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from completions.contract import tracing
-from completions.exceptions import APIError, is_of_messages, payload_too_large
+from completions.exceptions import MESSAGES_ROOT, APIError, payload_too_large
 from completions.http import access_log, web_metrics
 from completions.http.authentication import authenticate
 from completions.http.error_handlers import API_PATHS, is_disk_full, make_api_error
@@ -125,7 +125,8 @@ class Gateway:
                     (b"x-request-id", facts["request_id"].encode()),
                     (b"openai-processing-ms", b"%d" % (until_start * 1000)),
                 ]
-                if is_of_messages(scope["path"]):  # the name that Anthropic's clients read
+                if f"{scope['path']}/".startswith(MESSAGES_ROOT):
+                    # The name that Anthropic's clients read.
                     message["headers"].append((b"request-id", facts["request_id"].encode()))
             await send(message)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from completions.contract.job_request import LogprobParams, LogprobsMode
 from completions.contract.sampling import (
@@ -109,12 +109,6 @@ class LogprobSettings:
     """Ids of each token's support; None if the support is not wanted."""
 
     @property
-    def has_prompts(self) -> bool:
-        """Whether responses show the log probabilities of a prompt's tokens."""
-        of_sglang = any(each is not None and each.start >= 0 for each in self.sglang or ())
-        return of_sglang or self.is_whole_prompt_scored
-
-    @property
     def is_whole_prompt_scored(self) -> bool:
         return self.prompt_top is not None or (self.of_prompt and self.top is not None)
 
@@ -135,6 +129,9 @@ class LogprobSettings:
             support_ids=self.support_ids,
             ranks=self.prompt_top is not None,
         )
+
+
+NO_LOGPROBS: Final = LogprobSettings(sglang=None, return_text=False, top=None, of_prompt=False)
 
 
 def parse_logprobs(

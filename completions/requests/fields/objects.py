@@ -83,6 +83,12 @@ class StrictObject(Field[T]):
         """Return the values that were read, by the names of their fields."""
         return self.__dict__
 
+    def has_any(self, group: "type[StrictObject[Any]]") -> bool:
+        """Return whether any field of a group, a base of this class, has another value than its
+        default."""
+        values = self.__dict__
+        return any(values[name] != default for name, default in group._defaults.items())
+
     def change(self, **values: object) -> Self:
         """Return the values that were read, with others for some fields."""
         result = type(self).__new__(type(self))

@@ -21,16 +21,13 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnSettings:
-    """The fields of ReturnFields."""
+    """The fields of ReturnFields that the worker does not need."""
 
     stream: bool
     stream_options: StreamOptions
     background: bool
     return_token_ids: bool
     return_meta_info: bool
-    return_hidden_states: bool
-    return_routed_experts: bool
-    routed_experts_start_len: int
     return_cached_tokens_details: bool
 
 
@@ -113,22 +110,18 @@ def parse_returns(
     """Return the settings of validated fields; the shortest prompt has `shortest` tokens. Raises
     FieldError, and APIError for hidden states that the key may not read."""
     options = values.stream_options
-    start = 0 if list_without_effect(values) else values.routed_experts_start_len
     returns = ReturnSettings(
         stream=values.stream,
         stream_options=options or StreamOptions(),
         background=values.background,
         return_token_ids=values.return_token_ids,
         return_meta_info=values.return_meta_info,
-        return_hidden_states=values.return_hidden_states,
-        return_routed_experts=values.return_routed_experts,
-        routed_experts_start_len=start,
         return_cached_tokens_details=values.return_cached_tokens_details,
     )
     if options is not None and not returns.stream:
         raise FieldError("needs stream: true; add it or leave this out.", "stream_options")
-    _check_routed_experts(returns, model, shortest)
-    if returns.return_hidden_states and Scope.HIDDEN_STATES not in principal.scopes:
+    _check_routed_experts(values, model, shortest)
+    if values.return_hidden_states and Scope.HIDDEN_STATES not in principal.scopes:
         message = (
             "return_hidden_states: this API key lacks the scope 'hidden_states'. Leave it out, or "
             "ask your administrator for it."
@@ -144,9 +137,9 @@ def list_without_effect(values: ReturnFields) -> list[str]:
     return ["routed_experts_start_len"] if alone else []
 
 
-def _check_routed_experts(returns: ReturnSettings, model: ModelFiles, shortest: int) -> None:
-    start = returns.routed_experts_start_len
-    if not returns.return_routed_experts:
+def _check_routed_experts(values: ReturnFields, model: ModelFiles, shortest: int) -> None:
+    start = values.routed_experts_start_len
+    if not values.return_routed_experts:
         return
     if not model.routes_experts:
         message = "this model is not a mixture of experts; leave this out."

@@ -8,9 +8,9 @@ from benchmarks.service.installation import ROOT
 from benchmarks.studies.files_for_a_stream.__main__ import RECORDER, read_recording
 
 PROGRAM = """
-from completions.contract import json_lines
+from completions.contract import strict_json
 input()
-json_lines.encode_line({})
+strict_json.encode_line({})
 print("ran", flush=True)
 input()
 """
@@ -32,6 +32,6 @@ def test_a_recording_names_the_files_that_ran_since_the_last_one(tmp_path):
         process.stdin.flush()
         assert process.stdout.readline() == "ran\n"
         ran = read_recording(tmp_path, "ran", [process.pid])
-        assert ran == {"completions/contract/json_lines.py"}
+        assert ran == {"completions/contract/strict_json.py"}
         assert read_recording(tmp_path, "idle", [process.pid]) == set()
         process.stdin.write("\n")

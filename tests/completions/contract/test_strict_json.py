@@ -3,12 +3,18 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.contract import strict_json
-from completions.contract.strict_json import StrictJSONError, loads
+from completions.contract.strict_json import (
+    StrictJSONError,
+    encode_line,
+    escape_line_breaks,
+    loads,
+)
 from tests.operations import counted_operations
 
 json_values = st.recursive(
@@ -90,3 +96,27 @@ def test_megabytes_are_measured_without_a_loop_in_python() -> None:
         with counted_operations() as operations:
             loads(f"[{'[],' * 300}{text}]")
         assert operations.count < 100
+
+
+CUTTING = [chr(code) for code in range(0x3000) if len(f"a{chr(code)}b".splitlines()) > 1]
+"""Every character at which Python ends a line."""
+
+
+@pytest.mark.parametrize("character", CUTTING, ids=ascii)
+def test_no_character_ends_the_line(character):
+    value = {f"n{character}": [f"a{character}b", {"é": character * 3}]}
+    text = encode_line(value)
+    assert len(text.decode().splitlines()) == 1
+    assert json.loads(text) == value
+
+
+def test_all_other_text_stays_as_orjson_writes_it():
+    value = {
+        "text": "".join(map(chr, range(0x80, 0x3000))).translate(dict.fromkeys(map(ord, CUTTING)))
+    }
+    assert encode_line(value) == orjson.dumps(value)
+
+
+def test_an_escaped_character_is_not_escaped_twice():
+    text = rb'{"a":"\\u2028 \u2028"}'
+    assert escape_line_breaks(text) == text

@@ -122,7 +122,7 @@ def test_messages_are_those_of_a_chat(
         patch.setattr(model_files, "load", lambda entry: replace(load(entry), max_model_len=4096))
         chat = ChatRequestObject().validate_for({"model": "texts", **body}, ANYONE)
         response = post(api, "tokenize", **{"model": "texts", **body})
-    assert response.json()["tokens"] == chat.prompts[0]
+    assert response.json()["tokens"] == list(chat.job.prompts[0])
     assert response.headers.get("x-ignored-params", "") == ", ".join(chat.ignored)
 
 

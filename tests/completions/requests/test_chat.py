@@ -71,7 +71,7 @@ def refusal(body: dict[str, Any]) -> tuple[str, str | None]:
 
 def text(request: GenerationRequest) -> str:
     """The prompt: one token per byte."""
-    (ids,) = request.prompts
+    (ids,) = request.job.prompts
     return request.model.files.tokenizer.decode(ids, skip_special_tokens=False)
 
 
@@ -80,7 +80,7 @@ def test_messages_go_through_the_template() -> None:
     assert text(request).startswith("<s>")
     assert "<user>hi</s>" in text(request)
     assert text(request).rstrip().endswith("<assistant>")
-    assert request.sampling.max_tokens == TINY_CONTEXT - len(request.prompts[0])
+    assert request.job.sampling.max_tokens == TINY_CONTEXT - len(request.job.prompts[0])
     assert request.constraint is None
     chat = request.chat
     assert (chat.calls, chat.reasoning, chat.hidden) == (None, None, [])
@@ -89,7 +89,7 @@ def test_messages_go_through_the_template() -> None:
 def test_raw_prompts_do_not() -> None:
     for prompt in ({"prompt": "hi"}, {"prompt": [256, 71, 72]}, {"input_ids": [256, 71, 72]}):
         request = validate({"messages": None, **prompt})
-        assert request.prompts == [[256, 71, 72]]
+        assert request.job.prompts == ((256, 71, 72),)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_raw_prompts_do_not() -> None:
     ],
 )
 def test_each_field_of_length_sets_max_tokens(body: dict[str, Any], max_tokens: int) -> None:
-    assert validate(body).sampling.max_tokens == max_tokens
+    assert validate(body).job.sampling.max_tokens == max_tokens
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_thinking_is_the_templates_switch(
     expected = thoughts and Reasoning(ThinkTags("<s>", "</s>"), *thoughts, None, 257)
     assert request.chat.reasoning == expected
     # Marks that are special tokens stay in the text for the parser.
-    assert request.sampling.skip_special_tokens is (expected is None)
+    assert request.job.sampling.skip_special_tokens is (expected is None)
 
 
 def test_thoughts_are_required_where_enabled_and_not_begun() -> None:
@@ -330,7 +330,7 @@ LIMIT = f"This model's maximum context length is {TINY_CONTEXT} tokens. However,
 )
 def test_the_words_for_too_many_tokens(body: dict[str, Any], param: str, rest: str) -> None:
     """Clients such as LiteLLM, Cline and OpenCode look for them."""
-    prompt = len(validate({}).prompts[0])
+    prompt = len(validate({}).job.prompts[0])
     long, raw = prompt - len("hi") + TINY_CONTEXT, TINY_CONTEXT + 1
     numbers = {"prompt": prompt, "most": TINY_CONTEXT, "sum": prompt + TINY_CONTEXT}
     with pytest.raises(APIError) as caught:
@@ -486,7 +486,7 @@ def test_an_answer_may_continue_the_reasoning(begun: str, is_open: bool | None) 
     files = request.model.files
     tags = [files.tokenizer.token_to_id(tag) for tag in ("<s>", "</s>")]
     plain = validate({**body, "messages": [*HI, {"role": "assistant", "content": "So"}]})
-    added = [request.prompts[0].count(each) - plain.prompts[0].count(each) for each in tags]
+    added = [request.job.prompts[0].count(each) - plain.job.prompts[0].count(each) for each in tags]
     assert added == [begun.startswith("<s>"), "</s>So" in begun]
 
 
@@ -598,8 +598,8 @@ WRITERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("writer", WRITERS)
 def test_texts_that_spell_special_tokens_become_text(writer: str, settings: Settings) -> None:
     body = WRITERS[writer]
-    (ids,) = validate(body).prompts
-    (harmless,) = validate(_replace(body)).prompts
+    (ids,) = validate(body).job.prompts
+    (harmless,) = validate(_replace(body)).job.prompts
     specials = [id for id in ids if id >= 256]
     assert specials == [id for id in harmless if id >= 256]  # those of the template
     written = text(validate(body))
@@ -607,7 +607,7 @@ def test_texts_that_spell_special_tokens_become_text(writer: str, settings: Sett
     settings.SPECIAL_TOKENS_IN_CONTENT = "allow"
     request = validate(body)
     assert text(request) == written
-    assert len([id for id in request.prompts[0] if id >= 256]) > len(specials)
+    assert len([id for id in request.job.prompts[0] if id >= 256]) > len(specials)
 
 
 def _replace(value: Any) -> Any:

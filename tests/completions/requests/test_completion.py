@@ -15,7 +15,6 @@ from completions.grammars import Constraint
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.logprobs import LogprobSettings
 from completions.requests.fields.returns import ReturnSettings, StreamOptions
-from completions.requests.fields.routing import RoutingSettings
 from completions.requests.generation import GenerationRequest
 from completions.responses.sglang import SGLangLogprobs
 from tests.completions.conftest import TINY_CONTEXT
@@ -52,10 +51,10 @@ def test_the_least_body_gets_the_documented_defaults() -> None:
     request = validate(LEAST)
     model = request.model
     assert (model.name, model.entry.id, model.adapter) == ("tiny", "tiny", None)
-    assert request.prompts == [[1, 2]]
+    assert request.job.prompts == ((1, 2),)
     assert (request.truncated_tokens, request.echo, request.constraint) == (0, False, None)
     assert (request.default_length, request.chat, request.ignored) == (True, None, ())
-    assert request.sampling == SamplingParams(
+    assert request.job.sampling == SamplingParams(
         max_tokens=16,
         min_tokens=0,
         temperature=1.0,
@@ -74,7 +73,7 @@ def test_the_least_body_gets_the_documented_defaults() -> None:
         custom_params={},
         n=1,
         best_of=None,
-        seed=request.sampling.seed,
+        seed=request.job.sampling.seed,
         stop=(),
         stop_regex=(),
         stop_token_ids=(),
@@ -90,21 +89,19 @@ def test_the_least_body_gets_the_documented_defaults() -> None:
         background=False,
         return_token_ids=False,
         return_meta_info=False,
-        return_hidden_states=False,
-        return_routed_experts=False,
-        routed_experts_start_len=0,
         return_cached_tokens_details=False,
     )
     assert request.logprobs == LogprobSettings(
         sglang=None, return_text=False, top=None, of_prompt=False
     )
-    assert request.routing == RoutingSettings(
-        adapters=[None], priority=0, cache_salt="key:1", rid=None
-    )
+    job = request.job
+    assert (job.adapters, job.priority, job.cache_salt, request.rid) == (None, 0, "key:1", None)
+    assert (job.return_hidden_states, job.return_routed_experts) == (False, False)
+    assert job.routed_experts_start_len == 0
 
 
 def seeded(request: GenerationRequest) -> GenerationRequest:
-    return replace(request, sampling=structs.replace(request.sampling, seed=0))
+    return request.change_job(sampling=structs.replace(request.job.sampling, seed=0))
 
 
 def test_null_means_the_default() -> None:
@@ -191,7 +188,7 @@ def test_refused_best_of_dry_and_processors(fields: dict[str, Any], code: str, p
 def test_as_many_candidates_as_choices_may_stream() -> None:
     for n in (1, 2):
         request = validate({**LEAST, "best_of": n, "n": n, "stream": True})
-        assert (request.returns.stream, request.sampling.best_of) == (True, n)
+        assert (request.returns.stream, request.job.sampling.best_of) == (True, n)
 
 
 @pytest.mark.parametrize(
@@ -235,11 +232,11 @@ def test_the_first_error_in_field_order_is_reported() -> None:
 def test_no_tokens_are_generated_only_for_an_echo() -> None:
     body = {**LEAST, "max_tokens": 0}
     assert refusal(body) == ("integer_below_min_value", "max_tokens")
-    assert validate({**body, "echo": True}).sampling.max_tokens == 0
+    assert validate({**body, "echo": True}).job.sampling.max_tokens == 0
     states = {**body, "echo": True, "return_hidden_states": True}
     assert refusal(states) == ("invalid_value", "return_hidden_states")
     full = {**body, "echo": True, "prompt": [1] * TINY_CONTEXT}
-    assert len(validate(full).prompts[0]) == TINY_CONTEXT
+    assert len(validate(full).job.prompts[0]) == TINY_CONTEXT
     beyond = {**full, "prompt": [1] * (TINY_CONTEXT + 1)}
     assert refusal(beyond) == ("context_length_exceeded", "prompt")
 
@@ -283,9 +280,9 @@ def test_fields_that_take_no_value_per_prompt() -> None:
 
 
 def test_max_completion_tokens_is_max_tokens() -> None:
-    assert validate({**LEAST, "max_completion_tokens": 5}).sampling.max_tokens == 5
+    assert validate({**LEAST, "max_completion_tokens": 5}).job.sampling.max_tokens == 5
     both = {**LEAST, "max_completion_tokens": 5, "max_tokens": 5}
-    assert validate(both).sampling.max_tokens == 5
+    assert validate(both).job.sampling.max_tokens == 5
     assert refusal({**both, "max_tokens": 6}) == ("invalid_value", "max_completion_tokens")
 
 
@@ -293,10 +290,10 @@ def test_truncation_keeps_the_tail() -> None:
     long = [*range(100), *range(100)]
     body = {**LEAST, "truncate_sequence": True}
     request = validate({**body, "prompt": [[1], long], "max_tokens": 28})
-    assert request.prompts == [[1], long[-100:]]
+    assert request.job.prompts == ((1,), tuple(long[-100:]))
     assert request.truncated_tokens == 100
     request = validate({**body, "prompt": long, "max_tokens": 5000})
-    assert (request.prompts, request.sampling.max_tokens) == ([[99]], TINY_CONTEXT - 1)
+    assert (request.job.prompts, request.job.sampling.max_tokens) == (((99,),), TINY_CONTEXT - 1)
 
 
 def test_truncation_bounds_the_length() -> None:
@@ -317,11 +314,11 @@ def test_tools_are_named_as_ignored_when_none_may_be_called() -> None:
 def test_ignore_eos_needs_max_tokens() -> None:
     assert refusal({**LEAST, "ignore_eos": True}) == ("missing_required_parameter", "max_tokens")
     for name in ("max_tokens", "max_completion_tokens"):
-        assert validate({**LEAST, "ignore_eos": True, name: 4}).sampling.ignore_eos
+        assert validate({**LEAST, "ignore_eos": True, name: 4}).job.sampling.ignore_eos
 
 
 def test_choices_of_a_batch_are_bounded() -> None:
-    assert validate({**LEAST, "prompt": [[1]] * 8, "n": 128}).sampling.n == 128
+    assert validate({**LEAST, "prompt": [[1]] * 8, "n": 128}).job.sampling.n == 128
     body = {**LEAST, "prompt": [[1]] * 9, "n": 128}
     assert refusal(body) == ("integer_above_max_value", "n")
 
@@ -379,7 +376,7 @@ def test_a_body_must_be_an_object() -> None:
 
 
 def test_a_seed_is_drawn_when_none_is_given() -> None:
-    seeds = {validate(LEAST).sampling.seed for _ in range(8)}
+    seeds = {validate(LEAST).job.sampling.seed for _ in range(8)}
     assert len(seeds) == 8
     assert all(0 <= seed < 2**63 for seed in seeds)
 

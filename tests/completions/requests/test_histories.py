@@ -54,7 +54,7 @@ class Service:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         made = prepared(body, PATH)
-        (ids,) = made.request.prompts
+        (ids,) = made.request.job.prompts
         self.prompt = made.request.model.files.tokenizer.decode(ids)
         self.ignored = list(made.request.ignored)
         view, half = made.context, len(self.text) // 2

@@ -33,7 +33,7 @@ def count(**body: Any) -> int:
 
 
 def prompt(request: GenerationRequest) -> str:
-    (ids,) = request.prompts
+    (ids,) = request.job.prompts
     return request.model.files.tokenizer.decode(ids)
 
 
@@ -201,7 +201,7 @@ def test_fields_of_a_chat_mean_the_same(roomy: str) -> None:
     assert request.chat.calls is not None
     choice = request.chat.calls.choice
     assert (choice.mode, choice.names, choice.parallel) == ("required", ("f",), False)
-    sampling = request.sampling
+    sampling = request.job.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_k) == (7, 0.5, 3)
     assert sampling.stop == ("\n\nHuman:",)
     assert request.returns.stream
@@ -225,7 +225,7 @@ def test_a_format_is_a_constraint(served: None) -> None:
 
 def test_tokens_are_counted(roomy: str) -> None:
     whole = {"system": "Be kind.", "tools": [TOOL], "model": roomy}
-    (ids,) = read(**whole).prompts
+    (ids,) = read(**whole).job.prompts
     assert count(**whole) == len(ids) > count(model=roomy)
     assert count(messages=[{"role": "user", "content": "a" * 5000}]) > 5000  # beyond the context
 

@@ -162,7 +162,7 @@ def test_a_prompt_is_stored_once_for_all_of_its_continuations() -> None:
     assert stored.prompt_lengths == [3, 3, 3, 1]
     assert [stored.get_prompt(choice) for choice in range(4)] == [[1, 2, 3]] * 3 + [[4]]
     generated = prepared({**body, "continuation_token_ids": None, "n": 2}).context
-    assert [generated.get_prompt(choice) for choice in range(4)] == [[1, 2, 3]] * 2 + [[4]] * 2
+    assert [generated.get_prompt(choice) for choice in range(4)] == [(1, 2, 3)] * 2 + [(4,)] * 2
     assert prepared({**body, "return_token_ids": False}).context.get_prompt(0) is None
 
 
@@ -176,4 +176,4 @@ def test_every_choice_shows_the_prompt_that_its_continuation_follows() -> None:
     collected = prepared(body).context.make_collected()
     collected.add([ChoiceEvent(index, [9], "x", "length", None) for index in range(3)])
     shown = collected.make_response(None)["choices"]
-    assert [each["prompt_token_ids"] for each in shown] == [[1, 2, 3], [1, 2, 3], [4]]
+    assert [each["prompt_token_ids"] for each in shown] == [(1, 2, 3), (1, 2, 3), (4,)]

@@ -34,7 +34,7 @@ def message(role: str, text: str) -> dict[str, Any]:
 
 
 def prompt(request: GenerationRequest) -> str:
-    (ids,) = request.prompts
+    (ids,) = request.job.prompts
     return request.model.files.tokenizer.decode(ids)
 
 
@@ -175,7 +175,7 @@ def test_truncation_leaves_out_the_oldest_turns(served: None) -> None:
     assert text.index("<user>") == text.index("<user>q")  # a turn is whole
     assert "a19" in text
     assert "q00" not in text
-    (ids,) = request.prompts
+    (ids,) = request.job.prompts
     kept = text.count("<user>q")
     assert kept >= 1
     assert len(ids) + 5 <= 128 < len(ids) + 5 + len("<user>q00\n<assistant>a00\n") + 4
@@ -209,7 +209,7 @@ def test_fields_of_a_chat_mean_the_same(roomy: str) -> None:
     assert request.chat.calls is not None
     assert request.chat.calls.choice.names == ("f",)
     assert request.chat.calls.choice.parallel is False
-    assert (request.sampling.max_tokens, request.sampling.temperature) == (7, 0.5)
+    assert (request.job.sampling.max_tokens, request.job.sampling.temperature) == (7, 0.5)
     assert request.logprobs.top == 2
     assert request.close is True
     unused = {"max_tool_calls", "reasoning.summary", "text.verbosity", "reasoning.effort"}

@@ -32,7 +32,7 @@ def test_a_model_must_exist_and_be_allowed() -> None:
 def test_a_model_id_may_name_an_adapter() -> None:
     request = validate({**LEAST, "model": "tiny:polite", "prompt": [[1], [2]]})
     assert (request.model.name, request.model.entry.id) == ("tiny:polite", "tiny")
-    assert request.routing.adapters == ["polite", "polite"]
+    assert request.job.adapters == ("polite", "polite")
     assert refusal({**LEAST, "model": "tiny:rude"}) == ("adapter_not_found", "model")
     assert refusal({**LEAST, "model": "none:polite"}) == ("model_not_found", "model")
     allowed = dataclasses.replace(ANYONE, allowed_models=("tiny",))
@@ -45,16 +45,16 @@ def test_a_model_id_may_name_an_adapter() -> None:
 def test_an_adapter_is_named_by_any_of_three_fields() -> None:
     two = {**LEAST, "prompt": [[1], [2]]}
     for fields in ({"lora_path": "polite"}, {"adapter": "polite"}, {"lora_path": ["polite"] * 2}):
-        assert validate({**two, **fields}).routing.adapters == ["polite", "polite"]
-    assert validate({**two, "lora_path": ["polite", None]}).routing.adapters == ["polite", None]
+        assert validate({**two, **fields}).job.adapters == ("polite", "polite")
+    assert validate({**two, "lora_path": ["polite", None]}).job.adapters == ("polite", None)
     body = {**two, "model": "tiny:polite", "lora_path": ["polite", None]}
     assert refusal(body) == ("invalid_value", "lora_path")
-    assert validate({**body, "lora_path": "polite"}).routing.adapters == ["polite", "polite"]
+    assert validate({**body, "lora_path": "polite"}).job.adapters == ("polite", "polite")
 
 
 def test_a_key_may_have_a_maximum_priority() -> None:
     hasty = dataclasses.replace(ANYONE, max_priority=5)
-    assert validate({**LEAST, "priority": 5}, hasty).routing.priority == 5
+    assert validate({**LEAST, "priority": 5}, hasty).job.priority == 5
     assert refusal({**LEAST, "priority": 6}, hasty) == ("permission_denied", "priority")
 
 
