@@ -1,5 +1,8 @@
 """Runs web processes that differ in their models.toml: imports once, and forks one for each line of
-its input, which has the path of a models.toml and a port. A further line ends the one before."""
+its input, which has the path of a models.toml and a port. A further line ends the one before.
+
+Django imports the views with the first request, which would keep the event loop of each fork busy.
+"""
 
 import os
 import signal
@@ -8,11 +11,13 @@ from pathlib import Path
 
 import uvicorn
 from django.conf import settings
+from django.urls import get_resolver
 
 from project.asgi import application
 
 
 def main() -> None:
+    get_resolver().resolve("/readyz")
     running = 0
     for line in sys.stdin:
         _end(running)

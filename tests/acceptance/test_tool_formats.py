@@ -113,8 +113,9 @@ def test_calls_in_a_format_are_valid_for_every_client(
     service: Installation, fork: Callable[[str], str], ai_sdk: Path | None, form: str
 ) -> None:
     url, key = fork(form), service.key
-    found = httpx.get(f"{url}/v1/models/{MODEL}", headers={"Authorization": f"Bearer {key}"})
-    assert found.json()["chat_style"]["tool_format"] == form
+    with service.http() as client:
+        found = client.get(f"{url}/v1/models/{MODEL}").json()
+    assert found["chat_style"]["tool_format"] == form
     check(ask_with_openai(f"{url}/v1", key))
     assert re.fullmatch(QUERY, ask_for_an_input(f"{url}/v1", key))
     check(ask_with_langchain(f"{url}/v1", key))
