@@ -59,7 +59,9 @@ def measure(run: Callable[[], object], passes: int) -> float:
 
 
 def parse(tool_format: ToolFormat, pieces: list[str]) -> None:
-    parser = OutputParser(None, CallParser(tool_format, _TOOLS))
+    parser = OutputParser(
+        None, CallParser(tool_format, _TOOLS), (), tool_format.hidden, tool_format.around
+    )
     for piece in pieces:
         parser.push(piece)
     parser.finish()

@@ -1,249 +1,256 @@
-"""Reads the arguments of a call, as its format writes them, to JSON while they arrive."""
+"""Reads the arguments of a call, as its format writes them, to JSON while they arrive.
 
-from collections.abc import Mapping
-from string import hexdigits
+A reading takes text from its source, and waits at each `yield` for more.
+"""
+
+import re
+from collections.abc import Generator, Mapping
 from typing import Any, Protocol
 
 from completions.chat.argument_types import ArgumentTypes, Path
-from completions.chat.markers import split_at
-from completions.chat.tools import dump
+from completions.chat.markers import Markers, compile_markers
+from completions.chat.tools import dump, escape
 from completions.contract import strict_json
 from completions.grammars.structural_tag.literals import JSON_QUOTE, PYTHON, Literals
 from completions.grammars.structural_tag.parameters import Style
 
-_VALUE = "value"
+Reading = Generator[None, None, None]
+_JSON_MARKS = re.compile(r'\\.|["{}\[\]\\]', re.DOTALL)
+_WORD_END = re.compile(r"[\s,\]})]")
+_ESCAPE = re.compile(r'u[0-9a-fA-F]{4}|["\\/bfnrt]')
+_HALF_ESCAPE = re.compile(r"(u[0-9a-fA-F]{0,3})?\Z")
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
-class ArgumentReader(Protocol):
-    """A reader of one call's arguments."""
+class Source(Protocol):
+    """Text that arrives, and where the JSON that is read from it goes."""
 
-    is_done: bool
+    text: str
+    """What arrived and is not read yet."""
 
-    def read(self, text: str) -> tuple[str, str]:
-        """Return the next piece of JSON, and the text that is left for the next read."""
+    def write(self, json: str) -> None: ...
 
 
-class JSONReader:
-    """Reader of a JSON object, which is passed on as it is."""
+class JSONScanner:
+    """Finder of the end of a JSON object."""
 
     def __init__(self) -> None:
-        self.is_done = False
         self._depth = 0
         self._in_string = False
-        self._escaped = False
+        self._is_escaped = False
 
-    def read(self, text: str) -> tuple[str, str]:
-        for index, character in enumerate(text):
-            if self._in_string:
-                self._in_string = self._escaped or character != '"'
-                self._escaped = character == "\\" and not self._escaped
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
+    def find_end(self, text: str) -> int:
+        """Return where the object ends in the text that follows; 0 if it goes on."""
+        if not (self._is_escaped or _JSON_MARKS.search(text)):
+            return 0
+        mark = ""
+        for match in _JSON_MARKS.finditer(text, 1 if self._is_escaped else 0):
+            mark = match[0]
+            if mark == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string and mark in "{[":
                 self._depth += 1
-            elif character in "}]":
+            elif not self._in_string and mark in "]}":
                 self._depth -= 1
                 if self._depth == 0:
-                    self.is_done = True
-                    return text[: index + 1], text[index + 1 :]
-        return text, ""
+                    return match.end()
+        self._is_escaped = mark == "\\" if text else self._is_escaped
+        return 0
+
+
+def read_json(source: Source) -> Reading:
+    """Read a JSON object, which is passed on as it is."""
+    scanner = JSONScanner()
+    while not (end := scanner.find_end(source.text)):
+        text, source.text = source.text, ""
+        source.write(text)
+        yield
+    text, source.text = source.text[:end], source.text[end:]
+    source.write(text)
 
 
 class TaggedReader:
     """Reader of parameters in tags: declared strings piece by piece, other values once they are
     complete. Lists and objects may be tags too."""
 
-    def __init__(self, style: Style, end: str, schema: Mapping[str, Any]) -> None:
-        self.is_done = False
-        self._style, self._end = style, end
+    def __init__(self, source: Source, style: Style, end: str, schema: Mapping[str, Any]) -> None:
+        self._source, self._style, self._end = source, style, end
         self._name_end = style.opening.partition("{")[0].rstrip("\n")
         self._value_begin = style.opening.rpartition("}")[2].rstrip("\n")
+        self._begins_line = style.opening.endswith("\n")
+        self._ends_line = style.closing.startswith("\n")
+        self._value_end = compile_markers(style.value_end)
+        self._value_ends = (
+            compile_markers(style.value_end, style.before) if style.item else self._value_end
+        )
         self._types = ArgumentTypes(schema)
-        self._separator = "{"
-        self._path: Path = ()
-        self._closers: list[str] = []  # brackets that end the lists and objects around a value
-        self._is_text = False
-        self._step = self._read_between
 
-    def read(self, text: str) -> tuple[str, str]:
-        pieces: list[str] = []
-        is_stuck = False
-        while not (is_stuck or self.is_done):
-            piece, text, is_stuck = self._step(text)
-            pieces.append(piece)
-        return "".join(pieces), text
+    def read(self) -> Reading:
+        """Read up to the text that ends a call."""
+        style = self._style
+        ends = compile_markers(style.before, self._end, style.value_end)
+        yield from self._read_members(ends, (), "{}")
+        self._source.text = self._end + self._source.text
 
-    def _read_between(self, text: str) -> tuple[str, str, bool]:
-        before = self._style.before
-        _, mark, rest = split_at(text, (before,) if self._closers else (self._end, before))
-        if mark == before and self._style.item and rest[:1] in ("", "/"):
-            if not rest:
-                return "", mark, True
-            if self._closers:
-                self._path, self._separator = self._path[:-1], ","
-                return self._closers.pop(), rest, False
-            mark, rest = self._end, before + rest
-        elif mark == self._end:
-            rest = mark + rest
-        if mark == self._end:
-            self.is_done = True
-            return "{}" if self._separator == "{" else "}", rest, False
-        if mark is not None:
-            self._step = self._read_name
-        return "", rest, mark is None
+    def _read_members(self, ends: Markers, path: Path, brackets: str) -> Reading:
+        """Read the parameters of a call, or those that make a value, up to another marker."""
+        source, style = self._source, self._style
+        written = ""
+        while True:
+            while (found := ends.split(source.text))[1] is None:
+                source.text = found[2]
+                yield
+            source.text = found[2]
+            if found[1] == style.value_end and not path:
+                continue
+            if found[1] != style.before:
+                source.write(brackets[1] if written else brackets)
+                return
+            while True:
+                header, begin, text = source.text.partition(self._value_begin)
+                if begin and (text or not self._begins_line):
+                    break
+                yield
+            source.text = text.removeprefix("\n") if self._begins_line else text
+            name, _, flag = header.partition(self._name_end)
+            is_item = brackets == "[]"
+            key = "" if is_item else f"{dump(name.strip())}:"
+            source.write(("," if written else brackets[0]) + key)
+            written = brackets
+            inner = (*path, None if is_item else name.strip())
+            declared = style.is_text(flag.rpartition('"')[2])
+            is_text = self._types.is_string(inner) if declared is None else declared
+            yield from (self._read_text() if is_text else self._read_value(inner))
 
-    def _read_name(self, text: str) -> tuple[str, str, bool]:
-        header, mark, rest = text.partition(self._value_begin)
-        trims = self._style.opening.endswith("\n")
-        if not mark or (trims and not rest):
-            return "", text, True
-        name, _, flag = header.partition(self._name_end)
-        is_item = self._closers[-1:] == ["]"]
-        self._path = (*self._path, None if is_item else name.strip())
-        declared = self._style.is_text(flag.rpartition('"')[2])
-        self._is_text = self._types.is_string(self._path) if declared is None else declared
-        key = "" if is_item else f"{dump(name.strip())}:"
-        piece = self._separator + key + ('"' if self._is_text else "")
-        self._separator = ","
-        self._step = self._read_value
-        return piece, rest.removeprefix("\n") if trims else rest, False
+    def _read_text(self) -> Reading:
+        source = self._source
+        source.write('"')
+        while True:
+            value, mark, held = self._value_end.split(source.text)
+            if self._ends_line and value.endswith("\n"):
+                value, held = value[:-1], held if mark else "\n" + held
+            source.text = held
+            source.write(escape(value))
+            if mark:
+                source.write('"')
+                return
+            yield
 
-    def _read_value(self, text: str) -> tuple[str, str, bool]:
-        style, nests = self._style, bool(self._style.item) and not self._is_text
-        ends = (style.value_end, style.before) if nests else (style.value_end,)
-        value, mark, held = split_at(text, ends)
-        if nests and mark == style.before:
-            name, end, _ = held.partition(self._value_begin)
-            return (self._open(name), mark + held, False) if end else ("", text, True)
-        if mark is not None and style.closing.startswith("\n"):
+    def _read_value(self, path: Path) -> Reading:
+        source, style = self._source, self._style
+        value = ""
+        while (found := self._value_ends.split(source.text))[1] is None:
+            value += found[0]
+            source.text = found[2]
+            yield
+        value += found[0]
+        source.text = found[2]
+        if found[1] == style.before and style.item:
+            while self._value_begin not in source.text:
+                yield
+            name = source.text.partition(self._value_begin)[0]
+            is_list = name == style.item and self._types.allows("array", path)
+            source.text = style.before + source.text
+            ends = compile_markers(style.before, style.value_end)
+            yield from self._read_members(ends, path, "[]" if is_list else "{}")
+            return
+        if self._ends_line:
             value = value.removesuffix("\n")
-        if mark is not None:
-            path, self._path = self._path, self._path[:-1]
-            self._step = self._read_between
-            if self._is_text:
-                return dump(value)[1:-1] + '"', held, False
-            if not self._types.allows("string", path):
-                value = _respell(value) or self._types.find_empty(path)
-            return self._types.to_json(path, value), held, False
-        if not self._is_text:
-            return "", text, True
-        if style.closing.startswith("\n") and value.endswith("\n"):
-            value, held = value[:-1], "\n" + held
-        return dump(value)[1:-1], held, True
-
-    def _open(self, name: str) -> str:
-        """Return the bracket that begins a list or an object, whose first tag has this name."""
-        is_list = name == self._style.item and self._types.allows("array", self._path)
-        opener, closer = "[]" if is_list else "{}"
-        self._closers.append(closer)
-        self._separator, self._step = "", self._read_between
-        return opener
+        if not self._types.allows("string", path):
+            value = _respell(value) or self._types.find_empty(path)
+        source.write(self._types.to_json(path, value))
 
 
 class LiteralReader:
     """Reader of named arguments in literals, up to the bracket that closes them."""
 
-    def __init__(self, literals: Literals) -> None:
-        self.is_done = False
+    def __init__(self, source: Source, literals: Literals) -> None:
+        self._source = source
         self._assign = literals.assign
-        self._quotes = [literals.quote] if literals.quote != JSON_QUOTE else ['"', "'"]
         self._escapes = literals.quote == JSON_QUOTE
-        self._quote = ""  # of the string that is being read
-        self._stack: list[str] = []
-        self._word = ""
-        self._is_key = True
-        self._begun = False
+        self._quotes = ('"', "'") if self._escapes else (literals.quote,)
 
-    def read(self, text: str) -> tuple[str, str]:
-        pieces: list[str] = []
-        while text and not self.is_done:
-            read = self._read_string if self._quote else self._read_outside
-            length, piece = read(text)
-            pieces.append(piece)
-            if not length:
-                break
-            text = text[length:]
-        return "".join(pieces), text
+    def read(self) -> Reading:
+        source, closers = self._source, list[str]()
+        opener, is_key = "{", True
+        while True:
+            source.text = text = source.text.lstrip()
+            separator = ":" if closers else self._assign
+            if quote := next(filter(text.startswith, self._quotes), ""):
+                source.text = text[len(quote) :]
+                source.write(f'{opener}"')
+                opener = ""
+                yield from self._read_string(quote)
+                continue
+            if any(each.startswith(text) for each in self._quotes):  # or there is no text
+                yield
+                continue
+            character, source.text = text[0], text[1:]
+            if is_key and character == separator:
+                source.write(":")
+                is_key = False
+            elif character == ",":
+                source.write(",")
+                is_key = closers[-1:] != ["]"]
+            elif character in "[{":
+                source.write(opener + character)
+                closers.append("]" if character == "[" else "}")
+                opener, is_key = "", character == "{"
+            elif character in "]})":
+                if not closers:
+                    source.text = text
+                    source.write(opener + "}")
+                    return
+                closers.pop()
+                source.write("]" if character == "]" else "}")
+                is_key = False
+            else:
+                source.text = text
+                word = _WORD_END.split(text, 1)[0]
+                word = word.partition(separator)[0] if is_key else word
+                if word == text:
+                    yield
+                    continue
+                source.text = text[len(word) :]
+                source.write(opener + (dump(word) if is_key else _convert_word(word)))
+                opener = ""
 
-    def _read_string(self, text: str) -> tuple[int, str]:
-        before, mark, held = split_at(text, (self._quote,))
-        if self._escapes and (escape := before.find("\\")) >= 0:
-            if escape:
-                return escape, dump(before[:escape])[1:-1]
-            return self._read_escape(text)
-        if mark is None:
-            return len(text) - len(held), dump(before)[1:-1]
-        self._quote = ""
-        return len(before) + len(mark), dump(before)[1:-1] + '"'
+    def _read_string(self, quote: str) -> Reading:
+        source = self._source
+        ends = compile_markers(quote, *("\\" if self._escapes else ""))
+        while True:
+            text, mark, source.text = ends.split(source.text)
+            source.write(escape(text))
+            if mark == quote:
+                source.write('"')
+                return
+            if mark is None:
+                yield
+            elif known := _ESCAPE.match(source.text):
+                source.text = source.text[known.end() :]
+                source.write(mark + known[0])
+            elif _HALF_ESCAPE.match(source.text):
+                source.text = mark + source.text
+                yield
+            else:
+                text, source.text = source.text[0], source.text[1:]
+                source.write(escape(text))
 
-    def _read_escape(self, text: str) -> tuple[int, str]:
-        if text[1:2] == "u":
-            digits = text[2:6]
-            if all(each in hexdigits for each in digits):
-                return (6, text[:6]) if len(digits) == 4 else (0, "")
-        escaped = text[1:2]
-        if not escaped:
-            return 0, ""
-        return 2, f"\\{escaped}" if escaped in '"\\/bfnrt' else dump(escaped)[1:-1]
 
-    def _read_outside(self, text: str) -> tuple[int, str]:
-        character = text[0]
-        if not self._word:
-            for mark in self._quotes:
-                if text.startswith(mark):
-                    self._quote = mark
-                    return len(mark), self._begin() + '"'
-                if mark.startswith(text):
-                    return 0, ""
-        separator = self._assign if not self._stack else ":"
-        if self._is_key and character == separator:
-            return 1, self._end_word(is_key=True) + ":"
-        if character in ",]})" or character.isspace():
-            piece = self._end_word(is_key=False)
-            if character.isspace():
-                return 1, piece
-            if character == ",":
-                self._is_key = not self._stack or self._stack[-1] == "}"
-                return 1, piece + ","
-            return self._close(character, piece)
-        if character in "[{" and not self._word:
-            self._stack.append("]" if character == "[" else "}")
-            piece = self._begin() + character
-            self._is_key = character == "{"
-            return 1, piece
-        self._word += character
-        return 1, ""
+def _convert_word(word: str) -> str:
+    """Return the JSON of a value without quotes."""
+    word = _CONSTANTS.get(word, word)
+    return word if _is_json(word) else dump(word)
 
-    def _close(self, character: str, piece: str) -> tuple[int, str]:
-        if self._stack:
-            self._stack.pop()
-            self._is_key = False
-            return 1, piece + ("]" if character == "]" else "}")
-        self.is_done = True
-        return 0, piece + ("}" if self._begun else "{}")
 
-    def _begin(self) -> str:
-        """Return the bracket before the first argument."""
-        if self._begun:
-            return ""
-        self._begun = True
-        return "{"
+class _Text:
+    """A source whose text is there."""
 
-    def _end_word(self, *, is_key: bool) -> str:
-        word, self._word = self._word, ""
-        if is_key:
-            self._is_key = False
-            return self._begin() + dump(word) if word else ""
-        if not word:
-            return ""
-        if word in _CONSTANTS:
-            return _CONSTANTS[word]
-        try:
-            strict_json.loads(word)
-        except strict_json.StrictJSONError:
-            return dump(word)
-        return word
+    def __init__(self, text: str) -> None:
+        self.text, self.json = text, ""
+
+    def write(self, json: str) -> None:
+        self.json += json
 
 
 def _respell(text: str) -> str:
@@ -251,11 +258,10 @@ def _respell(text: str) -> str:
     print values write them so, and models learn it."""
     if _is_json(text):
         return text
-    reader = LiteralReader(PYTHON)
-    read, rest = reader.read(f"{_VALUE}={text.strip()})")
-    value = read.removeprefix(f'{{"{_VALUE}":')[:-1]
-    is_value = reader.is_done and rest == ")" and value[:1] != '"' and _is_json(value)
-    return value if is_value else text
+    source = _Text(f"_={text.strip()})")
+    is_whole = next(LiteralReader(source, PYTHON).read(), source) is source and source.text == ")"
+    value = source.json.removeprefix('{"_":').removesuffix("}")
+    return value if is_whole and value[:1] != '"' and _is_json(value) else text
 
 
 def _is_json(text: str) -> bool:

@@ -5,6 +5,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 _MARKS = re.compile(r"\]<\][a-z]+\[>\[|<[^<>\s]+>|\uff5c[^\uff5c<>\s]+\uff5c|\[/?[A-Z_]+\]")
+_NEVER = r"(?!)"
+
+
+def _find_nothing(text: str) -> None:
+    """Search for no marker."""
 
 
 def find_marks(text: str) -> list[str]:
@@ -18,67 +23,60 @@ def match_mark(text: str) -> str:
     return match[0] if match else ""
 
 
-def split_at(text: str, markers: Sequence[str]) -> tuple[str, str | None, str]:
-    """Return the text before the first marker, that marker, and the text after it.
-
-    Without a marker, the third item is the longest suffix of the text that may begin a marker.
-    """
-    if _list_beginnings(tuple(markers)).isdisjoint(text):
-        return text, None, ""
-    found, place = None, len(text)
-    for marker in markers:
-        if 0 <= (at := text.find(marker)) < place:
-            found, place = marker, at
-    if found is not None:
-        return text[:place], found, text[place + len(found) :]
-    for marker in markers:
-        if marker[0] in text:
-            place = min(place, _find_begun(text, marker))
-    return text[:place], None, text[place:]
-
-
-@lru_cache
-def _list_beginnings(markers: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(marker[0] for marker in markers)
-
-
-def _find_begun(text: str, marker: str) -> int:
-    """Return where the longest suffix of a text that may begin a marker starts."""
-    first, end = marker[0], len(text)
-    at = text.find(first, max(end - len(marker) + 1, 0))
-    while at >= 0 and not marker.startswith(text[at:]):
-        at = text.find(first, at + 1)
-    return end if at < 0 else at
-
-
-class MarkerFilter:
-    """Remover of markers from a text. There may be hundreds, so one pattern and one set find
-    them."""
+class Markers:
+    """Markers that are looked for together; there may be hundreds. Where one begins like another,
+    the longer one counts."""
 
     def __init__(self, markers: Sequence[str]) -> None:
         longest_first = map(re.escape, sorted(markers, key=len, reverse=True))
-        self._pattern = re.compile("|".join(longest_first)) if markers else None
-        self._beginnings = {marker[:n] for marker in markers for n in range(1, len(marker))}
-        self._longest = max(map(len, self._beginnings), default=0)
+        beginnings = "".join(sorted({re.escape(marker[0]) for marker in markers}))
+        self.find_beginning = re.compile(f"[{beginnings}]").search if markers else _find_nothing
+        """Finds the first character of any marker."""
+        self._pattern = re.compile("|".join(longest_first) or _NEVER)
+        self._parts = {marker[:n] for marker in markers for n in range(1, len(marker))}
+        self._longest = max(map(len, self._parts), default=0)
+
+    def split(self, text: str) -> tuple[str, str | None, str]:
+        """Return the text before the first marker, that marker, and the text after it.
+
+        Without a marker, the third item is the longest suffix of the text that may begin one.
+        """
+        if (beginning := self.find_beginning(text)) is None:
+            return text, None, ""
+        match = self._pattern.search(text, beginning.start())
+        end = len(text) if match is None else match.start() + 1
+        for at in range(max(len(text) - self._longest, beginning.start()), end):
+            if text[at:] in self._parts:
+                return text[:at], None, text[at:]
+        if match is None:
+            return text, None, ""
+        return text[: match.start()], match[0], text[match.end() :]
+
+    def remove(self, text: str) -> str:
+        return self._pattern.sub("", text)
+
+
+@lru_cache(256)
+def compile_markers(*markers: str) -> Markers:
+    return Markers(markers)
+
+
+class MarkerFilter:
+    """Remover of markers from a text."""
+
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._markers = compile_markers(*markers)
         self._held = ""
 
     def push(self, text: str) -> str:
-        if self._pattern is None:
+        if not (self._held or self._markers.find_beginning(text)):
             return text
-        text = self._held + text
-        pieces, end = [], 0
-        for match in self._pattern.finditer(text):
-            if match.end() == len(text) and match[0] in self._beginnings:
-                break  # it may become a longer one
-            pieces.append(text[end : match.start()])
-            end = match.end()
-        rest = text[end:]
-        lengths = range(min(len(rest), self._longest), 0, -1)
-        held = next((n for n in lengths if rest[-n:] in self._beginnings), 0)
-        cut = len(rest) - held
-        self._held = rest[cut:]
-        return "".join([*pieces, rest[:cut]])
+        before, marker, self._held = self._markers.split(self._held + text)
+        while marker is not None:
+            more, marker, self._held = self._markers.split(self._held)
+            before += more
+        return before
 
     def finish(self) -> str:
         held, self._held = self._held, ""
-        return self._pattern.sub("", held) if self._pattern else held
+        return self._markers.remove(held)

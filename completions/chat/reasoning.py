@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from completions.chat.markers import find_marks, split_at
+from completions.chat.markers import compile_markers, find_marks
 from completions.contract.stop_spans import StopSpan
 
 ENABLED, DISABLED, AUTO = "enabled", "disabled", "auto"
@@ -49,14 +49,18 @@ class ReasoningParser:
         """`calls` are texts that begin a call, and so end the reasoning. In formats with channels,
         `lead` is the text after which more reasoning may begin."""
         self._tags = tags
-        self._ends = (tags.end, *calls)
-        self._again = (lead + tags.begin,) if lead else ()
+        self._ends = compile_markers(tags.end, *calls)
+        self._again = compile_markers(lead + tags.begin) if lead else None
         self._is_open = is_open
         self._state = "undecided"
         self._buffer = ""
         self._newlines = _NEWLINES
         self._begun = False
         self._joint = ""  # before the next text of reasoning
+        self.num_begun = 0
+        """How often a tag began reasoning."""
+        self.is_done = False
+        """Whether all that follows is the answer."""
 
     @property
     def is_reasoning(self) -> bool:
@@ -91,20 +95,20 @@ class ReasoningParser:
         begun = self._buffer.lstrip()
         if begun.startswith(self._tags.begin):
             self._state = "thinking"
+            self.num_begun += 1
             self._buffer = begun[len(self._tags.begin) :]
         elif not self._tags.begin.startswith(begun):
             self._state = "thinking" if self._is_open else "answering"
             self._newlines = _NEWLINES if self._is_open else 0
 
     def _take_reasoning(self) -> str:
-        reasoning, tag, rest = split_at(self._buffer, self._ends)
+        reasoning, tag, rest = self._ends.split(self._buffer)
+        visible = reasoning.rstrip()
         if tag is None:  # trailing white space may precede the tag
-            rest = reasoning[len(reasoning.rstrip()) :] + rest
+            self._buffer = reasoning[len(visible) :] + rest
         else:
             self._state = "answering"
-            rest = rest if tag == self._tags.end else tag + rest
-        self._buffer = rest
-        visible = reasoning.rstrip()
+            self._buffer = rest if tag == self._tags.end else tag + rest
         if not self._begun:
             visible = visible.lstrip()
             self._begun = bool(visible)
@@ -117,8 +121,13 @@ class ReasoningParser:
             self._newlines -= 1
         if self._buffer:
             self._newlines = 0
-        answer, again, self._buffer = split_at(self._buffer, self._again)
+        if self._again is None:
+            answer, self._buffer = self._buffer, ""
+            self.is_done = not self._newlines
+            return answer
+        answer, again, self._buffer = self._again.split(self._buffer)
         if again is not None:
+            self.num_begun += 1
             self._state, self._newlines = "thinking", _NEWLINES
             self._joint = "\n" if self._begun else ""
         return answer
@@ -138,47 +147,24 @@ class ReasoningCounter:
     ) -> None:
         """Count for one choice. The special tokens `hidden` may precede the begin tag, the texts
         `calls` end the reasoning too, and more of it may begin after the text `lead`."""
-        self._again = (lead + tags.begin).encode() if lead else b""
-        self._begin, self._ends = tags.begin.encode(), [e.encode() for e in (tags.end, *calls)]
-        self._longest = max(map(len, self._ends))
+        begin, end, lead, *calls = map(_spell_bytes, (*tags, lead, *calls))
+        self._parser = ReasoningParser(
+            ThinkTags(begin, end), is_open=is_open, calls=calls, lead=lead
+        )
         self._hidden = {token.encode() for token in hidden}
-        self._state = "thinking" if is_open else "undecided"
-        self._seen = b""
         self.count = 0
 
     def push(self, tokens: Iterable[bytes]) -> None:
         """Count further tokens, each given as its bytes in the text."""
         for token in tokens:
-            if self._state == "answering":
-                if not self._again:
-                    return
-                self._watch(token)
-                continue
-            if self._state == "undecided" and token not in self._hidden:
-                self._decide(token)
-            elif self._state == "thinking":
-                self._count_token(token)
+            if self._parser.is_done:
+                return
+            if self.count or token not in self._hidden:
+                before = self._parser.is_reasoning, self._parser.num_begun
+                self._parser.push(token.decode("latin-1"))
+                self.count += before != (False, self._parser.num_begun) or self._parser.is_reasoning
 
-    def _decide(self, token: bytes) -> None:
-        begun = (self._seen + token).lstrip()
-        if begun.startswith(self._begin):
-            self._state, self._seen = "thinking", b""
-            self._count_token(begun[len(self._begin) :])
-        elif self._begin.startswith(begun):
-            self._seen = begun
-        else:
-            self._state = "answering"
 
-    def _watch(self, token: bytes) -> None:
-        """Look for the beginning of more reasoning."""
-        self._seen = (self._seen + token)[-len(self._again) :]
-        if self._seen == self._again:
-            self._state, self._seen = "thinking", b""
-            self.count += 1
-
-    def _count_token(self, token: bytes) -> None:
-        self.count += 1
-        seen = self._seen + token
-        if any(end in seen for end in self._ends):
-            self._state = "answering"
-        self._seen = seen[-self._longest :]
+def _spell_bytes(text: str) -> str:
+    """Return a text with a character for each byte, since a token may end within a character."""
+    return text.encode().decode("latin-1")

@@ -64,6 +64,8 @@ class ToolFormat:
     """The text after its own text, which calls may follow."""
     unseen: tuple[str, ...] = ()
     """Further texts that are no part of an answer's own text."""
+    around: tuple[str, str] = ("", "")
+    """Texts without special tokens around an answer's own text, which are no part of it."""
     trigger: str = ""
     """The text that a section or call begins with, and that free text cannot contain; default: the
     mark or line at its beginning. With {name}, there is one for each tool."""

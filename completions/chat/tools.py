@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from json.encoder import encode_basestring
 from typing import Self
 
 from completions.grammars.structural_tag.json_nodes import (
@@ -159,3 +160,8 @@ class ToolChoice:
 def dump(value: object) -> str:
     """Compact JSON, as it goes into prompts and arguments."""
     return _ENCODER.encode(value)
+
+
+def escape(text: str) -> str:
+    """Return a text as it stands between the quotes of a JSON string."""
+    return encode_basestring(text)[1:-1]

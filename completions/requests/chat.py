@@ -339,7 +339,7 @@ def _add_answer(
         message = "this model's reasoning cannot be counted: its end tag is not one token."
         raise FieldError(message, _find_budget(values), code="unsupported_value") from error
     sampling, hidden = request.job.sampling, list[str]()
-    unseen = form.hidden if form else ()
+    unseen, around = (form.hidden, form.around) if form else ((), ("", ""))
     if reasoning is not None and not values.separate_reasoning:
         unseen = tuple(text for text in unseen if text not in reasoning.tags.delimiters)
     delimiters = {mark for text in unseen for mark in find_marks(text)}
@@ -355,7 +355,7 @@ def _add_answer(
         spans = calls.format.make_spans([tool.name for tool in calls.tools]) if calls else []
         if reasoning is not None and values.separate_reasoning:
             spans.append(reasoning.tags.make_span(is_open=reasoning.is_open))
-        spans += [StopSpan(text[:-1], text[-1]) for text in unseen]
+        spans += [StopSpan(text[:-1], text[-1]) for text in (*unseen, *filter(None, around))]
         sampling = structs.replace(sampling, stop_spans=tuple(spans))
     chat = ChatSettings(
         calls=calls,
@@ -363,6 +363,7 @@ def _add_answer(
         reasoning=reasoning,
         hidden=hidden,
         unseen=unseen,
+        around=around,
         separate_reasoning=values.separate_reasoning,
         stream_reasoning=values.stream_reasoning,
     )

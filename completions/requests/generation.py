@@ -51,6 +51,8 @@ class ChatSettings:
     """Special tokens that stay in the text for the parser, which then removes them."""
     unseen: Sequence[str]
     """Texts that the parser removes from the content."""
+    around: tuple[str, str]
+    """Texts that it removes from the beginning and the end of the content."""
     separate_reasoning: bool
     stream_reasoning: bool
 

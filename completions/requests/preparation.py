@@ -282,6 +282,7 @@ def _make_chat_context(
         reasoning_lead=reasoning.lead if reasoning else "",
         hidden=chat.hidden,
         unseen=chat.unseen,
+        around=chat.around,
         alternatives=top_logprobs,
         stream_reasoning=chat.stream_reasoning,
     )

@@ -1,13 +1,14 @@
 """OpenAI's chat completion objects from a job's events: messages, deltas, polled states."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
 from django.conf import settings
 
 from completions.chat.call_parser import CallParser
-from completions.chat.parser import CallDelta, Delta, OutputParser
+from completions.chat.delta import CallDelta, Delta
+from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningCounter, ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import CUSTOM, FUNCTION, INPUT, Tool
@@ -54,6 +55,8 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     """Special tokens that are removed from the text."""
     unseen: Sequence[str] = ()
     """Texts that are removed from the content: those around it in the model's format."""
+    around: tuple[str, str] = ("", "")
+    """Texts that are removed from the beginning and the end of the content."""
     stream_reasoning: bool = True
     alternatives: int | None = None
     """Likeliest tokens listed at each position; None for no log probabilities."""
@@ -67,7 +70,6 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
     def make_parser(self) -> OutputParser:
         """Return a parser for one choice's text."""
         thinking = calls = None
-        custom: Collection[str] = ()
         if self.think_tags is not None:
             thinking = ReasoningParser(
                 self.think_tags,
@@ -76,11 +78,13 @@ class ChatResponseContext(ResponseContext, frozen=True, omit_defaults=True):
                 lead=self.reasoning_lead,
             )
         if self.tool_format is not None:
-            tools = [Tool(each.name, None, each.parameters) for each in self.tools]
-            custom = {each.name for each in self.tools if each.is_custom}
+            tools = [
+                Tool(each.name, None, each.parameters, is_custom=each.is_custom)
+                for each in self.tools
+            ]
             form = TOOL_FORMATS[self.tool_format]
             calls = CallParser(form, tools, only_first=self.calls_first)
-        return OutputParser(thinking, calls, self.hidden, self.unseen, custom)
+        return OutputParser(thinking, calls, self.hidden, self.unseen, self.around)
 
     def make_reasoning_counter(self) -> ReasoningCounter | None:
         """Make a counter for one choice's reasoning; None if it cannot have any."""

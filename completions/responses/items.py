@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from completions.chat.parser import CallDelta, Delta
+from completions.chat.delta import CallDelta, Delta
 from completions.models.conversations import Item, make_item_id
 
 Event = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from completions.chat.parser import Delta
+from completions.chat.delta import Delta
 from completions.contract.usage import Usage
 from completions.exceptions import APIError, from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent

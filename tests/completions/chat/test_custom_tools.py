@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from completions.chat.call_parser import CallParser
 from completions.chat.custom_input import InputReader
 from completions.chat.grammar import ToolCalls, make_answer_constraint
-from completions.chat.parser import OutputParser
 from completions.chat.tool_format import ToolFormat
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import InputGrammar, Tool, ToolCall, ToolChoice, dump
 from completions.grammars import tokens, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.structural_tag.parameters import Style
+from tests.completions.chat import reading
 
 LARK = InputGrammar(
     "lark",
@@ -46,16 +45,8 @@ def write(tool_format: ToolFormat, tool: Tool, value: str) -> str:
 
 
 def read(tool_format: ToolFormat, tool: Tool, text: str, size: int) -> list[tuple[str, str]]:
-    parser = OutputParser(None, CallParser(tool_format, [tool]), custom={tool.name})
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    calls: list[tuple[str, str]] = []
-    for delta in (*map(parser.push, pieces), parser.finish()):
-        for piece in delta.calls:
-            assert piece.is_custom
-            if piece.name is not None:
-                calls.append((piece.name, ""))
-            calls[piece.index] = (calls[piece.index][0], calls[piece.index][1] + piece.arguments)
-    return calls
+    return reading.read(tool_format.name, pieces, [tool]).calls
 
 
 def accepts(tool_format: ToolFormat, tool: Tool, text: str) -> bool:

@@ -7,12 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.call_parser import CallParser
 from completions.chat.chat_style import THINK_TAGS
-from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningParser
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
+from tests.completions.chat import reading
 
 PARAMETERS = {
     "type": "object",
@@ -83,24 +82,10 @@ CALLS = st.lists(
 
 def read(
     form: str, pieces: Sequence[str], is_cut: bool = False
-) -> tuple[str, str, list[list[str]]]:
+) -> tuple[str, str, list[tuple[str, str]]]:
     """Return the reasoning, the content, and the calls that the service reads."""
-    written = TOOL_FORMATS[form]
-    parser = OutputParser(
-        ReasoningParser(THINK_TAGS[0], is_open=False),
-        CallParser(written, TOOLS),
-        unseen=written.hidden,
-    )
-    reasoning, content, calls = "", "", list[list[str]]()
-    for delta in [*map(parser.push, pieces), parser.finish(is_cut=is_cut)]:
-        reasoning += delta.reasoning
-        content += delta.content
-        for call in delta.calls:
-            if call.name is not None:
-                calls.append([call.name, ""])
-            assert call.index == len(calls) - 1
-            calls[-1][1] += call.arguments
-    return reasoning, content, calls
+    thinking = ReasoningParser(THINK_TAGS[0], is_open=False)
+    return reading.read(form, pieces, TOOLS, thinking, is_cut=is_cut)[:3]
 
 
 @given(calls=CALLS)

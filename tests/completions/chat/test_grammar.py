@@ -9,7 +9,6 @@ import pytest
 from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from completions.chat.call_parser import Arguments, CallParser, Text
 from completions.chat.grammar import BudgetError, Reasoning, ToolCalls, make_answer_constraint
 from completions.chat.reasoning import ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
@@ -17,6 +16,7 @@ from completions.chat.tools import Tool, ToolCall, ToolChoice
 from completions.grammars import Constraint, Limits, TokenSource, tokens, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.exceptions import GrammarError
+from tests.completions.chat import reading
 
 THINK = ThinkTags("<think>", "</think>")
 FORMS = ("hermes", "llama3", "glm", "kimi_k2", "deepseek_v32")
@@ -323,8 +323,7 @@ def test_what_glm_writes_without_quotes_is_read_by_its_schema(
     for value in values:
         call = TOOL_FORMATS["glm"].write(ToolCall("f", {"a": value}))
         assert bench.fits(call, calls("glm", tool, mode="required"))
-        events = CallParser(TOOL_FORMATS["glm"], [tool]).push(call)
-        text = "".join(event.text for event in events if isinstance(event, Arguments))
+        ((_, text),) = reading.read("glm", [call], [tool]).calls
         assert json.loads(text) == {"a": value}
 
 
@@ -428,6 +427,5 @@ def test_a_call_may_end_the_reasoning(
 def test_an_answer_that_begins_like_a_call_is_none(tmp_path: Path, form: str, text: str) -> None:
     asked = calls(form)
     assert Bench(tmp_path, []).fits(text, asked)
-    parser = CallParser(asked.format, asked.tools)
-    parts = [*parser.push(text), *parser.finish()]
-    assert "".join(part.text for part in parts if isinstance(part, Text)) == text
+    message = reading.read(form, [text], asked.tools)
+    assert (message.content, message.calls) == (text, [])

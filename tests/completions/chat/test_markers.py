@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.markers import MarkerFilter, split_at
+from completions.chat.markers import MarkerFilter, Markers
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from completions.chat.markers import MarkerFilter, split_at
 def test_a_text_is_split_at_its_first_mark(
     text: str, expected: tuple[str, str | None, str]
 ) -> None:
-    assert split_at(text, ("<b>", "<d>")) == expected
+    assert Markers(("<b>", "<d>")).split(text) == expected
 
 
 MARKS = ("<b>", "<bb>", "[end]", "<b>x")

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from completions.chat.call_parser import CallParser
-from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
+from tests.completions.chat import reading
 
 MARKS = ThinkTags("<think>", "</think>")
 TOOLS = (
@@ -27,25 +26,8 @@ def message(
     pieces: Sequence[str], form: str | None, thinking: bool | None = None
 ) -> dict[str, Any]:
     """What an OpenAI client makes of the deltas; `thinking`: is the prompt inside thoughts."""
-    parser = OutputParser(
-        None if thinking is None else ReasoningParser(MARKS, is_open=thinking),
-        CallParser(TOOL_FORMATS[form], TOOLS) if form else None,
-        HIDDEN,
-    )
-    deltas = [*map(parser.push, pieces), parser.finish()]
-    calls: list[list[str]] = []
-    for delta in deltas:
-        for call in delta.calls:
-            if call.name is not None:
-                assert call.index == len(calls)
-                calls.append([call.name, ""])
-            calls[call.index][1] += call.arguments
-    return {
-        "reasoning": "".join(delta.reasoning for delta in deltas),
-        "content": "".join(delta.content for delta in deltas),
-        "calls": [tuple(call) for call in calls],
-        "has_called": parser.has_called,
-    }
+    reasoning = None if thinking is None else ReasoningParser(MARKS, is_open=thinking)
+    return reading.read(form, pieces, TOOLS, reasoning, hidden=HIDDEN)._asdict()
 
 
 def cut(text: str, places: Sequence[int]) -> list[str]:

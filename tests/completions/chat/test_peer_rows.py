@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from completions.chat.call_parser import CallParser, CallStart, Text
 from completions.chat.chat_style import THINK_TAGS
 from completions.chat.reasoning import ReasoningParser
-from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
+from tests.completions.chat import reading
 
 ROWS, THOUGHTS = (
     json.loads(Path(__file__).with_name(name).read_text())
@@ -57,18 +56,10 @@ TOOLS = (
 
 def read(form: str, pieces: list[str]) -> dict[str, Any]:
     """Return the content and the calls, as rows have them."""
-    parser = CallParser(TOOL_FORMATS[form], TOOLS)
-    content, calls = "", list[list[str]]()
-    for part in [part for piece in pieces for part in parser.push(piece)] + parser.finish():
-        if isinstance(part, Text):
-            content += part.text
-        elif isinstance(part, CallStart):
-            calls.append([part.name, ""])
-        else:
-            calls[-1][1] += part.text
+    message = reading.read(form, pieces, TOOLS)
     return {
-        "content": content.strip(),
-        "calls": [[name, load(arguments)] for name, arguments in calls],
+        "content": message.content.strip(),
+        "calls": [[name, load(arguments)] for name, arguments in message.calls],
     }
 
 

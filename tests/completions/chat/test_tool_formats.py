@@ -11,13 +11,12 @@ from django.conf import settings
 from llguidance import LLMatcher
 
 from completions.catalog.entries import TOOL_FORMAT_NAMES
-from completions.chat.call_parser import Arguments, CallParser, CallStart, Text
 from completions.chat.grammar import Reasoning, make_answer_constraint
-from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
 from completions.grammars import Constraint, tokens, translate
+from tests.completions.chat import reading
 from tests.completions.chat.test_grammar import ANY, GOOD, Bench, calls
 from tests.conformance.chat_templates.table import FORMATS, THINKING
 
@@ -30,16 +29,8 @@ MARKS = str.maketrans({"!": BAR, "_": BLOCK})
 
 def read(form: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """The text around calls, and the calls."""
-    parser = CallParser(TOOL_FORMATS[form], TOOLS)
-    text, found = "", list[tuple[str, str]]()
-    for part in [part for piece in pieces for part in parser.push(piece)] + parser.finish():
-        if isinstance(part, Text):
-            text += part.text
-        elif isinstance(part, CallStart):
-            found.append((part.name, ""))
-        else:
-            found[-1] = (found[-1][0], found[-1][1] + part.text)
-    return text.strip(), found
+    message = reading.read(form, pieces, TOOLS)
+    return message.content.strip(), message.calls
 
 
 @pytest.mark.parametrize(
@@ -53,11 +44,9 @@ def read(form: str, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
 )
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_no_call_follows_a_constrained_answer(form: str, text: str, size: int) -> None:
-    parser = CallParser(TOOL_FORMATS[form], TOOLS, only_first=True)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
-    assert "".join(part.text for part in parts if isinstance(part, Text)) == text
-    assert all(isinstance(part, Text) for part in parts)
+    message = reading.read(form, pieces, TOOLS, only_first=True)
+    assert (message.content, message.calls) == (text, [])
 
 
 @pytest.mark.parametrize("form", ["glm", "mistral", "hermes", "llama3", "minimax_m2"])
@@ -255,6 +244,21 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n',
         [WEATHER],
         "",
+    ),
+    (
+        "ernie45",
+        "<response>\nIn <response>, or </response>\nit is.\n</response>\n",
+        [],
+        "In <response>, or </response>\nit is.",
+    ),
+    ("ernie45", "\n<response>\n</response>", [], ""),
+    ("ernie45", "No </response> here </resp", [], "No </response> here </resp"),
+    (
+        "ernie45",
+        "<response>I look.</response>\n\n"
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>\n',
+        [WEATHER],
+        "I look.",
     ),
     (
         "solar_open",
@@ -487,10 +491,8 @@ def test_what_the_grammar_generates_is_read_as_an_instance(tmp_path: Path, form:
             assert matcher.consume_token(token)
             assert len(ids) < 2_000
         text = bench.tokenizer.decode(ids, skip_special_tokens=False)
-        parser = CallParser(TOOL_FORMATS[form], [tool])
-        parts = [*parser.push(text), *parser.finish()]
-        pieces = [part.text for part in parts if isinstance(part, Arguments)]
-        jsonschema.validate(json.loads("".join(pieces)), PLAIN)
+        ((_, arguments),) = reading.read(form, [text], [tool]).calls
+        jsonschema.validate(json.loads(arguments), PLAIN)
 
 
 NESTED = {
@@ -624,11 +626,9 @@ def test_channels_are_parts_of_a_message(
     tags = ThinkTags("<|channel|>analysis<|message|>", "<|end|>")
     for pieces in ([text], list(text)):
         thinking = ReasoningParser(tags, is_open=False, lead=form.content[0])
-        parser = OutputParser(thinking, CallParser(form, TOOLS), unseen=form.hidden)
-        deltas = [*map(parser.push, pieces), parser.finish()]
-        assert "".join(each.reasoning for each in deltas) == reasoning
-        assert "".join(each.content for each in deltas) == content
-        assert sum(call.name is not None for each in deltas for call in each.calls) == num_calls
+        message = reading.read("openai", pieces, TOOLS, thinking)
+        assert (message.reasoning, message.content) == (reasoning, content)
+        assert len(message.calls) == num_calls
 
 
 @pytest.mark.parametrize("special", [False, True])

@@ -14,11 +14,9 @@ from tokenizers import Tokenizer
 
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
-from completions.chat.call_parser import CallParser
 from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
 from completions.chat.grammar import Reasoning, ToolCalls, make_answer_constraint
-from completions.chat.parser import OutputParser
 from completions.chat.prompt_text import PromptText
 from completions.chat.reasoning import ReasoningParser
 from completions.chat.template import ChatTemplateError
@@ -26,6 +24,7 @@ from completions.chat.tools import Tool, ToolChoice
 from completions.grammars import Limits, TokenSource, tokens, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.limits import FLEXIBLE
+from tests.completions.chat import reading
 from tests.completions.chat.test_grammar import Bench
 from tests.conformance.chat_templates.packages import LLAMA_CPP, OLLAMA_UTILS, TRL, Package, load
 from tests.conformance.chat_templates.table import DIFFERENCES, FORMATS, LOSSES, THINKING
@@ -109,21 +108,10 @@ class Model:
 def read(model: Model, answer: str, is_open: bool) -> tuple[str, Calls]:
     """Return the content, without special tokens, and the calls that the service reads."""
     tags, written = model.style.think_tags, model.style.tool_format
-    parser = OutputParser(
-        ReasoningParser(tags, is_open=is_open) if tags else None,
-        CallParser(written, TOOLS),
-        unseen=written.hidden,
-    )
-    content, names, arguments = "", list[str](), list[str]()
-    for delta in (parser.push(answer), parser.finish()):
-        content += delta.content
-        for call in delta.calls:
-            if call.name is not None:
-                names.append(call.name)
-                arguments.append("")
-            arguments[-1] += call.arguments
-    read_arguments = map(json.loads, arguments)
-    return SPECIAL.sub("", content).strip(), list(zip(names, read_arguments, strict=True))
+    thinking = ReasoningParser(tags, is_open=is_open) if tags else None
+    message = reading.read(written.name, [answer], TOOLS, thinking)
+    calls = [(name, json.loads(arguments)) for name, arguments in message.calls]
+    return SPECIAL.sub("", message.content).strip(), calls
 
 
 def list_refused(

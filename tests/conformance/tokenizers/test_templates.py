@@ -11,11 +11,11 @@ from transformers import AutoTokenizer
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
-from completions.chat.call_parser import Arguments, CallParser, CallStart
 from completions.chat.chat_style import find_chat_style
 from completions.chat.conversation import render_prompt
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
+from tests.completions.chat import reading
 from tests.conformance.tokenizers.conftest import or_skip
 from tests.conformance.tokenizers.families import FAMILIES, Family
 from tests.conformance.tokenizers.packages import fetched
@@ -136,11 +136,8 @@ def test_calls_that_a_template_writes_are_read_back(family: Family) -> None:
     model = ModelFiles(ModelEntry("m", folder), family.rows, 512, family.ends, 0)
     written = TOOL_FORMATS[FOUND[str(family)]]
     text = render_prompt(model, CALLED, TOOLS, written, {})
-    parser = CallParser(written, TOOLS)
-    parts = [*parser.push(text), *parser.finish()]
-    assert [each.name for each in parts if isinstance(each, CallStart)] == ["weather", "weather"]
-    read = [json.loads(each.text) for each in parts if isinstance(each, Arguments)]
-    assert read == [ARGUMENTS, ARGUMENTS]
+    calls = reading.read(FOUND[str(family)], [text], TOOLS).calls
+    assert [(name, json.loads(said)) for name, said in calls] == [("weather", ARGUMENTS)] * 2
 
 
 def history(*arguments: Any) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from completions.chat.call_parser import CallParser
-from completions.chat.parser import Delta, OutputParser
+from completions.chat.delta import Delta
+from completions.chat.parser import OutputParser
 from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
