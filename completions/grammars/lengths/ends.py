@@ -56,7 +56,7 @@ def _measure_way(grammar: str, source: TokenSource, enough: int) -> int | None:
     """Return the tokens of a way from the beginning to an end."""
     matcher = LLMatcher(tokens.load(source), grammar, log_level=0, limits=VALIDATION_LIMITS)
     written = _load_end_tokens(source)
-    way = find_way(matcher, written, written.read_literals(grammar), _MAX_STEPS, enough)
+    way = find_way(matcher, written, written.read_texts(grammar), _MAX_STEPS, enough)
     return None if way is None else len(way)
 
 

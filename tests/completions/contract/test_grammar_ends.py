@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from completions.contract import llguidance_tokenizer
-from completions.contract.grammar_ends import EndTokens, adapt_way, find_way, is_way
+from completions.contract.grammar_ends import (
+    NO_TEXTS,
+    EndTokens,
+    adapt_way,
+    find_suffix,
+    find_way,
+    is_way,
+)
+from completions.contract.grammar_ends.samples import iter_samples
 from completions.contract.llguidance_limits import ENGINE_LIMITS
 from completions.contract.token_bytes import TokenBytes, count_ids
 from tests.completions.contract.tokenizers_of_each_kind import END, byte_level
@@ -31,6 +39,14 @@ def lark(text: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": text}]})
 
 
+KEYS = write(
+    type="object",
+    patternProperties={"^[A-H][0-9]+$": {"type": "integer"}},
+    additionalProperties=False,
+    minProperties=1,
+)
+UUID = write(type="string", pattern="^[0-9a-f]{8}\\-?[0-9a-f]{4}\\-?[0-9a-f]{12}$")
+FILE = write(type="string", pattern="^file:[^\\n]+\\.geodatabase?$")
 THOUGHT = 'T: (/(?s:.*)/ & ~(/(?s:.*)/ ("</t>") /(?s:.*)/)) "</t>"'
 PERSON = write(
     type="object",
@@ -48,6 +64,11 @@ CASES = [
     (lark(f"start: T\n{THOUGHT}"), "so ab", "</t>"),
     (lark(f'start: T "[" /[0-9]+/ "]"\n{THOUGHT}'), "so </", "</t>[0]"),
     (lark("start: <tool> /a*/ <tool>"), "", "<tool><tool>"),
+    (UUID, '"0123', '00000000000000000000"'),
+    (FILE, "", '"file:a.geodatabas"'),
+    (FILE, '"file:./some', '.geodatabas"'),
+    (KEYS, '{"', 'A0":0}'),
+    (write(type="array", items={"type": "number"}, minItems=9), "[0.5", ",0" * 8 + "]"),
 ]
 
 
@@ -59,7 +80,7 @@ def begin(grammar: str, text: str) -> LLMatcher:
 
 
 def search(grammar: str, matcher: LLMatcher, enough: int = STEPS) -> tuple[int, ...] | None:
-    return find_way(matcher, TOKENS, TOKENS.read_literals(grammar), STEPS, enough)
+    return find_way(matcher, TOKENS, TOKENS.read_texts(grammar), STEPS, enough)
 
 
 @pytest.mark.parametrize(("grammar", "begun", "rest"), CASES)
@@ -103,4 +124,33 @@ def test_the_search_goes_on_until_a_way_is_short_enough() -> None:
 
 def test_a_bounded_search_may_find_nothing() -> None:
     matcher = begin(write(type="array", items=json.loads("{}"), minItems=9), "")
-    assert find_way(matcher, TOKENS, (), 3, STEPS) is None
+    assert find_way(matcher, TOKENS, NO_TEXTS, 3, STEPS) is None
+
+
+def test_what_is_left_of_a_way_is_found_within_its_tokens() -> None:
+    """A way as its tokenizer splits it need not have a border where the text now is."""
+    whole = '"b":"/@#0"}'
+    grammar = lark(
+        'start: "{" ["\\"a\\":\\"" /[^"]*/ "\\","] "\\"b\\":\\"" /[^\\/#"]*/ "/" /[^#"]+/ "#0\\"}"'
+    )
+    way = TOKENS.tokenize(b"{" + whole.encode())
+    for begun, rest in [("{", whole), ('{"b":"x', '/@#0"}'), ('{"b":"x/y', '#0"}')]:
+        end = find_suffix(begin(grammar, begun), TOKENS, way)
+        assert end is not None
+        assert TOKENS.spell(end).decode() == rest
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sample"),
+    [
+        ("^[0-9A-F]{3}$", "000"),
+        ("^(?:https?://)?[^/#]+(?:/|#)$", "a/"),
+        ('^(?s:.*)say "hi"(?s:.*)$', 'say \\"hi\\"'),
+        (r"^\d+x\u{e9}?$", "0x"),
+        ("^a{300}$", None),
+        ("^(?=a)\\1$", None),
+    ],
+)
+def test_the_shortest_text_of_a_pattern(pattern: str, sample: str | None) -> None:
+    found = [text.decode() for text in iter_samples({"items": [{"pattern": pattern}]})]
+    assert found == ([] if sample is None else [f'{sample}"'])

@@ -16,11 +16,13 @@ from llguidance import LLMatcher
 
 from completions.contract.grammar_ends import (
     EndTokens,
+    GrammarTexts,
     Way,
     adapt_way,
     find_suffix,
     find_way,
     is_accepting,
+    is_broken,
 )
 
 _ROOT_STEPS: Final = 2000
@@ -53,12 +55,15 @@ class ClosingPlan:
     """What the choices of one request have in common."""
 
     tokens: EndTokens
-    literals: tuple[Way, ...]
+    texts: GrammarTexts
     banned: frozenset[int]
     """Tokens that no way has."""
     way: Way | None
     """From the beginning; None if none was found."""
     slow_seconds: float = 0.0
+    gives_up: bool = False
+    """Whether nothing is searched, since the first search met a limit of the grammar's lexer, which
+    all copies of a matcher share."""
 
     @classmethod
     def make(
@@ -70,13 +75,16 @@ class ClosingPlan:
         banned: frozenset[int] = frozenset(),
     ) -> Self:
         """Return the plan of a grammar, at whose beginning the matcher stands. A way of at most
-        ``enough`` tokens ends the search; tokens are banned if there is a way without them."""
-        literals = tokens.read_literals(grammar)
-        way = find_way(matcher, tokens, literals, _ROOT_STEPS, enough, banned)
+        ``enough`` tokens ends the search; tokens are banned if there is a way without them. If the
+        plan gives up, the matcher is broken."""
+        texts = tokens.read_texts(grammar)
+        way = find_way(matcher, tokens, texts, _ROOT_STEPS, enough, banned)
         if way is None and banned:
             banned = frozenset()
-            way = find_way(matcher, tokens, literals, _ROOT_STEPS, enough)
-        return cls(tokens, literals, banned, way)
+            way = find_way(matcher, tokens, texts, _ROOT_STEPS, enough)
+        gives_up = is_broken(matcher)
+        texts = texts._replace(way=way or ())
+        return cls(tokens, texts, banned, None if gives_up else way, gives_up=gives_up)
 
     @property
     def is_slow(self) -> bool:
@@ -85,10 +93,10 @@ class ClosingPlan:
 
     def search(self, matcher: LLMatcher, enough: int, max_steps: int) -> Way | None:
         """Return a way from where the matcher stands."""
-        if self.is_slow:
+        if self.is_slow or self.gives_up:
             return None
         began = time.thread_time()
-        way = find_way(matcher, self.tokens, self.literals, max_steps, enough, self.banned)
+        way = find_way(matcher, self.tokens, self.texts, max_steps, enough, self.banned)
         excess = time.thread_time() - began - max_steps * _COPY_SECONDS
         self.slow_seconds += max(0.0, excess)
         return way
@@ -109,6 +117,8 @@ class Closing:
         self._reserve = _reserve(plan.way)
         self._looks_at = _NEAR_CHECKPOINT if self.is_near else _FIRST_CHECKPOINT
         """Before which token it looks again how far the end is."""
+        self._is_shortest = False
+        """Whether a shorter way was looked for in vain, here or on the way so far."""
         self._prepared = -1
         """How many tokens came before the one that was prepared for."""
         self._next: tuple[int, Way | None] | None = None
@@ -162,6 +172,7 @@ class Closing:
             ends = bool(way) or token_id in self.plan.tokens.end_ids
             if self.closed_at is None and self._left <= len(way) + 1 and ends:
                 self.closed_at = self._count
+            self._is_shortest = self._is_shortest and way[:1] == (token_id,)
             self._way = self._find_way_after(matcher, token_id)
             if self._way is None:
                 self._is_current, self._looks_at = False, self._count + 1
@@ -185,11 +196,13 @@ class Closing:
         if enters or self._count >= self._looks_at:
             self._look(matcher)
         way = self._get_way()
-        if way and self.is_near and len(way) >= self._left - 1:
+        if way and self.is_near and len(way) >= self._left - 1 and not self._is_shortest:
             # About as long as the rest; a shorter one leaves more to the model.
             shorter = self.plan.search(matcher, max(0, self._left - 3), _STEPS)
             if shorter is not None and len(shorter) < len(way):
                 self._way = shorter
+            else:
+                self._is_shortest = True
 
     def _look(self, matcher: LLMatcher) -> None:
         """Find out how far the end is, so as to begin early enough."""
@@ -198,8 +211,7 @@ class Closing:
             return
         way: Way | None = ()
         if not is_accepting(matcher):
-            way = find_suffix(matcher, self._way) if self._way else None
-            way = way or self.plan.search(matcher, _ROOT_STEPS, _LOOK_STEPS)
+            way = self._find_suffix(matcher) or self.plan.search(matcher, _ROOT_STEPS, _LOOK_STEPS)
         if way is not None:
             self._reserve = _reserve(way)
             self._looks_at = self._count + min(self._count or 1, _CHECKPOINT)
@@ -209,14 +221,19 @@ class Closing:
             self._looks_at = 2 * self._count
         self._way, self._is_current = way, way is not None
 
+    def _find_suffix(self, matcher: LLMatcher) -> Way | None:
+        """Return the end of the way that was known last, if it is still one."""
+        end = find_suffix(matcher, self.plan.tokens, self._way) if self._way else None
+        return None if end is None or not self.plan.banned.isdisjoint(end) else end
+
     def _find_way_after(self, matcher: LLMatcher, token_id: int) -> Way | None:
         if self._next is None or self._next[0] != token_id:
             self._next = token_id, self._look_after(matcher, token_id)
         return self._next[1]
 
     def _look_after(self, matcher: LLMatcher, token_id: int) -> Way | None:
-        """Return a way that follows a token: the rest of the present one, the present one if it
-        still leads to an end, or another."""
+        """Return a way that follows a token: the rest of the present one, one that is much like it,
+        be it too long, or else another: a search takes longer than a step may."""
         way = self._way
         if way and token_id == way[0]:
             return way[1:]
@@ -226,11 +243,10 @@ class Closing:
             return None
         if is_accepting(after):
             return ()
-        enough = self._left - 1
         reused = None if way is None else adapt_way(after, self.plan.tokens, way, token_id)
-        if reused is not None and len(reused) <= enough and self.plan.banned.isdisjoint(reused):
+        if reused is not None and self.plan.banned.isdisjoint(reused):
             return reused
-        return self.plan.search(after, max(0, enough), _STEPS)
+        return self.plan.search(after, max(0, self._left - 1), _STEPS)
 
 
 def _reserve(way: Way | None) -> int:

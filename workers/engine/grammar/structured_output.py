@@ -274,25 +274,29 @@ class StructuredOutput:
         limits: Rows[int] | None = None,
         banned: frozenset[int] = frozenset(),
     ) -> list[GrammarMatcher] | EngineError:
+        plan = None
         try:
-            first = llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS)
+            first = self._make_matcher(grammar)
+            if limits is not None:
+                shortest = min(limits, default=0)
+                plan = ClosingPlan.make(first, self.end_tokens, grammar, shortest, banned)
+                first = self._make_matcher(grammar) if plan.gives_up else first
             # The first mask costs most, and shows that a grammar is too complex.
             allowed = np.frombuffer(first.compute_bitmask(), dtype=np.uint8)
             only_empty = first.is_accepting() and self._is_eos_only(allowed)
             matchers = [first, *(first.deep_copy() for _ in range(count - 1))]
             wrapped = [GrammarMatcher(m, only_empty, self._jump_forward) for m in matchers]
             wrapped[0].check()
-            if limits is not None:
-                plan = ClosingPlan.make(
-                    first, self.end_tokens, grammar, min(limits, default=0), banned
-                )
-                for each, limit in zip(wrapped, limits, strict=True):
-                    each.closing = Closing(plan, limit)
+            for each, limit in zip(wrapped, limits or (), strict=plan is not None):
+                each.closing = Closing(plan, limit) if plan is not None else None
         except GrammarError as error:
             return error
         except Exception as error:  # noqa: BLE001 - ends this request, not the engine
             return GrammarError(str(error))
         return wrapped
+
+    def _make_matcher(self, grammar: str) -> llguidance.LLMatcher:
+        return llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=ENGINE_LIMITS)
 
     def _is_eos_only(self, allowed: NDArray[np.uint8]) -> bool:
         if np.bitwise_count(allowed).sum() > len(self._eos_token_ids):

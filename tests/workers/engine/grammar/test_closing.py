@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from completions.contract import grammar_ends
+from completions.grammars import Constraint, translate
 from tests.workers.engine import tiny_models
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar import closing
@@ -98,6 +99,22 @@ def test_an_end_that_moves_away_is_noticed_in_time(
     assert len(written) <= limit
     assert matcher.is_accepting
     assert matcher.closed_at is not None
+
+
+def test_a_grammar_whose_lexer_breaks_in_the_search_is_followed_without_closing(
+    structured_output: StructuredOutput,
+) -> None:
+    """All copies of a matcher share a lexer: the search failed the request for the sake of an
+    address that the model may never write."""
+    address = {"type": "string", "format": "email", "maxLength": 1024}
+    schema = {"type": "object", "properties": {"email": address}, "additionalProperties": False}
+    grammar = translate(Constraint("json_schema", schema)).grammar
+    [matcher] = begin(structured_output, grammar, [20])
+    assert matcher.closing is not None
+    assert matcher.closing.plan.gives_up
+    assert TOKENIZER.decode(write(matcher, "}{", 20)) == "{}"
+    assert matcher.is_accepting
+    assert matcher.closed_at is None
 
 
 def test_a_way_has_no_banned_token_unless_it_must(structured_output: StructuredOutput) -> None:

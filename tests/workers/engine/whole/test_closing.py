@@ -75,7 +75,7 @@ def fits(engine: Engine, grammar: str, limit: int) -> bool:
     """Whether a whole text of the grammar has at most so many tokens."""
     tokens = engine.structured_output.end_tokens
     matcher = make_matcher(engine, grammar)
-    way = find_way(matcher, tokens, tokens.read_literals(grammar), 2000, limit)
+    way = find_way(matcher, tokens, tokens.read_texts(grammar), 2000, limit)
     return way is not None and len(way) <= limit
 
 

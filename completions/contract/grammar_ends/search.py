@@ -1,31 +1,19 @@
-"""The shortest way to the end of a grammar, as far as a bounded search finds it.
-
-llguidance has no question for it, but its matchers are copied and advanced in a microsecond. So the
-search tries texts, the cheapest first: those that close what is open, then those that begin the
-least, then any other. What it finds is checked with the matcher itself, so it is an end; that there
-is none, or none shorter, it cannot prove.
-"""
+"""The search for a way to an end: texts, the cheapest first."""
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import count
 from typing import Final
 
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher
 
-from completions.contract.token_bytes import is_text
+from completions.contract.grammar_ends.tokens import EndTokens, GrammarTexts, Way
+from completions.contract.grammar_ends.ways import find_suffix, is_accepting, shorten_way
 
-Way = tuple[int, ...]
-"""The ids of tokens that lead to an accepted end; empty where the text may end already."""
 _FEW = 64
 """Where a grammar allows at most so many tokens, all of them are tried."""
-_ORDER: Final = b"\"@}]')>;,:0{[( \n1aA-./<=_e&|\\2"
-"""Single bytes from the likeliest to lead to an end on; all others follow."""
-_NUM_CLOSERS: Final = 12
-"""How many of them close something, or are the shortest value."""
 _DEVIATION: Final = 32
 """What it costs to pass over a child, in tokens."""
 _DEAD_END: Final = 4
@@ -33,7 +21,8 @@ _DEAD_END: Final = 4
 _KNOWN: Final = 32
 """What a child costs that allows the same tokens as another place that is as far."""
 _LOOP: Final = 3
-"""What a child costs that allows the same tokens as the place before: it may lead nowhere."""
+"""What a child costs that allows the same tokens as a place on its own path: it may lead nowhere,
+or be one of several equal values."""
 _FEW_LOOPS: Final = 4
 """After so many of them one after the other, the same token is repeated in runs."""
 _RUN, _MAX_RUN = 8, 256
@@ -42,91 +31,13 @@ _MAX_REPEATS: Final = 16
 """How often one search does so in vain."""
 _PHASE: Final = 150
 """After so many copies without an end, the search goes on from the place that came farthest."""
-_LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
-_MAX_LITERALS = 32
 _NOT_ZERO = re.compile(rb"[^\x00]")
-
-
-class EndTokens:
-    """The tokens of a model that the search writes."""
-
-    def __init__(
-        self,
-        tokenizer: LLTokenizer,
-        texts: Sequence[bytes],
-        special_ids: Iterable[int],
-        end_ids: Iterable[int],
-    ) -> None:
-        self.texts = texts
-        self.end_ids = tuple(sorted(set(end_ids)))
-        self.special_ids = frozenset(special_ids)
-        self._tokenizer = tokenizer
-        rank = {byte: place for place, byte in enumerate(_ORDER)}
-        self._ranks = [rank.get(byte, len(rank) + byte) for byte in range(256)]
-        markers = sorted(self.special_ids.difference(self.end_ids))
-        single = [id for id, text in enumerate(texts) if len(text) == 1]
-        single = [id for id in single if id not in self.special_ids]
-        self.order = (*markers, *sorted(single, key=self.get_rank))
-        """What is tried where a grammar allows many tokens."""
-        self.order_of_closers = self.order[len(markers) :][:_NUM_CLOSERS]
-
-    def get_rank(self, token_id: int) -> tuple[int, int]:
-        """Return a key that sorts tokens by how likely they are to lead to an end."""
-        text = self.texts[token_id]
-        is_marker = token_id in self.special_ids or not text
-        return (-1, token_id) if is_marker else (self._ranks[text[0]], len(text))
-
-    def read_literals(self, grammar: str) -> tuple[Way, ...]:
-        """Return the tokens of the literals that a grammar in llguidance's text format has: the
-        tags that free text may have to end with."""
-        return _read_literals(self, grammar)
-
-    def spell(self, path: Iterable[int]) -> bytes:
-        """Return a text that two paths share only if they lead to the same place."""
-        special, texts = self.special_ids, self.texts
-        return b"".join(b"\xff%d;" % id if id in special else texts[id] for id in path)
-
-    def tokenize(self, text: bytes) -> Way:
-        """Return the tokens of a text as the model's tokenizer splits it; none if it is not
-        UTF-8."""
-        return tuple(self._tokenizer.tokenize_bytes(text)) if is_text(text) else ()
-
-    def shorten(self, path: Sequence[int]) -> Way:
-        """Return fewer tokens of the same text, if the tokenizer has some."""
-        whole: list[int] = []
-        run: list[int] = []
-        for token_id in (*path, None):
-            if token_id is not None and token_id not in self.special_ids:
-                run.append(token_id)
-                continue
-            text = b"".join(self.texts[each] for each in run)
-            split = self.tokenize(text)
-            whole += split if 0 < len(split) < len(run) else run
-            whole += [] if token_id is None else [token_id]
-            run = []
-        return tuple(whole)
-
-
-@lru_cache(256)
-def _read_literals(tokens: EndTokens, grammar: str) -> tuple[Way, ...]:
-    texts: dict[str, None] = {}
-    for lark in re.findall(r'"lark_grammar":\s*"((?:[^"\\]|\\.)*)"', grammar):
-        for literal in _LITERAL.findall(_unescape(lark)):
-            texts[_unescape(literal)] = None
-    found = (tokens.tokenize(text.encode()) for text in list(texts)[:_MAX_LITERALS])
-    return tuple(literal for literal in found if len(literal) > 1)
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
 
 
 def find_way(
     matcher: LLMatcher,
     tokens: EndTokens,
-    literals: Sequence[Way],
+    texts: GrammarTexts,
     max_steps: int,
     enough: int,
     banned: frozenset[int] = frozenset(),
@@ -138,58 +49,14 @@ def find_way(
     if matcher.is_accepting():
         return ()
     best: Way | None = None
-    for path in _Search(tokens, literals, max_steps, banned).iter_paths(matcher):
-        shorter = tokens.shorten(path)
-        if not banned.isdisjoint(shorter):
-            shorter = path
-        way = shorter if len(shorter) < len(path) and is_way(matcher, shorter) else path
+    for path in _Search(tokens, texts, max_steps, banned).iter_paths(matcher):
+        shorter = shorten_way(matcher, tokens, path)
+        way = shorter if banned.isdisjoint(shorter) else path
         if best is None or len(way) < len(best):
             best = way
         if len(best) <= enough:
             break
     return best
-
-
-def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) -> Way | None:
-    """Return a way that is much like `way`, which led to an end before `token_id`; None if there is
-    none. `matcher` stands behind the token. It takes a tenth of a search, and usually succeeds: the
-    token was a part of the way's text, or stands beside it as in a string, or the way goes on
-    behind a part of it, perhaps after one more token that closes something."""
-    text, whole = tokens.spell((token_id,)), tokens.spell(way)
-    rest = tokens.tokenize(whole[len(text) :]) if whole.startswith(text) else ()
-    if rest and is_way(matcher, rest):
-        return rest
-    if (end := find_suffix(matcher, way)) is not None:
-        return end
-    for prefix in tokens.order_of_closers:
-        if matcher.validate_tokens([prefix]) != 1:
-            continue
-        copy = matcher.deep_copy()
-        copy.consume_token(prefix)
-        if is_accepting(copy):
-            return (prefix,)
-        if (end := find_suffix(copy, way)) is not None:
-            return (prefix, *end)
-    return None
-
-
-def find_suffix(matcher: LLMatcher, way: Way) -> Way | None:
-    """Return the longest end of a way that leads to an end from where `matcher` stands."""
-    for start in range(len(way)):
-        suffix = way[start:]
-        if matcher.validate_tokens([suffix[0]]) == 1 and is_way(matcher, suffix):
-            return suffix
-    return None
-
-
-def is_way(matcher: LLMatcher, way: Way) -> bool:
-    """Return whether tokens lead from where `matcher` stands to an accepted end."""
-    copy = matcher.deep_copy()
-    return copy.try_consume_tokens(list(way)) == len(way) and is_accepting(copy)
-
-
-def is_accepting(matcher: LLMatcher) -> bool:
-    return not matcher.is_error() and bool(matcher.is_accepting())
 
 
 @dataclass(slots=True)
@@ -227,13 +94,15 @@ class _Search:
     def __init__(
         self,
         tokens: EndTokens,
-        literals: Sequence[Way],
+        texts: GrammarTexts,
         max_steps: int,
         banned: frozenset[int],
     ) -> None:
         self._tokens = tokens
-        self._literals = [each for each in literals if banned.isdisjoint(each)]
+        self._literals = [each for each in texts.literals if banned.isdisjoint(each)]
+        self._samples = [each for each in texts.samples if banned.isdisjoint(each)]
         self._banned = banned
+        self._known_way = texts.way
         self._steps_left = max_steps
         self._order = count()
         self._waiting: list[tuple[int, int, int, _Node]] = []
@@ -248,8 +117,8 @@ class _Search:
         """How many copies are left when the next phase begins."""
         self._repeats_left = _MAX_REPEATS
         self._seen: set[bytes] = set()
-        self._known: set[tuple[int, bytes]] = set()
-        """How far places are, and their masks."""
+        self._firsts: dict[tuple[int, bytes], Way] = {}
+        """The first path to a place as far as that, with that mask."""
 
     def iter_paths(self, matcher: LLMatcher) -> Iterator[Way]:
         """Yield the paths to accepted ends that are found."""
@@ -260,13 +129,15 @@ class _Search:
         if is_accepting(root):
             yield path
             return
-        self._push(0, _Node(root, path, root.compute_bitmask()))
+        begin = _Node(root, path, root.compute_bitmask())
+        yield from self._join(begin)
+        self._push(0, begin)
         while self._waiting and self._steps_left > 0:
             if self._steps_left <= self._settles_at:
                 self._settle()
             _, cost, _, node = heapq.heappop(self._waiting)
             if node.next_child < 0:
-                node.children, node.next_child = self._list_children(node.mask), 0
+                node.children, node.next_child = self._list_children(node), 0
             if node.next_child == len(node.children):
                 continue
             child = node.children[node.next_child]
@@ -287,19 +158,34 @@ class _Search:
         self._settled, self._deepest = node, None
         self._phase += 1
         node.phase, node.next_child = self._phase, 0
-        node.children = self._list_children(node.mask)
+        node.children = self._list_children(node)
         self._seen.difference_update(self._tokens.spell((*node.path, *c)) for c in node.children)
         self._push(0, node)
 
-    def _list_children(self, mask: bytes) -> Sequence[Way]:
+    def _list_children(self, node: _Node) -> Sequence[Way]:
+        mask = node.mask
         literals = [each for each in self._literals if _is_set(mask, each[0])]
         ids = _list_few(mask)
         if ids:
             ids = sorted(set(ids).difference(self._tokens.end_ids), key=self._tokens.get_rank)
         else:
+            literals += self._list_samples(node)
             ids = [id for id in self._tokens.order if _is_set(mask, id)]
         ids = [id for id in ids if id not in self._banned]
         return [*literals, *((id,) for id in ids)]
+
+    def _list_samples(self, node: _Node) -> list[Way]:
+        """Return the shortest ends of texts of patterns that may follow, if their quote may not."""
+        if not self._samples or _is_set(node.mask, self._samples[0][-1]):
+            return []
+        ends: dict[Way, None] = {}
+        for sample in self._samples:
+            for start in reversed(range(len(sample) - 1)):
+                end = sample[start:]
+                if node.matcher.validate_tokens(list(end)) == len(end):
+                    ends[end] = None
+                    break
+        return list(ends)
 
     def _try(self, node: _Node, child: Way, cost: int) -> Iterator[Way]:
         """Follow a child. Yield the path if it leads to an end."""
@@ -326,18 +212,32 @@ class _Search:
             node.has_loop, cost, loops = True, cost + _LOOP, node.loops + 1
         is_forced = len(path) > len(before)
         num_forced = node.num_forced + is_forced
-        is_new = (num_forced, mask) not in self._known
-        self._known.add((num_forced, mask))
+        first = self._firsts.setdefault((num_forced, mask), path)
+        is_new, is_own = first is path, path[: len(first)] == first
         num_new = is_new + (0 if is_forced else node.num_new)
         there = _Node(
             matcher, path, mask, loops=loops, num_forced=num_forced, num_new=num_new,
             phase=node.phase,
         )  # fmt: skip
         self._note_progress(there)
-        cost += (not is_forced) + (0 if is_new or loops else _KNOWN)
+        cost += not is_forced
+        if not is_new and not loops:
+            cost += _LOOP if is_own else _KNOWN
         self._push(cost, there)
+        if is_new or is_forced:
+            yield from self._join(there)
         if loops == _FEW_LOOPS:
             self._repeat(there, child, cost)
+
+    def _join(self, node: _Node) -> Iterator[Way]:
+        """Yield the path that goes on with the end of the known way, if one does."""
+        if not self._known_way:
+            return
+        self._steps_left -= 1
+        end = find_suffix(node.matcher, self._tokens, self._known_way)
+        if end is not None and self._banned.isdisjoint(end):
+            self._known_way = ()  # what else it leads to is hardly shorter
+            yield (*node.path, *end)
 
     def _note_progress(self, node: _Node) -> None:
         if self._farthest is None or node.num_forced > self._farthest.num_forced:

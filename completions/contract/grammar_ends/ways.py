@@ -1,0 +1,69 @@
+"""Ways: tokens that lead to an accepted end, checked and adapted."""
+
+from llguidance import LLMatcher
+
+from completions.contract.grammar_ends.tokens import EndTokens, Way
+
+
+def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) -> Way | None:
+    """Return a way that is much like `way`, which led to an end before `token_id`; None if there is
+    none. `matcher` stands behind the token. It takes a tenth of a search, and usually succeeds: the
+    token was a part of the way's text, or stands beside it as in a string, or the way goes on
+    behind a part of it, perhaps after one more token that closes something."""
+    text, whole = tokens.spell((token_id,)), tokens.spell(way)
+    rest = tokens.tokenize(whole[len(text) :]) if whole.startswith(text) else ()
+    if rest and is_way(matcher, rest):
+        return rest
+    return find_suffix(matcher, tokens, way) or _find_closed_suffix(matcher, tokens, way)
+
+
+def find_suffix(matcher: LLMatcher, tokens: EndTokens, way: Way) -> Way | None:
+    """Return tokens of the shortest end of a way's text that leads to an end from where `matcher`
+    stands."""
+    split = [*tokens.split(way), *tokens.end_ids[:1]]
+    for start in reversed(range(len(split) - 1)):
+        suffix = split[start:]
+        if matcher.validate_tokens(suffix) == len(suffix):  # a copy would take ten times as long
+            end = tuple(suffix[:-1])
+            if is_way(matcher, end):
+                return shorten_way(matcher, tokens, end)
+    return None
+
+
+def _find_closed_suffix(matcher: LLMatcher, tokens: EndTokens, way: Way) -> Way | None:
+    """Return a token that closes something, and a suffix that leads to an end behind it."""
+    mask = matcher.compute_bitmask()
+    for prefix in tokens.order_of_closers:
+        if not mask[prefix >> 3] >> (prefix & 7) & 1:
+            continue
+        copy = matcher.deep_copy()
+        copy.consume_token(prefix)
+        if is_accepting(copy):
+            return (prefix,)
+        if copy.compute_bitmask() == mask:
+            continue  # it closed nothing
+        if (end := find_suffix(copy, tokens, way)) is not None:
+            return shorten_way(matcher, tokens, (prefix, *end))
+    return None
+
+
+def shorten_way(matcher: LLMatcher, tokens: EndTokens, way: Way) -> Way:
+    """Return a way with the same text in fewer tokens, if there is one."""
+    shorter = tokens.shorten(way)
+    return shorter if len(shorter) < len(way) and is_way(matcher, shorter) else way
+
+
+def is_way(matcher: LLMatcher, way: Way) -> bool:
+    """Return whether tokens lead from where `matcher` stands to an accepted end."""
+    copy = matcher.deep_copy()
+    return copy.try_consume_tokens(list(way)) == len(way) and is_accepting(copy)
+
+
+def is_accepting(matcher: LLMatcher) -> bool:
+    return not matcher.is_error() and bool(matcher.is_accepting())
+
+
+def is_broken(matcher: LLMatcher) -> bool:
+    """Return whether a copy of the matcher met a limit of the lexer, which ends all of them."""
+    matcher.compute_bitmask()
+    return bool(matcher.is_error())
