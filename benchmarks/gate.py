@@ -63,7 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stored", type=Path, default=STORED)
     parser.add_argument("--store", action="store_true", help="store the ratios of these files")
     args = parser.parse_args(argv)
-    stored, runs = read_stored(args.stored), [read_run(path) for path in args.files]
+    stored = read_stored(args.stored)
+    try:
+        runs = [read_run(path) for path in args.files]
+    except (OSError, msgspec.DecodeError) as error:
+        parser.error(f"{error}; give files that a benchmark wrote with --json")
     if args.store:
         text = msgspec.json.format(msgspec.json.encode(update(stored, runs), order="sorted"))
         args.stored.write_bytes(text + b"\n")

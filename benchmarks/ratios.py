@@ -38,5 +38,8 @@ def write_run(path: Path, ratios: Mapping[str, float], **more: Any) -> None:
 
 
 def read_run(path: Path) -> Run:
-    """Raises msgspec.ValidationError for another file."""
-    return msgspec.json.decode(path.read_bytes(), type=Run)
+    """Read what a benchmark wrote. Raises OSError, and msgspec.DecodeError for another file."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Run)
+    except msgspec.DecodeError as error:
+        raise msgspec.DecodeError(f"{path}: {error}") from error

@@ -28,7 +28,7 @@ from benchmarks.peers import gguf_file
 from benchmarks.peers.environments import default_folder, install_command, program
 from benchmarks.peers.process import Contender, Process, running
 from benchmarks.peers.protocol import Job
-from workers import gguf_checkpoint
+from workers.preparation import gguf_checkpoint
 
 _LLAMA_CPP = "llama-cpp"
 _DTYPES = {"Q8_0": "int8", "Q4_0": "int4", "Q4_1": "int4"}

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
-from completions.batches.answers import count_tokens, list_choices
 from completions.batches.counted_fields import CountedFields, find_truncated, read_counted_values
 from completions.batches.histogram import Histogram
 from completions.batches.lines import get_body, get_error, get_text
+from completions.batches.results.answers import count_tokens, list_choices
 
 MAX_NAMES = 100
 """The most distinct error codes, values of one field or truncation points that are counted."""

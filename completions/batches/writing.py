@@ -12,8 +12,8 @@ from django.core.files import File as Content
 from django.utils import timezone
 
 from completions.batches import files, lines
-from completions.batches.index import Index
 from completions.batches.input_lines import split_lines
+from completions.batches.results.index import Index
 from completions.batches.summary import Summary
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
 from completions.models.parts import parts

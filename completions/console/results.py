@@ -15,10 +15,11 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor
 from completions.admin.base import render_page, require_change, require_view
 from completions.admin.display import format_exact, make_label
-from completions.batches import files, lines, resubmission, search
-from completions.batches.answers import list_choices
+from completions.batches import files, lines, resubmission
 from completions.batches.input_lines import decode_line
-from completions.batches.search import Contents, Criteria
+from completions.batches.results import search
+from completions.batches.results.answers import list_choices
+from completions.batches.results.search import Contents, Criteria
 from completions.console.acting import require_usable
 from completions.endpoints import batches
 from completions.endpoints.files import make_storage_error

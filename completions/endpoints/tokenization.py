@@ -16,6 +16,7 @@ from completions.models import Scope
 from completions.requests.context import Context
 from completions.requests.conversation import TEMPLATE_FIELDS, ConversationFields
 from completions.requests.fields.base import BooleanField, Field, expect, read_each
+from completions.requests.fields.chat.tools import assign_paths
 from completions.requests.fields.lists import check_count
 from completions.requests.fields.prompt import MAX_PROMPTS
 from completions.requests.fields.tokens import (
@@ -24,7 +25,6 @@ from completions.requests.fields.tokens import (
     encode_checked,
     encode_prompt,
 )
-from completions.requests.fields.tools import assign_paths
 from completions.requests.model import ModelRequestObject
 
 

@@ -12,9 +12,9 @@ from functools import partial
 from django.conf import settings
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 
-from completions.batches import results
 from completions.batches.lines import LINE_TTL
 from completions.batches.receipts.receipt import BuildOf
+from completions.batches.results import storing
 from completions.jobs import durable
 from completions.jobs.ended import FIRST, EndedJob, delete_entries, read_ended
 from completions.jobs.store import SyncStore
@@ -60,12 +60,12 @@ def _store_all(jobs: Sequence[EndedJob], builds: BuildOf) -> Sequence[EndedJob]:
     Returns the stored jobs. The others stay in Redis and are retried, without delaying later jobs.
     """
     try:
-        answers = [results.make_answer(job) for job in jobs if job.kind == "batch" and job.context]
+        answers = [storing.make_answer(job) for job in jobs if job.kind == "batch" and job.context]
         with transaction.atomic():
             ledger.record(jobs)
             recording.record_turns([job for job in jobs if job.context], builds)
             durable.store_results([job for job in jobs if job.is_durable and job.kind != "batch"])
-            results.store_answers(answers, builds)
+            storing.store_answers(answers, builds)
             _join_conversations(jobs)
     except (IntegrityError, OperationalError, InterfaceError):
         raise  # a fault of SQL, not of a job

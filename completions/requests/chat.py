@@ -17,8 +17,7 @@ from completions.chat.template import ChatTemplateError
 from completions.chat.tools import REQUIRED, Tool
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.contract.stop_spans import StopSpan
-from completions.exceptions import APIError, FieldError
-from completions.models import OnDrift
+from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.conversation import (
     NO_THOUGHTS,
@@ -33,11 +32,11 @@ from completions.requests.fields.base import (
     IntegerField,
     TextField,
 )
+from completions.requests.fields.chat.tools import assign_paths
 from completions.requests.fields.ignored import FOREIGN_NAMES
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.prompt import TO_CONTEXT, RawPromptField, TruncationField
 from completions.requests.fields.tokens import MAX_CHARACTERS, TokenIdsField, encode_prompt
-from completions.requests.fields.tools import assign_paths
 from completions.requests.generation import (
     ChatSettings,
     GenerationFields,
@@ -46,8 +45,8 @@ from completions.requests.generation import (
     check_context,
     parse_length,
 )
-from completions.requests.past import INHERITED, Addition, Past, Turn
-from completions.requests.past_text import continue_past
+from completions.requests.past import Addition, Past, Turn
+from completions.requests.past_text import continue_past, make_turn
 from completions.requests.validation import Fallback
 
 _PROMPTS = ("messages", "prompt", "input_ids")
@@ -235,9 +234,7 @@ class ChatRequestObject(GenerationFields, ConversationFields):
     ) -> _Prompt:
         """Return the prompt of a turn of a session: only the new messages become tokens, unless the
         template writes earlier ones in another way and the turn rebases."""
-        files, given = context.model.files, context.given
-        said = past.messages
-        assert said is not None  # else the session takes no messages
+        files = context.model.files
 
         def render(messages: Sequence[Mapping[str, Any]], is_all: bool) -> PromptText:
             begins_answer = is_all and values.add_generation_prompt is not False
@@ -245,27 +242,9 @@ class ChatRequestObject(GenerationFields, ConversationFields):
             return self.render_conversation(changed, files, calls, tools, begins_answer)
 
         continuation = continue_past(past, render, values.messages, files)
-        drift, action = continuation.drift, values.on_drift or past.on_drift
-        if drift is not None and action == OnDrift.FAIL:
-            message = (
-                f"the chat template writes message {drift} in another way now. Send on_drift "
-                "keep or rebase, or a turn after an earlier choice."
-            )
-            raise APIError("session_drift", message, "messages")
-        is_rebased = drift is not None and action == OnDrift.REBASE
-        text = continuation.whole if is_rebased else continuation.text
-        new_ids = encode_prompt(files, text).to_list()
-        messages: Any = given["messages"]
-        turn = Turn(
-            token_ids=new_ids,
-            text=str.__str__(text),  # without its mask
-            messages=messages[len(said) :],
-            fields={name: given[name] for name in INHERITED if given.get(name) is not None},
-            drift=drift,
-            is_rebased=is_rebased,
-        )
-        ids = new_ids if is_rebased else [*past.token_ids, *new_ids]
-        return _Prompt(continuation.so_far + text, ids, Addition.make(past, turn))
+        turn = make_turn(past, continuation, context, values.on_drift or past.on_drift)
+        ids = [*turn.token_ids] if turn.is_rebased else [*past.token_ids, *turn.token_ids]
+        return _Prompt(continuation.so_far + turn.text, ids, Addition.make(past, turn))
 
 
 def _truncate(

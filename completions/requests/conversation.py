@@ -22,10 +22,15 @@ from completions.requests.fields.base import (
     IntegerField,
     ObjectField,
 )
+from completions.requests.fields.chat.messages import ChatMessageField, MessagesField
+from completions.requests.fields.chat.tools import (
+    MAX_TOOLS,
+    ToolChoiceField,
+    ToolObject,
+    parse_choice,
+)
 from completions.requests.fields.lists import ListField
-from completions.requests.fields.messages import ChatMessageField, MessagesField
 from completions.requests.fields.objects import StrictObject
-from completions.requests.fields.tools import MAX_TOOLS, ToolChoiceField, ToolObject, parse_choice
 from completions.requests.model import ModelRequestObject
 
 NO_THOUGHTS = (

@@ -20,6 +20,8 @@ from completions.requests.fields.base import (
     ObjectField,
     StorableObjectField,
 )
+from completions.requests.fields.chat.messages import MAX_NAMED, ContentField, Message
+from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.blocks import (
     MessageThinkingObject,
     MessageToolChoiceObject,
@@ -29,12 +31,10 @@ from completions.requests.fields.conversions.blocks import (
 )
 from completions.requests.fields.ignored import UnusedField
 from completions.requests.fields.lists import ListField
-from completions.requests.fields.messages import MAX_NAMED, ContentField, Message
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.returns import ReturnFields
 from completions.requests.fields.routing import RoutingFields
 from completions.requests.fields.sampling import SamplingFields, StopField
-from completions.requests.fields.tools import MAX_TOOLS
 from completions.requests.generation import GenerationRequest
 from completions.requests.model import ModelRequestObject
 

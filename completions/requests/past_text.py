@@ -7,8 +7,11 @@ from completions.catalog.model_files import ModelFiles
 from completions.chat.continuation import Render, continue_text
 from completions.chat.prompt_text import PromptText
 from completions.chat.template import ChatTemplateError
-from completions.exceptions import FieldError
-from completions.requests.past import Past
+from completions.exceptions import APIError, FieldError
+from completions.models import OnDrift
+from completions.requests.context import Context
+from completions.requests.fields.tokens import encode_prompt
+from completions.requests.past import INHERITED, Past, Turn
 
 
 class PastContinuation(NamedTuple):
@@ -51,6 +54,32 @@ def continue_past(
         raise FieldError(f"{error}. Send on_drift rebase.", "messages") from error
     drift = None if found.differs_at is None else _find_message(parts, found.differs_at)
     return PastContinuation(so_far, found.text, found.whole, drift)
+
+
+def make_turn(past: Past, continuation: PastContinuation, context: Context, on_drift: str) -> Turn:
+    """Return the turn of a body whose messages go on as `continuation` says: only the new ones
+    become tokens, unless the template writes earlier ones in another way and the turn rebases.
+    Raises APIError where it fails instead."""
+    given, drift = context.given, continuation.drift
+    if drift is not None and on_drift == OnDrift.FAIL:
+        message = (
+            f"the chat template writes message {drift} in another way now. Send on_drift "
+            "keep or rebase, or a turn after an earlier choice."
+        )
+        raise APIError("session_drift", message, "messages")
+    is_rebased = drift is not None and on_drift == OnDrift.REBASE
+    text = continuation.whole if is_rebased else continuation.text
+    said = past.messages
+    assert said is not None  # else the session takes no messages
+    messages: Any = given["messages"]
+    return Turn(
+        token_ids=encode_prompt(context.model.files, text).to_list(),
+        text=str.__str__(text),  # without its mask
+        messages=messages[len(said) :],
+        fields={name: given[name] for name in INHERITED if given.get(name) is not None},
+        drift=drift,
+        is_rebased=is_rebased,
+    )
 
 
 def _find_message(parts: Sequence[tuple[str, int]], at: int) -> int:

@@ -17,6 +17,7 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
 from completions.requests.conversation import ConversationFields
 from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, TextField
+from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.items import ItemField, ItemsField, make_messages
 from completions.requests.fields.conversions.response_fields import (
     LOGPROBS,
@@ -34,7 +35,6 @@ from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.returns import ReturnFields
 from completions.requests.fields.routing import RoutingFields
 from completions.requests.fields.sampling import SamplingFields
-from completions.requests.fields.tools import MAX_TOOLS
 from completions.requests.generation import GenerationRequest, ResponseSettings
 from completions.requests.model import ModelRequestObject
 

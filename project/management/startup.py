@@ -13,7 +13,7 @@ from django.db import DatabaseError, connections
 from completions.catalog import entries, model_files
 from project.processes import logs, services, valkey
 from project.processes.supervisor import AlreadyRunningError, Service, Supervisor
-from workers import model_preparation
+from workers.preparation import model_preparation
 
 VALKEY_PATIENCE = 60.0
 """Seconds for the embedded Valkey to load its append-only file."""

@@ -49,6 +49,18 @@ def test_another_processor_is_not_judged(run, tmp_path, capsys):
     assert "no ratios of" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("text", [None, "{}", "no JSON"])
+def test_what_is_no_run_is_refused_and_stores_nothing(text, tmp_path, capsys):
+    path, stored = tmp_path / "run.json", tmp_path / "ratios.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        main([str(path), "--stored", str(stored), "--store"])
+    assert caught.value.code == 2  # 1 is a loss
+    assert str(path) in capsys.readouterr().err
+    assert not stored.exists()
+
+
 def test_a_run_keeps_what_else_was_measured(run):
     path = run(speed=1.0)
     assert json.loads(path.read_text())["rows"] == [1]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from completions.batches import files
-from completions.batches.answers import count_tokens, list_choices
 from completions.batches.export import documents
 from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
 from completions.batches.input_lines import decode_line, is_blank, split_lines
 from completions.batches.lines import get_body, get_error, get_text, parse_line_number
+from completions.batches.results.answers import count_tokens, list_choices
 from completions.models import Batch, BatchStatus, File
 
 Open = Callable[[], IO[bytes]]

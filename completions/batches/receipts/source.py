@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from completions.batches import files
-from completions.batches.answers import list_choices
 from completions.batches.input_lines import decode_line, is_blank, split_lines
 from completions.batches.lines import get_text
 from completions.batches.receipts import trajectory
+from completions.batches.results.answers import list_choices
 from completions.models import Batch, File
 
 _OF_A_RECEIPT = (

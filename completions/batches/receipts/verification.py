@@ -7,9 +7,9 @@ from typing import Any
 from llguidance import LLMatcher
 
 from completions.accounts.keys import Principal
-from completions.batches.answers import list_choices
 from completions.batches.receipts.receipt import digest
 from completions.batches.receipts.source import Receipted
+from completions.batches.results.answers import list_choices
 from completions.catalog.model_files import ModelFiles
 from completions.chat.chat_style import find_chat_style
 from completions.chat.markers import MarkerFilter

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from completions.catalog import entries, model_files
-from workers import model_preparation
+from workers.preparation import model_preparation
 
 
 class Command(BaseCommand):

@@ -8,7 +8,8 @@ from django.utils import timezone
 
 from completions.accounts import changes
 from completions.accounts.audit import SERVICE
-from completions.batches import input_lines, results, states, validation
+from completions.batches import input_lines, states, validation
+from completions.batches.results import storing
 from completions.maintenance import tasks
 from completions.models import Batch, BatchLine, BatchResult, File, UsageRecord
 from tests.completions.batches.conftest import PREFIX, request
@@ -103,14 +104,14 @@ def test_when_every_line_fails_there_is_no_output_file(bench):
 
 
 def test_thoughts_are_counted(bench, monkeypatch):
-    whole_response = results.make_whole_response
+    whole_response = storing.make_whole_response
 
     def thoughtful(job):
         status, body = whole_response(job)
         body["usage"]["reasoning_tokens"] = 1
         return status, body
 
-    monkeypatch.setattr(results, "make_whole_response", thoughtful)
+    monkeypatch.setattr(storing, "make_whole_response", thoughtful)
     usage = bench.run_to_end(bench.create([request("a"), request("b")]))["usage"]
     assert usage["output_tokens_details"] == {"reasoning_tokens": 2}
     assert usage["output_tokens"] == 4

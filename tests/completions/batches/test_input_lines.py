@@ -6,11 +6,11 @@ import tracemalloc
 
 import pytest
 
-from completions.batches import index
 from completions.batches.export.rows import open_source
 from completions.batches.input_lines import LineError, parse
 from completions.batches.receipts.source import read_receipted
-from completions.batches.search import Contents, Criteria, iterate_requests
+from completions.batches.results import index
+from completions.batches.results.search import Contents, Criteria, iterate_requests
 from completions.models import Batch
 from tests.completions.batches.conftest import jsonl
 from tests.completions.batches.conftest import request as line_of

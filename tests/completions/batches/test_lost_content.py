@@ -4,7 +4,7 @@ import pytest
 
 from completions.batches.export.rows import ExportError, open_source
 from completions.batches.receipts.source import SourceError, read_receipted
-from completions.batches.search import Contents, Criteria, find_page
+from completions.batches.results.search import Contents, Criteria, find_page
 from completions.models import Batch, File
 from tests.completions.batches.conftest import jsonl, request
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from completions.batches.answers import count_tokens, list_choices
 from completions.batches.export.columns import Collector
-from completions.batches.index import get_reason
+from completions.batches.results.answers import count_tokens, list_choices
+from completions.batches.results.index import get_reason
 from completions.models import BatchResult, StoredResponse
 from tests.completions.batches.conftest import Bench, jsonl
 

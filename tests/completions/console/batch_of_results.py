@@ -10,7 +10,7 @@ from django.core.files.base import ContentFile
 from django.utils import timezone
 
 from completions.batches import files, lines, writing
-from completions.batches.index import Index
+from completions.batches.results.index import Index
 from completions.models import ApiKey, Batch, BatchLine, BatchStatus, File, FilePurpose
 
 WORDS = ("red", "Green", "blue \N{SNOWMAN}", "grey")

@@ -11,8 +11,9 @@ import pytest
 from django.test import Client
 from pytest_django.fixtures import Settings
 
-from completions.batches import lines, search
-from completions.batches.search import Contents, Criteria
+from completions.batches import lines
+from completions.batches.results import search
+from completions.batches.results.search import Contents, Criteria
 from completions.models import AuditAction, AuditEntry, Batch, BatchResult, File
 from tests.completions.admin.conftest import admin, in_role  # noqa: F401 - fixtures
 from tests.completions.conftest import Tenant

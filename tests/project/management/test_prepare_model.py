@@ -3,15 +3,15 @@
 import pytest
 from django.core.management import CommandError, call_command
 
-from workers import model_preparation
+from workers.preparation import model_preparation
 
 SIZES = '{"vocab_size": 10, "max_position_embeddings": 64}'
 
 
 @pytest.fixture
 def catalogue(tmp_path, settings, monkeypatch):
-    """Two folders whose files have sizes alone; tests/workers/test_model_preparation.py checks what
-    a worker can serve."""
+    """Two folders whose files have sizes alone; the tests of `workers.preparation` check what a
+    worker can serve."""
     monkeypatch.setattr(model_preparation, "_find_obstacle", lambda folder: None)
     settings.MODELS_DIR = tmp_path / "models"
     settings.MODELS_FILE = tmp_path / "models.toml"

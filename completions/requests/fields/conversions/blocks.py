@@ -26,11 +26,11 @@ from completions.requests.fields.base import (
     expect,
     read_each,
 )
+from completions.requests.fields.chat.messages import ContentField, Message, MessagesField
+from completions.requests.fields.chat.tools import TOOL_NAME, FunctionObject
 from completions.requests.fields.conversions.response_fields import check_fields
 from completions.requests.fields.ignored import UnusedField
-from completions.requests.fields.messages import ContentField, Message, MessagesField
 from completions.requests.fields.objects import OpenObject, StrictObject
-from completions.requests.fields.tools import TOOL_NAME, FunctionObject
 
 _NO_SUMMARY: Final = (
     "Only summarized, which has no effect: the blocks have the thoughts themselves."

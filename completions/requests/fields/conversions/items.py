@@ -12,15 +12,15 @@ from completions.exceptions import FieldError
 from completions.models.conversations import Item
 from completions.requests.context import Context
 from completions.requests.fields.base import SHOWN_NAME, ChoiceField, Field, TextField, expect
-from completions.requests.fields.lists import ListField
-from completions.requests.fields.messages import (
+from completions.requests.fields.chat.messages import (
     ChatMessageField,
     ContentField,
     Message,
     ReasoningTextField,
 )
+from completions.requests.fields.chat.past_calls import link_calls
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import OpenObject
-from completions.requests.fields.past_calls import link_calls
 
 _REFERENCE: Final = "item_reference"
 _READ_CHAT_MESSAGE = ChatMessageField().read

@@ -27,10 +27,10 @@ from completions.requests.fields.base import (
     TextField,
     expect,
 )
+from completions.requests.fields.chat.tools import TOOL_NAME, CustomToolObject, FunctionObject
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.returns import StreamOptions
-from completions.requests.fields.tools import TOOL_NAME, CustomToolObject, FunctionObject
 
 LOGPROBS: Final = "message.output_text.logprobs"
 _HOSTED: Final = (

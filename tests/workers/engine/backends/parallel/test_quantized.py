@@ -10,10 +10,10 @@ from tests.workers.engine.backends.parallel.families import FAMILIES
 from tests.workers.engine.checkpoints.quantized import gguf_files, packing
 from tests.workers.engine.checkpoints.quantized.test_formats import FORMATS
 from tests.workers.engine.tiny_models import save_model
-from workers import gguf_checkpoint
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
+from workers.preparation import gguf_checkpoint
 
 pytestmark = pytest.mark.long
 

@@ -18,10 +18,10 @@ from tests.workers.engine.checkpoints.quantized.gguf_files import (
     tiny_model,
     write_gguf,
 )
-from workers import gguf_checkpoint
 from workers.engine.checkpoints.quantized import gguf_reader
 from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.exceptions import UnsupportedModel
+from workers.preparation import gguf_checkpoint
 
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", {}, {}),

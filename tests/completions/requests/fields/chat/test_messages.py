@@ -7,7 +7,7 @@ import pytest
 
 from completions.exceptions import FieldError
 from completions.requests.conversation import ConversationFields
-from completions.requests.fields.messages import MAX_NAMED, ChatMessageField
+from completions.requests.fields.chat.messages import MAX_NAMED, ChatMessageField
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 READ = {**CALL, "function": {"name": "f", "arguments": {"a": 1}}}

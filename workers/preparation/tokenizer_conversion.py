@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from tokenizers.processors import TemplateProcessing
 
 from completions.contract.token_bytes import make_byte_table
-from workers import sentencepiece_model
+from workers.preparation import sentencepiece_model
 
 TOKENIZER = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"

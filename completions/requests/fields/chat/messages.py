@@ -20,9 +20,13 @@ from completions.requests.fields.base import (
     get_files,
     read_each,
 )
+from completions.requests.fields.chat.past_calls import (
+    CalledFunctionObject,
+    ToolCallObject,
+    link_calls,
+)
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import OpenObject, quote_key
-from completions.requests.fields.past_calls import CalledFunctionObject, ToolCallObject, link_calls
 from completions.requests.fields.tokens import encode_text, make_context_error
 
 MAX_NAMED = 16

@@ -7,9 +7,9 @@ files; 50,000 lines take some 6 MB of SQL.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from completions.batches import files
-from completions.batches.answers import list_choices
 from completions.batches.input_lines import split_lines
 from completions.batches.lines import get_body, get_error
+from completions.batches.results.answers import list_choices
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import parts
 

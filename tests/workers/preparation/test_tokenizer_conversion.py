@@ -16,8 +16,8 @@ from tests.workers.tokenizer_files import (
     write_sentencepiece,
     write_tekken,
 )
-from workers import tokenizer_conversion
-from workers.tokenizer_conversion import ConversionError, convert_tokenizer
+from workers.preparation import tokenizer_conversion
+from workers.preparation.tokenizer_conversion import ConversionError, convert_tokenizer
 
 KIMI: dict[str, Any] = {
     "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},

@@ -10,7 +10,7 @@ from django.db.models.signals import post_delete
 from django.utils import timezone
 
 from completions.batches import files, writing
-from completions.batches.index import Index
+from completions.batches.results.index import Index
 from completions.models import Batch, BatchLine, File, FilePurpose
 from tests.completions.console.batch_of_results import ended_batch
 

@@ -8,8 +8,8 @@ from typing import Any
 from django.db.models import F
 
 from completions.batches import lines
-from completions.batches.answers import count_tokens
 from completions.batches.receipts.receipt import BuildOf, make_receipt
+from completions.batches.results.answers import count_tokens
 from completions.batches.summary import Summary
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError

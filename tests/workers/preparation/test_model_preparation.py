@@ -12,8 +12,8 @@ import pytest
 from completions.catalog.entries import ModelEntry
 from tests.workers.engine.tiny_models import save_model
 from tests.workers.tokenizer_files import write_tekken
-from workers import model_preparation
-from workers.model_preparation import CheckpointError
+from workers.preparation import model_preparation
+from workers.preparation.model_preparation import CheckpointError
 
 GGUF = b"GGUF pretend weights"
 

@@ -114,7 +114,7 @@ def _convert_tokenizer(entry: ModelEntry, folder: Path, report: Report) -> bool:
     there was something to do."""
     if (folder / "tokenizer.json").is_file():
         return False
-    from workers import tokenizer_conversion
+    from workers.preparation import tokenizer_conversion
 
     try:
         source = tokenizer_conversion.convert_tokenizer(folder)
@@ -229,13 +229,13 @@ def _check_gguf(gguf: Path, entry: ModelEntry) -> None:
 
 
 def _convert_gguf(gguf: Path, target: Path, dtype: str) -> None:
-    from workers import gguf_checkpoint  # loads torch and transformers
+    from workers.preparation import gguf_checkpoint  # loads torch and transformers
 
     gguf_checkpoint.convert(gguf, target, dtype)
 
 
 def _describe_gguf(file: Path, target: Path, dtype: str, named: str) -> None:
-    from workers import gguf_checkpoint  # loads torch and transformers
+    from workers.preparation import gguf_checkpoint  # loads torch and transformers
 
     gguf_checkpoint.describe(file, target, dtype, named)
 

@@ -4,7 +4,7 @@ import pytest
 
 from completions.chat.tools import Tool, ToolChoice
 from completions.exceptions import FieldError
-from completions.requests.fields.tools import (
+from completions.requests.fields.chat.tools import (
     ToolChoiceField,
     ToolObject,
     assign_paths,

@@ -1,4 +1,4 @@
-"""workers.gguf_checkpoint: the model that llama.cpp stored is the model that transformers loads."""
+"""The model that llama.cpp stored is the model that transformers loads."""
 
 import json
 
@@ -11,9 +11,9 @@ from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from tests.acceptance.service import ROOT
 from tests.workers.engine.checkpoints.quantized.gguf_files import WORDS, tiny_model, write_gguf
-from workers import gguf_checkpoint
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
+from workers.preparation import gguf_checkpoint
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -1,0 +1,1 @@
+"""What is known of the lines of a batch that have ended: stored, indexed, searched, read."""

@@ -1,0 +1,1 @@
+"""Model files become what an engine loads: fetched, converted, verified. No engine."""
