@@ -27,6 +27,9 @@ async def prepare_line(
         if getattr(prepared.request.returns, name):
             message = f"{name}: a line of a batch is neither streamed nor polled; leave it out."
             raise APIError("invalid_request", message, name)
+    deadline = prepared.request.deadline
+    if name := "" if deadline is None else deadline.in_background:
+        raise APIError("invalid_request", f"{name}: a batch has one; send it there.", name)
     return prepared if prepared.request.response is None else _unlink(prepared, body)
 
 

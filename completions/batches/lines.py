@@ -16,12 +16,10 @@ from completions.contract.json_lines import compress_lines, decompress_lines
 from completions.contract.strict_json import encode_line
 from completions.exceptions import APIError, from_job_error
 from completions.jobs.ended import EndedJob
-from completions.jobs.new_job import NewJob
+from completions.jobs.new_job import FLEX_PRIORITY, NewJob
 from completions.models import Batch, BatchLine, BatchStatus
 from completions.responses.completion import ResponseContext
 
-PRIORITY = -1_000_000
-"""Engine priority, where higher runs first: below every priority that a client can set."""
 LINE_TTL = 10
 """Seconds that Redis keeps an ended line: nobody follows it, and each takes some 7 KiB."""
 BATCH_SIZE = 200
@@ -75,7 +73,7 @@ def make_job(batch: Batch, line: BatchLine) -> NewJob:
         model=line.model,
         organization_id=batch.organization_id,
         api_key_id=batch.api_key_id,
-        request=structs.replace(job.request, priority=PRIORITY),
+        request=structs.replace(job.request, priority=FLEX_PRIORITY),
         context=context,
         seconds=(batch.expires_at - timezone.now()).total_seconds(),
         ttl=LINE_TTL,

@@ -1,7 +1,7 @@
 """HTTP responses for a job: its result once it is done, 202 until then, or its polled state."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -129,11 +129,15 @@ async def accept(
     job: NewJob,
     principal: Principal,
     preferences: Preferences,
+    deadline: Mapping[str, Any] | None = None,
 ) -> HttpResponse:
-    """Answer 202, or 200 if the job ends within the time that the client prefers to wait."""
+    """Answer 202, with the forecast of the deadline if there is one, or 200 if the job ends within
+    the time that the client prefers to wait."""
     if preferences.wait:
         return await accept_or_answer(process, context, principal, preferences)
     queued = context.make_collected().make_polled(job.make_record())
+    if deadline is not None:
+        queued["deadline"] = deadline
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
     return add_location(response, context, preferences)
 

@@ -66,6 +66,10 @@ def new_job(
     context = prepared.context
     waits = kind == "background"
     timeout = settings.BACKGROUND_TIMEOUT if waits else settings.REQUEST_TIMEOUT
+    deadline, head_start = prepared.request.deadline, 0.0
+    if waits and deadline is not None and deadline.window is not None:
+        timeout = deadline.window.total_seconds()
+        head_start = durable.find_head_start(kind, deadline.window)
     response_input = _make_response_input(prepared)
     ttl = settings.BACKGROUND_RESULT_TTL if waits else settings.RESULT_TTL
     ttl = ttl if response_input is None else settings.RESPONSE_TTL
@@ -78,6 +82,7 @@ def new_job(
         request=prepared.job_request,
         context=context.to_json(),
         seconds=timeout,
+        head_start=head_start,
         ttl=ttl if idempotency_key is None else max(ttl, idempotency.REPLAYED_FOR),
         limits=principal.limits,
         is_counted=is_counted,

@@ -2,6 +2,8 @@
 again, cancel, delete."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +12,7 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from completions.delivery import answers, idempotency, rate_limits, turns
+from completions.delivery import answers, forecasts, idempotency, rate_limits, turns
 from completions.delivery.enqueueing import enqueue, new_job
 from completions.delivery.preferences import (
     Preferences,
@@ -29,11 +31,14 @@ from completions.http.pages import Page, make_time_finder
 from completions.http.process import WebProcess
 from completions.http.query import refuse_unknown
 from completions.jobs import durable
+from completions.jobs.new_job import NewJob
 from completions.jobs.record import JobRecord, Kind
 from completions.models import Job, Scope
+from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
 from completions.requests.context import NOTHING_EARLIER, Earlier
 from completions.requests.fields.returns import ReturnSettings
+from completions.requests.fields.window import DeadlineSettings
 from completions.requests.preparation import PreparedRequest, find_route, prepare_valid
 from completions.responses import sse
 from completions.responses.completion import STATUS, ResponseContext
@@ -66,6 +71,9 @@ class GenerateView(AsyncAPIView):
         self._note_ignored(context)
         kind = _choose_kind(returns, preferences)
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
+        deadline = None
+        if prepared.request.deadline is not None:
+            job, deadline = await _promise(job, prepared.request.deadline)
         if remaining := await enqueue(process, job):
             self.headers.update(rate_limits.make_headers(remaining))
         if returns.stream:
@@ -77,7 +85,7 @@ class GenerateView(AsyncAPIView):
                 else answers.add_location(stream, context, preferences)
             )
         if kind == "background":
-            return await answers.accept(process, context, job, principal, preferences)
+            return await answers.accept(process, context, job, principal, preferences, deadline)
         return await answers.answer(process, context, job, preferences.meta)
 
     async def _answer_again(
@@ -227,6 +235,24 @@ class CancelView(AsyncAPIView):
             raise APIError("queue_unavailable") from error
         # The worker confirms within one step, so the response usually shows the final state.
         return await answers.poll(request.process, context, request.auth, wait=5.0)
+
+
+async def _promise(
+    job: NewJob, deadline: DeadlineSettings
+) -> tuple[NewJob, Mapping[str, Any] | None]:
+    """Return the job with the forecast of its end, and what the answer says of that, if its request
+    asks for it. Raises APIError."""
+    if (name := deadline.in_background) and job.kind != "background":
+        message = f"{name}: needs background: true; add it or leave this out."
+        raise APIError("invalid_value", message, name)
+    if job.kind != "background" or not (name or deadline.is_flexible):
+        return job, None
+    now = timezone.now()
+    forecast = await run_and_release(partial(forecasts.forecast_job, job, now))
+    if forecast is not None and deadline.refuses_late:
+        forecasts.require_in_time(forecast, job, now)
+    job = replace(job, promise=forecast and forecast.to_json(now))
+    return job, forecasts.show(forecast, job, now)
 
 
 def _choose_kind(returns: ReturnSettings, preferences: Preferences) -> Kind:

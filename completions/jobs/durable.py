@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 import orjson
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import F, Max
 from django.db.models.functions import Greatest
@@ -75,6 +76,7 @@ async def store(job: NewJob) -> None:
     context = orjson.loads(job.context)
     row = Job(deadline_at=deadline, request=request, context=context, **shared)
     row.created_at = read_time(job.id) or row.created_at
+    row.promise = job.promise
     if job.idempotency is not None:
         row.route = job.idempotency.route
         row.idempotency_key = job.idempotency.key
@@ -252,10 +254,19 @@ def _make_new_job(job: Job) -> NewJob:
         request=request,
         context=orjson.dumps(job.context),
         seconds=seconds,
+        head_start=find_head_start(job.kind, job.deadline_at - job.created_at),
         idempotency=key,
         session_turn=turn,
         **shared,
     )
+
+
+def find_head_start(kind: str, window: timedelta) -> float:
+    """Return the seconds by which a job goes before its turn: those that its window is shorter than
+    usual."""
+    usual = timedelta(seconds=settings.BACKGROUND_TIMEOUT)
+    is_short = kind == "background" and usual - window > _SUBMISSION_TIME
+    return (usual - window).total_seconds() if is_short else 0.0
 
 
 def make_record(job: Job) -> JobRecord:

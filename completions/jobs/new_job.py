@@ -31,6 +31,9 @@ class Level(IntEnum):
     BATCH = 3
 
 
+FLEX_PRIORITY = -1_000_000
+"""Engine priority of lines and of flexible requests, where higher runs first: below every priority
+that a client can set."""
 SEVERAL_ADAPTERS = "*"
 """The adapter of a job whose prompts run with different ones."""
 _NEUTRAL = {"n": 1, "top_p": 1, "repetition_penalty": 1, "top_k": -1}
@@ -110,6 +113,10 @@ class NewJob:
     """How long it may take to end; then it fails."""
     ttl: int
     """Seconds that an ended job can still be fetched."""
+    head_start: float = 0.0
+    """Seconds by which it goes before its turn, among the jobs of its API key."""
+    promise: Mapping[str, Any] | None = None
+    """The forecast of its end, for SQL."""
     limits: Limits = UNLIMITED
     """What its API key may use."""
     is_counted: bool = False
@@ -138,13 +145,15 @@ class NewJob:
         own = self.request.priority
         if own > 0:
             return PRIORITIES["stream"]
+        if self.level == Level.BATCH:
+            return PRIORITIES["batch"]
         of_kind = PRIORITIES[self.kind]
         return max(of_kind, PRIORITIES["background"]) if own else of_kind
 
     @property
     def level(self) -> Level:
         own = self.request.priority
-        if self.kind == "batch":
+        if self.kind == "batch" or own == FLEX_PRIORITY:
             return Level.BATCH
         if own > 0:
             return Level.URGENT
@@ -218,6 +227,8 @@ class NewJob:
         }
         if self.prices:
             values["prices"] = orjson.dumps(list(self.prices))
+        if self.head_start:
+            values["head_start"] = self.head_start
         if self.stored:
             values["stored"] = 1
         if self.trace:

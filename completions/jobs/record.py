@@ -163,6 +163,7 @@ SCRIPT_FIELDS: Final[Mapping[str, str]] = {
     "bytes": "NewJob.size; absent from jobs of versions that did not count them.",
     "level": "NewJob.level; absent from jobs of versions without levels, outside the fair queue.",
     "sequences": "NewJob.sequences.",
+    "head_start": "NewJob.head_start; absent if it is 0.",
     "reserved": "Tokens taken from the API key's bucket, if it has one.",
     "held": "What the job reserves from budgets, as JSON: scopes, tokens, cost.",
     "republished": "How often the message was published again since the last claim.",

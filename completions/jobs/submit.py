@@ -242,6 +242,7 @@ def _submit_args(
         "check_after": check_after,
         "patience": patience,
         "seconds": job.seconds,
+        "head_start": job.head_start,
         "rates": _make_rates(limits, job.request, job.is_counted),
         "places": limits.max_concurrency or 0,
         "is_admitted": is_admitted,

@@ -5,8 +5,9 @@ from django.db import migrations, models
 
 def name_models(apps, schema_editor):
     """Give the lines of earlier versions the model of their batch."""
-    batches = apps.get_model('completions', 'Batch').objects.filter(pk=models.OuterRef('batch_id'))
-    lines = apps.get_model('completions', 'BatchLine').objects
+    database = schema_editor.connection.alias
+    batches = apps.get_model('completions', 'Batch').objects.using(database).filter(pk=models.OuterRef('batch_id'))
+    lines = apps.get_model('completions', 'BatchLine').objects.using(database)
     lines.update(model=models.Subquery(batches.values('model')[:1]))
 
 

@@ -37,6 +37,9 @@ class Job(models.Model):
     )
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     deadline_at = models.DateTimeField()
+    promise = models.JSONField(
+        null=True, blank=True, help_text="The forecast of its end when it was admitted."
+    )
     ttl = models.PositiveIntegerField(help_text="Seconds for which the result is kept.")
     finished_at = models.DateTimeField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True, db_index=True)

@@ -10,12 +10,14 @@ from completions.chat.grammar import Reasoning, ToolCalls
 from completions.contract.job_request import JobRequest
 from completions.exceptions import FieldError
 from completions.grammars import Constraint
+from completions.jobs.new_job import FLEX_PRIORITY
 from completions.models.conversations import Item
 from completions.requests.context import Context, RequestedModel
 from completions.requests.fields import constraint as constraint_fields
 from completions.requests.fields import logprobs as logprob_fields
 from completions.requests.fields import returns as return_fields
 from completions.requests.fields import sampling as sampling_fields
+from completions.requests.fields import window as deadline_fields
 from completions.requests.fields.base import format_number
 from completions.requests.fields.constraint import ConstraintFields, parse_constraint
 from completions.requests.fields.ignored import IgnoredFields
@@ -30,6 +32,7 @@ from completions.requests.fields.routing import RoutingFields, parse_routing
 from completions.requests.fields.sampling import SamplingFields, parse_sampling
 from completions.requests.fields.session import SessionFields, get_past
 from completions.requests.fields.tokens import make_context_error
+from completions.requests.fields.window import DeadlineFields, DeadlineSettings, parse_deadline
 from completions.requests.model import ModelRequestObject
 from completions.requests.past import Addition, Past
 from completions.requests.validation import Fallback
@@ -96,6 +99,8 @@ class GenerationRequest:
     logprobs: LogprobSettings
     rid: str | Sequence[str] | None
     """The client's id of the request, or one for each prompt."""
+    deadline: DeadlineSettings | None = None
+    """None for the usual time and place."""
     chat: ChatSettings | None = None
     response: ResponseSettings | None = None
     addition: Addition | None = None
@@ -125,6 +130,7 @@ class GenerationFields(
     LogprobFields,
     RoutingFields,
     SessionFields,
+    DeadlineFields,
     IgnoredFields,
 ):
     """The fields of both routes. Each route adds the prompt in its form, `max_tokens` and
@@ -175,12 +181,14 @@ class GenerationFields(
                 of_prompt=of_prompt,
             )
         routing = parse_routing(values, principal, model.entry, model.adapter, len(prompts))
+        deadline = parse_deadline(values) if values.has_any(DeadlineFields) else None
+        is_flexible = deadline is not None and deadline.is_flexible
         with_experts = values.return_routed_experts
         job = JobRequest(
             prompts=tuple(map(tuple, prompts)),
             sampling=sampling,
             adapters=tuple(routing.adapters) if any(routing.adapters) else None,
-            priority=routing.priority,
+            priority=FLEX_PRIORITY if is_flexible else routing.priority,
             cache_salt=routing.cache_salt,
             return_hidden_states=values.return_hidden_states,
             return_routed_experts=with_experts,
@@ -196,6 +204,7 @@ class GenerationFields(
             returns=returns,
             logprobs=scores,
             rid=routing.rid,
+            deadline=deadline,
             ignored=tuple(ignored),
         )
 
@@ -205,6 +214,7 @@ _GROUPS: Final = {
     SamplingFields: sampling_fields,
     ReturnFields: return_fields,
     LogprobFields: logprob_fields,
+    DeadlineFields: deadline_fields,
 }
 """Fields that may have no effect without others, and the module that says which."""
 

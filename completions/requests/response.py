@@ -35,6 +35,7 @@ from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.returns import ReturnFields
 from completions.requests.fields.routing import RoutingFields
 from completions.requests.fields.sampling import SamplingFields
+from completions.requests.fields.window import FLEX, DeadlineFields
 from completions.requests.generation import GenerationRequest, ResponseSettings
 from completions.requests.model import ModelRequestObject
 
@@ -43,12 +44,11 @@ _SHARED: Final = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "stop", "priority", "cache_salt", "chat_template_kwargs",
     "stream", "stream_options", "background", "close", "tools", "tool_choice",
-    "parallel_tool_calls",
+    "parallel_tool_calls", "completion_window", "on_late", "service_tier",
 )  # fmt: skip
 """Fields that a chat completion has under the same name, with the same values."""
 _NO_EFFECT: Final = (
     "max_tool_calls", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "service_tier",
 )  # fmt: skip
 _SHOWN: Final = (
     "instructions", "previous_response_id", "temperature", "top_p", "presence_penalty",
@@ -158,8 +158,10 @@ class ResponsesRequestObject(ModelRequestObject):
     priority = RoutingFields.priority
     cache_salt = RoutingFields.cache_salt
     chat_template_kwargs = ConversationFields.chat_template_kwargs
+    completion_window = DeadlineFields.completion_window
+    on_late = DeadlineFields.on_late
+    service_tier = DeadlineFields.service_tier
     user = IgnoredFields.user
-    service_tier = IgnoredFields.service_tier
     safety_identifier = IgnoredFields.safety_identifier
     prompt_cache_key = IgnoredFields.prompt_cache_key
     prompt_cache_retention = IgnoredFields.prompt_cache_retention
@@ -278,5 +280,5 @@ def _show(values: ResponsesRequestObject, context: Context) -> dict[str, Any]:
         "parallel_tool_calls": values.parallel_tool_calls is not False,
         "text": {"format": {**strict, **form} if form else {"type": "text"}},
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
-        "service_tier": "default",
+        "service_tier": FLEX if values.service_tier == FLEX else "default",
     }

@@ -1,6 +1,7 @@
 """How many tokens a second a model computes: of its latest batches, or else of its requests."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from completions.models import Batch, BatchStatus, JobStatus, UsageRecord
@@ -67,12 +68,39 @@ def _measure_own_speed(batch: Batch) -> list[float]:
     return [(after - before) / (until - since) * tokens / ran]
 
 
-def measure_requests(model: str) -> list[float]:
-    """Measure the speed of the latest requests that completed, while any of them ran."""
+class Load(NamedTuple):
+    """What the latest requests of a model took."""
+
+    speed: float
+    """Computed tokens a second, of all requests together."""
+    tokens: float
+    """Computed tokens of a request, on average."""
+    seconds_per_token: float
+    """Seconds of a request per completion token."""
+
+
+def measure_load(model: str) -> Load | None:
+    """Measure the latest requests that completed; None if the model has run nothing."""
+    rows = _list_requests(model)
+    speeds, completion = measure_requests(model), sum(row.completion_tokens for row in rows)
+    if not speeds or not completion:
+        return None
+    runs = [_read_run(row) for row in rows]
+    seconds = sum(run.ended - run.began for run in runs)
+    return Load(fmean(speeds), fmean(run.tokens for run in runs), seconds / completion)
+
+
+def _list_requests(model: str) -> list[UsageRecord]:
+    """Return the latest requests that completed, by their end."""
     completed = UsageRecord.objects.filter(
         model=model, status=JobStatus.COMPLETED, run_ms__isnull=False
     )
-    rows = list(completed.order_by("-finished_at")[:_REQUESTS])[::-1]
+    return list(completed.order_by("-finished_at")[:_REQUESTS])[::-1]
+
+
+def measure_requests(model: str) -> list[float]:
+    """Measure the speed of the latest requests that completed, while any of them ran."""
+    rows = _list_requests(model)
     lines = [row for row in rows if row.kind == "batch"]
     return _divide([_read_run(row) for row in (lines if len(lines) >= _MIN_LINES else rows)])
 

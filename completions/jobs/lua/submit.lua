@@ -7,6 +7,7 @@
 --   check_after                             seconds until the reconciler's first look
 --   patience                                seconds since a worker last served the model; 0: any
 --   seconds                                 until its deadline
+--   head_start                              seconds by which it goes before its turn
 --   rates                                   name, limit and what it takes of each rate that is limited
 --   places                                  how many jobs of its API key may run; 0: any
 --   reserved                                tokens that it takes of a rate and that its end gives back; absent: none
@@ -62,7 +63,7 @@ if verdict == 'ok' then
   local held = hold(found, job.tokens, job.cost)
   if held then redis.call('HSET', job_key(id), 'held', held) end
   redis.call('ZADD', prefix .. 'open', at + job.check_after, id)
-  fair_enqueue(id, job.level, job.model, job.organization_id, job.api_key_id, tostring(at), string.format('%.6f', at))
+  fair_enqueue(id, job.level, job.model, job.organization_id, job.api_key_id, tostring(at - job.head_start), string.format('%.6f', at))
   redis.call('SADD', depth, id)
   if kind ~= 'batch' then redis.call('ZADD', own, deadline + COUNTED, id) end
   if job.web ~= '' then

@@ -33,7 +33,6 @@ class IgnoredFields(StrictObject[Any]):
     user = TextField("The client's id of its own user; no effect.", max_length=256)
     metadata = ObjectField("No effect.")
     store = BooleanField("No effect.")
-    service_tier = TextField("No effect.", max_length=64)
     safety_identifier = TextField("No effect.", max_length=256)
     prompt_cache_key = TextField("No effect; prefixes are always cached.", max_length=256)
     prompt_cache_retention = TextField("No effect.", max_length=64)

@@ -1,10 +1,12 @@
 """One file for several models: planned, forecast, fed and counted for each."""
 
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.db import connection
 
 from completions.batches import feeding
 from completions.models import Batch, BatchLine, LineState, UsageRecord
@@ -117,6 +119,6 @@ def test_lines_of_an_earlier_version_get_the_model_of_their_batch(bench: Bench) 
     BatchLine.objects.update(model="")
     Batch.objects.update(by_model={})
     migration = import_module("completions.migrations.0011_lines_of_several_models")
-    migration.name_models(apps, None)
+    migration.name_models(apps, SimpleNamespace(connection=connection))
     assert set(BatchLine.objects.values_list("model", flat=True)) == {TINY}
     assert bench.run_to_end(batch)["request_counts"]["completed"] == 2

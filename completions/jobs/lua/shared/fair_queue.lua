@@ -1,9 +1,9 @@
 -- A fair queue: which job is next. Queued jobs of a model wait by level (see NewJob.level), then organization, then API key,
--- then age:
+-- then age and head start:
 --
 --   turns:<level>:<model>                        organizations, by when each had its last turn or began to wait
 --   key_turns:<level>:<organization>:<model>     its API keys, in the same way
---   waiting:<level>:<organization>:<key>:<model> the key's jobs, by when they were submitted
+--   waiting:<level>:<organization>:<key>:<model> the key's jobs, by when they were submitted, less their head start
 --
 -- So organizations are served round robin, and the keys of an organization round robin within its turns, however many jobs
 -- each has sent. A job leaves the queue when a worker claims it and when it ends. Other versions may claim or end a job in
@@ -25,9 +25,9 @@ end
 
 -- Put a job back, before what its key sent later.
 local function fair_requeue(id)
-  local job = redis.call('HMGET', job_key(id), 'level', 'model', REDIS.organization_id, REDIS.api_key_id, 'created')
+  local job = redis.call('HMGET', job_key(id), 'level', 'model', REDIS.organization_id, REDIS.api_key_id, 'created', 'head_start')
   if job[1] and job[2] and job[3] and job[4] and job[5] then
-    fair_enqueue(id, job[1], job[2], job[3], job[4], job[5], string.format('%.6f', now()))
+    fair_enqueue(id, job[1], job[2], job[3], job[4], tostring(tonumber(job[5]) - tonumber(job[6] or 0)), string.format('%.6f', now()))
   end
 end
 
