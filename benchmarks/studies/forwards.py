@@ -1,24 +1,55 @@
 """Compare the C forward with the model's modules: tokens per second of one thread's CPU time.
 
-    python -m benchmarks.studies.forwards [--model FOLDER] [--dtype bfloat16]
+    python -m benchmarks.studies.forwards [--model FOLDER or --shape gemma4] [--dtype bfloat16]
         [--batches 1,8,32 --new-tokens 24,12,6]
 
-One engine takes turns with and without its C forward; the products of its modules are the same
-kernels. It generates greedily from random prompts. Medians.
+``--shape`` makes a random model of a family. One engine takes turns with and without its C
+forward; the products of its modules are the same kernels. It generates greedily from random
+prompts. Medians.
 """
 
 import statistics
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import command_line
 from benchmarks.command_line import print_columns
 from benchmarks.engine.turns import DEMO_MODEL, Prompts, exactly, generate, random_prompts
 from workers.engine.build import build_engine
+from workers.engine.checkpoints.reading.model_folder import read_tokenizer
 from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "gemma4": {
+        "model_type": "gemma4_text", "hidden_size": 768, "intermediate_size": 3072,
+        "num_hidden_layers": 10, "num_kv_shared_layers": 5, "use_double_wide_mlp": True,
+        "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 2,
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 128,
+        "global_head_dim": 256, "hidden_size_per_layer_input": 128, "sliding_window": 512,
+        "final_logit_softcapping": 30.0,
+    },
+}  # fmt: skip
+"""Gemma 4 E2B with half of its widths, and two of its seven periods of layers."""
+
+
+def save_random(folder: Path, shape: str) -> Path:
+    """Write a random model with the demo model's tokenizer."""
+    tokenizer = read_tokenizer(DEMO_MODEL)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    names = ("vocab_size", "vocab_size_per_layer_input")
+    options: dict[str, Any] = dict.fromkeys(names, len(tokenizer))
+    options |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    config = AutoConfig.for_model(**SHAPES[shape], **options)
+    make: Any = AutoModelForCausalLM.from_config
+    make(config, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder
 
 
 def rate(engine: Engine, prompts: Prompts, new_tokens: int) -> float:
@@ -32,6 +63,7 @@ def main() -> None:
     parser = command_line.parser(
         __doc__,
         model=DEMO_MODEL,
+        shape="",
         dtype="bfloat16",
         batches=[1, 8, 32],
         new_tokens=[24, 12, 6],
@@ -54,7 +86,9 @@ def main() -> None:
         num_threads=1,
         speculation=False,
     )
-    engine = build_engine(args.model, config)
+    with tempfile.TemporaryDirectory() as folder:
+        model = save_random(Path(folder), args.shape) if args.shape else args.model
+        engine = build_engine(model, config)
     runner: Any = engine.runner
     paged = runner._model
     seed = 0

@@ -43,6 +43,7 @@ LATENTS_IN_C = {
     "head_dim": None, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_rope_head_dim": 32,
     "qk_nope_head_dim": 32, "v_head_dim": 48,
 }  # fmt: skip
+INPUTS_IN_C = {"hidden_size_per_layer_input": 32}
 NOISES, MARGIN = 2.0, 0.01
 TIE = 1e-4
 """Logits that differ by less may change places."""
@@ -200,7 +201,10 @@ def _scores(path: Path, prompt: Sequence[int], dtype: torch.dtype) -> Tensor:
 def save_for_c(folder: Path, case: Case) -> Path:
     """Write a model of sizes that the C forward takes, if the configuration lets itself be."""
     candidates = [IN_C, {**IN_C, "head_dim": IN_C["hidden_size"] // 4}]
-    if "kv_lora_rank" in CONFIG_MAPPING[case.family]().get_text_config().to_dict():
+    known = CONFIG_MAPPING[case.family]().get_text_config().to_dict()
+    if INPUTS_IN_C.keys() <= known.keys():
+        candidates.insert(0, {**IN_C, **INPUTS_IN_C})
+    if "kv_lora_rank" in known:
         candidates.insert(0, {**IN_C, **LATENTS_IN_C})
     for i, sizes in enumerate(candidates):
         path = folder / str(i)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,11 @@ class LayerShape:
     """Scores are capped before they become weights."""
     packs_keys: bool = False
     """Keys are stored as the C forward multiplies them."""
+    kept_by: nn.Module | None = None
+    """The earlier layer whose pages hold the keys and values of this one too."""
 
     def token_bytes(self, dtype: torch.dtype) -> int:
+        """Return the bytes of a token in the layer's own pages."""
+        if self.kept_by is not None:
+            return 0
         return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize

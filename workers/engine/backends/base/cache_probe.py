@@ -47,6 +47,7 @@ class CacheProbe:
         self.shapes: dict[nn.Module, LayerShape] = {}
         self.rules: dict[nn.Module, AttentionRule] = {}
         self.keys: dict[nn.Module, Tensor] = {}
+        self._values: dict[nn.Module, Tensor] = {}
         self.positionless: set[nn.Module] = set()
         """Modules that attend and whose keys do not depend on positions."""
 
@@ -61,9 +62,23 @@ class CacheProbe:
             rule.visible,
             rule.sinks is not None,
             rule.softcap is not None,
+            kept_by=self._find_keeper(key, value),
         )
         self.rules[module] = rule
         self.keys[module] = key
+        self._values[module] = value
+
+    def _find_keeper(self, key: Tensor, value: Tensor) -> nn.Module | None:
+        """Return the first module that stored what has this very memory, if one did."""
+        for module, known in self.keys.items():
+            if known.is_set_to(key) and self._values[module].is_set_to(value):
+                return module
+        return None
+
+    def forget_tensors(self) -> None:
+        """Free the keys and values."""
+        self.keys.clear()
+        self._values.clear()
 
     def note_index(self, module: nn.Module, keys: Tensor) -> None:
         """Record the index keys [tokens, dim] of an indexer, which a cache would store."""

@@ -22,7 +22,6 @@ from workers.engine.backends.cpu.recognition.decoders import (
     DecoderParts,
     read_decoder,
 )
-from workers.engine.backends.cpu.recognition.mlps import ExpertsParts, MlpParts
 from workers.engine.backends.cpu.recognition.parts import Unrecognised
 from workers.engine.backends.cpu.structs import BatchStruct
 from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece
@@ -44,11 +43,12 @@ class _Room:
 
     @classmethod
     def measure(cls, parts: DecoderParts) -> Self:
-        mixtures = [x.mlp for x in parts.layers if isinstance(x.mlp, ExpertsParts)]
-        mlps = [x.mlp for x in parts.layers if isinstance(x.mlp, MlpParts)]
+        mixtures = [x.experts for x in parts.layers if x.experts is not None]
+        mlps = [x.dense_mlp for x in parts.layers if x.dense_mlp is not None]
         mlps += [x.shared for x in mixtures if x.shared is not None]
+        sizes = [x.up.size for x in mlps]
         return cls(
-            dense=max((x.up.size for x in mlps), default=0),
+            dense=max([*sizes, 0 if parts.inputs is None else parts.inputs.size]),
             mixed=max((x.mlps[0].up.size for x in mixtures), default=0),
             experts=max((len(x.mlps) for x in mixtures), default=0),
             chosen=max((x.router.chosen for x in mixtures), default=1),
@@ -87,6 +87,8 @@ class NativeDecoder:
             kind.heads.value_dim == kind.heads.dim for kind in parts.kinds
         )
         """Whether outputs may take the place of queries."""
+        inputs = parts.inputs
+        self._layer_inputs = 0 if inputs is None else inputs.projection.out_features
         self._structs = ModelStructs(parts)
         self._model = self._structs.model
         self._thread_bytes = self._count_thread_bytes()
@@ -161,7 +163,8 @@ class NativeDecoder:
             self._buffer("residual", padded, hidden).data_ptr(),
             self._buffer("branch", padded, hidden).data_ptr(),
             self._buffer("normed", padded, max(hidden, self._widest_latent)).data_ptr(),
-            self._buffer("projected", padded, self._model.width).data_ptr(),
+            self._buffer("projected", padded, max(hidden, self._model.width)).data_ptr(),
+            self._buffer("layer_inputs", padded, self._layer_inputs).data_ptr(),
             queries.data_ptr(),
             attended.data_ptr(),
             self._buffer("activated", 1, self._room.count_activated(padded)).data_ptr(),

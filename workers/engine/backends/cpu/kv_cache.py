@@ -25,14 +25,25 @@ class LayerCache:
     A block of packed keys is [block_size / 16][key_dim / 2][16][2]: a weight of 16 columns, which
     are tokens, with pairs of inputs side by side."""
 
-    def __init__(self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype):
+    def __init__(
+        self,
+        shape: LayerShape,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        keeper: "LayerCache | None" = None,
+    ) -> None:
+        """``keeper`` has the pages, if they are another layer's."""
         self.shape = shape
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.key = lazy_zeros((shape.num_kv_heads * num_blocks, block_size * shape.key_dim), dtype)
-        self.value = lazy_zeros(
-            (shape.num_kv_heads * num_blocks, block_size * shape.value_dim), dtype
-        )
+        lines = shape.num_kv_heads * num_blocks
+
+        def pages(dim: int) -> Tensor:
+            return lazy_zeros((lines, block_size * dim), dtype)
+
+        self.key: Tensor = keeper.key if keeper else pages(shape.key_dim)
+        self.value: Tensor = keeper.value if keeper else pages(shape.value_dim)
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
@@ -88,10 +99,10 @@ class KVCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.layers = {
-            module: LayerCache(shape, num_blocks, block_size, dtype)
-            for module, shape in shapes.items()
-        }
+        self.layers: dict[nn.Module, LayerCache] = {}
+        for module, shape in shapes.items():
+            keeper = None if shape.kept_by is None else self.layers[shape.kept_by]
+            self.layers[module] = LayerCache(shape, num_blocks, block_size, dtype, keeper)
 
     def scrub(self, blocks: list[int]) -> None:
         """Forget the contents of blocks, where a fault may have left values that are not finite:

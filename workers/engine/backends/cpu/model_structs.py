@@ -17,7 +17,13 @@ from workers.engine.backends.cpu.recognition.decoders import (
 )
 from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts
 from workers.engine.backends.cpu.recognition.heads import LatentParts
-from workers.engine.backends.cpu.recognition.mlps import Columns, ExpertsParts, MlpParts
+from workers.engine.backends.cpu.recognition.layer_inputs import LayerInputParts, LayerInputsParts
+from workers.engine.backends.cpu.recognition.mlps import (
+    Columns,
+    ExpertsBesideMlp,
+    ExpertsParts,
+    MlpParts,
+)
 from workers.engine.backends.cpu.recognition.parts import NormParts
 from workers.engine.backends.cpu.recognition.rotary import Pairing
 from workers.engine.backends.cpu.structs import (
@@ -26,6 +32,8 @@ from workers.engine.backends.cpu.structs import (
     ExpertsStruct,
     HeadsStruct,
     LatentsStruct,
+    LayerInputsStruct,
+    LayerInputStruct,
     LayerStruct,
     MlpStruct,
     ModelStruct,
@@ -73,9 +81,12 @@ class ModelStructs:
         parts = self._parts
         kinds = (HeadsStruct * len(parts.kinds))(*map(_heads_struct, parts.kinds))
         structs = (LayerStruct * len(parts.layers))(*map(self._layer_struct, parts.layers))
-        for layer, struct in zip(parts.layers, structs, strict=True):
+        size = 0 if parts.inputs is None else parts.inputs.size
+        for i, (layer, struct) in enumerate(zip(parts.layers, structs, strict=True)):
             if isinstance(layer.mixer, AttentionLayer):
                 struct.heads = ctypes.pointer(kinds[parts.kinds.index(layer.mixer.kind)])
+            if layer.input is not None:
+                struct.input = self._layer_input_struct(layer.input, i * size)
         return ModelStruct(
             hidden=parts.embedding.shape[1],
             width=parts.width,
@@ -89,19 +100,18 @@ class ModelStructs:
             logits_softcap=parts.logits_softcap,
             embedding=parts.embedding.data_ptr(),
             position_embedding=self._address(parts.position_embedding),
+            inputs=None if parts.inputs is None else self._layer_inputs_struct(parts.inputs),
             norm=self._norm_struct(parts.norm),
             head=parts.head.struct,
             layers=structs,
         )
 
     def _layer_struct(self, layer: LayerParts) -> LayerStruct:
-        if isinstance(layer.mlp, ExpertsParts):
-            mlp, experts = MlpStruct(), self._experts_struct(layer.mlp)
-        else:
-            mlp, experts = self._mlp_struct(layer.mlp), None
+        experts, mlp = layer.experts, layer.dense_mlp
         struct = LayerStruct(
-            mlp=mlp,
-            experts=experts,
+            mlp=MlpStruct() if mlp is None else self._mlp_struct(mlp),
+            experts=None if experts is None else self._experts_struct(layer, experts),
+            factor=layer.factor,
             attention_norm=self._norm_struct(layer.attention_norm),
             mlp_norm=self._norm_struct(layer.mlp_norm),
             attention_out_norm=self._norm_struct(layer.attention_out_norm),
@@ -117,14 +127,15 @@ class ModelStructs:
     def _set_attention(self, struct: LayerStruct, layer: AttentionLayer) -> None:
         attention = layer.parts
         struct.query, *others = (linear.struct for linear in attention.projections)
-        if others:
-            struct.key, struct.value = others
+        for name, linear in zip(("key", "value"), others, strict=False):
+            setattr(struct, name, linear)
+        struct.stores = attention.stores
         struct.output = attention.output.struct
         if attention.latents is not None:
             struct.latents = self._latents_struct(attention.latents)
-        query_norm, key_norm = attention.norms
-        struct.query_norm = self._norm_struct(query_norm and query_norm[0])
-        struct.key_norm = self._norm_struct(key_norm and key_norm[0])
+        names = ("query_norm", "key_norm", "value_norm")
+        for name, norm in zip(names, attention.norms, strict=True):
+            setattr(struct, name, self._norm_struct(norm and norm[0]))
         struct.cosine, struct.sine = map(self._address, layer.angles or (None, None))
         rule = layer.rule
         struct.sinks = None if rule.sinks is None else self._address(rule.sinks.detach().float())
@@ -158,7 +169,33 @@ class ModelStructs:
         )
         return ctypes.pointer(struct)
 
-    def _experts_struct(self, experts: ExpertsParts) -> Any:
+    def _layer_inputs_struct(self, inputs: LayerInputsParts) -> Any:
+        struct = LayerInputsStruct(
+            embedding=self._address(inputs.embedding),
+            projection=inputs.projection.struct,
+            norm=self._norm_struct(inputs.norm),
+            size=inputs.size,
+            embedding_scale=inputs.embedding_scale,
+            projection_scale=inputs.projection_scale,
+            scale=inputs.scale,
+        )
+        return ctypes.pointer(struct)
+
+    def _layer_input_struct(self, branch: LayerInputParts, begin: int) -> Any:
+        struct = LayerInputStruct(
+            gate=branch.gate.struct,
+            projection=branch.projection.struct,
+            norm=self._norm_struct(branch.norm),
+            activation=branch.activation,
+            begin=begin,
+        )
+        return ctypes.pointer(struct)
+
+    def _experts_struct(self, layer: LayerParts, experts: ExpertsParts) -> Any:
+        norms: tuple[NormParts | None, ...] = (None, None, None)
+        if isinstance(layer.mlp, ExpertsBesideMlp):
+            norms = (layer.mlp.norm, layer.mlp.out_norm, layer.mlp.mlp_out_norm)
+        norm, out_norm, mlp_out_norm = map(self._norm_struct, norms)
         router = experts.router
         mlps = [self._mlp_struct(mlp, experts.limit) for mlp in experts.mlps]
         shared = MlpStruct() if experts.shared is None else self._mlp_struct(experts.shared)
@@ -180,6 +217,11 @@ class ModelStructs:
             sigmoid=router.sigmoid,
             normalizes=router.normalizes,
             scale=router.scale,
+            factors=self._address(router.factors),
+            router_norm=self._norm_struct(experts.router_norm),
+            norm=norm,
+            out_norm=out_norm,
+            mlp_out_norm=mlp_out_norm,
         )
         return ctypes.pointer(struct)
 

@@ -38,6 +38,8 @@ class ExpertsStruct(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("groups", "kept_groups", "group_best")),
         *((name, ctypes.c_int32) for name in ("sigmoid", "normalizes")),
         ("scale", ctypes.c_float),
+        ("factors", ctypes.c_void_p),
+        *((name, NormStruct) for name in ("router_norm", "norm", "out_norm", "mlp_out_norm")),
     ]
 
 
@@ -75,6 +77,28 @@ class DeltaStruct(ctypes.Structure):
     ]
 
 
+class LayerInputsStruct(ctypes.Structure):
+    """``LayerInputs``."""
+
+    _fields_ = [
+        ("embedding", ctypes.c_void_p),
+        ("projection", LinearStruct),
+        ("norm", NormStruct),
+        ("size", ctypes.c_int32),
+        *((name, ctypes.c_float) for name in ("embedding_scale", "projection_scale", "scale")),
+    ]
+
+
+class LayerInputStruct(ctypes.Structure):
+    """``LayerInput``."""
+
+    _fields_ = [
+        *((name, LinearStruct) for name in ("gate", "projection")),
+        ("norm", NormStruct),
+        *((name, ctypes.c_int32) for name in ("activation", "begin")),
+    ]
+
+
 class HeadsStruct(ctypes.Structure):
     """``Heads``."""
 
@@ -98,9 +122,12 @@ class LayerStruct(ctypes.Structure):
         ("output", LinearStruct),
         ("mlp", MlpStruct),
         ("experts", ctypes.POINTER(ExpertsStruct)),
+        ("input", ctypes.POINTER(LayerInputStruct)),
+        ("factor", ctypes.c_float),
         *((name, NormStruct) for name in ("attention_norm", "mlp_norm")),
         *((name, NormStruct) for name in ("attention_out_norm", "mlp_out_norm")),
-        *((name, NormStruct) for name in ("query_norm", "key_norm")),
+        *((name, NormStruct) for name in ("query_norm", "key_norm", "value_norm")),
+        ("stores", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("cosine", "sine", "sinks", "keys", "values")),
         ("window", ctypes.c_int64),
         ("scale", ctypes.c_float),
@@ -120,6 +147,7 @@ class ModelStruct(ctypes.Structure):
         *((name, ctypes.c_float) for name in ("logits_scale", "logits_softcap")),
         ("num_blocks", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("embedding", "position_embedding")),
+        ("inputs", ctypes.POINTER(LayerInputsStruct)),
         ("norm", NormStruct),
         ("head", LinearStruct),
         ("layers", ctypes.POINTER(LayerStruct)),
@@ -135,8 +163,8 @@ class BatchStruct(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("ids", "positions", "slots", "owners", "tables")),
         ("table_width", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("logits_rows", "logits", "residual", "branch")),
-        *((name, ctypes.c_void_p) for name in ("normed", "projected", "queries", "attended")),
-        ("activated", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("normed", "projected", "layer_inputs")),
+        *((name, ctypes.c_void_p) for name in ("queries", "attended", "activated")),
         ("prepared", PreparedStruct),
         *((name, ctypes.c_void_p) for name in ("routing", "chosen", "expert_weights")),
         *((name, ctypes.c_void_p) for name in ("expert_starts", "routes", "shared_routes")),

@@ -23,14 +23,21 @@ class TokenMajorLayer:
     """One layer's pages: ``key`` [blocks, block_size, heads, key_dim], ``value`` likewise."""
 
     def __init__(
-        self, shape: LayerShape, num_blocks: int, block_size: int, like: Tensor, way: Way
+        self,
+        shape: LayerShape,
+        num_blocks: int,
+        block_size: int,
+        like: Tensor,
+        way: Way,
+        keeper: "TokenMajorLayer | None" = None,
     ) -> None:
+        """``keeper`` has the pages, if they are another layer's."""
         pages = (num_blocks, block_size, shape.num_kv_heads)
         self.shape = shape
         self.way = way
         self.block_size = block_size
-        self.key = like.new_zeros(*pages, shape.key_dim)
-        self.value = like.new_zeros(*pages, shape.value_dim)
+        self.key: Tensor = keeper.key if keeper else like.new_zeros(*pages, shape.key_dim)
+        self.value: Tensor = keeper.value if keeper else like.new_zeros(*pages, shape.value_dim)
 
     @property
     def tokens(self) -> Tensor:
@@ -75,10 +82,11 @@ class TokenMajorCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.layers = {
-            module: TokenMajorLayer(shape, num_blocks, block_size, like, way_of(shape))
-            for module, shape in shapes.items()
-        }
+        self.layers: dict[nn.Module, TokenMajorLayer] = {}
+        for module, shape in shapes.items():
+            keeper = None if shape.kept_by is None else self.layers[shape.kept_by]
+            way = way_of(shape)
+            self.layers[module] = TokenMajorLayer(shape, num_blocks, block_size, like, way, keeper)
 
     @property
     def is_bounded(self) -> bool:

@@ -170,6 +170,8 @@ def choose_every_expert(miniature: Any) -> None:
     one."""
     for module in miniature.modules():
         router: Any = module
+        if hasattr(router, "per_expert_scale"):
+            router.config.top_k_experts = router.config.num_experts
         if not (isinstance(getattr(router, "top_k", None), int) and hasattr(router, "weight")):
             continue
         router.top_k = len(router.weight)

@@ -40,7 +40,7 @@ def probe(
         raise UnsupportedModel(f"{name} stores no keys and values")
     if backend.has_native_forward:  # which alone asks
         cache.positionless = {m for m, keys in cache.keys.items() if not _are_positions_in(keys)}
-    cache.keys.clear()
+    cache.forget_tensors()
     return cache
 
 

@@ -14,7 +14,10 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from workers.engine.backends.cpu.layers.packed_linear import UNPACKED, pack_linear
+from workers.engine.backends.cpu.layers.packed_linear import (
+    is_read_unpacked,
+    pack_linear,
+)
 from workers.engine.compat import forget_quantized
 
 _METHOD = "quire_packed"
@@ -40,7 +43,9 @@ class _Packer(HfQuantizer):
         module = model.get_submodule(layer)
         # An output layer that shares the embedding's weight is packed once both are loaded.
         is_tied = module is model.get_output_embeddings() and model.config.tie_word_embeddings
-        is_packed = type(module) is nn.Linear and _split(layer)[1] not in UNPACKED
+        above, own = _split(layer)
+        is_packed = type(module) is nn.Linear
+        is_packed &= not is_read_unpacked(model.get_submodule(above), own)
         return part == _WEIGHT and is_packed and not is_tied
 
     def get_quantize_ops(self) -> ConversionOps:

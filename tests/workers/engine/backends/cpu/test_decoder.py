@@ -16,6 +16,7 @@ from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.backends.cpu.layers.test_int4 import rounded
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.decoder import NativeDecoder
+from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.layers.library import load_library, why_no_kernels
 from workers.engine.backends.cpu.model_structs import ModelStructs
 from workers.engine.build import build_engine
@@ -58,6 +59,13 @@ DELTA: dict[str, Any] = {
     "num_hidden_layers": 3, "layer_types": ["linear_attention"] * 2 + ["full_attention"],
     "num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 48,
+}  # fmt: skip
+PER_LAYER: dict[str, Any] = {
+    "num_hidden_layers": 5, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+    "layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]
+    + ["full_attention"], "sliding_window": 20, "head_dim": 64, "global_head_dim": 128,
+    "vocab_size_per_layer_input": 416, "hidden_size_per_layer_input": 32,
+    "final_logit_softcapping": 30.0,
 }  # fmt: skip
 MIXTURE: dict[str, Any] = {
     "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
@@ -143,6 +151,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         **DELTA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 96, "linear_conv_kernel_dim": 3,
     },
+    "gemma4_text": PER_LAYER,
+    "gemma4_text with experts": {
+        **PER_LAYER, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True, "num_experts": 6, "top_k_experts": 3,
+        "moe_intermediate_size": 64, "attention_k_eq_v": True, "num_global_key_value_heads": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4,
+    },
     "minicpm3": {**LATENT, "dim_model_base": 64, "scale_depth": 0.7, "scale_emb": 2},
     "youtu": {**LATENT, "v_head_dim": 96, "attention_bias": True},
 }  # fmt: skip
@@ -152,7 +167,8 @@ fused and mixed up projections; MLPs without a gate; blocks side by side; scales
 softmax and by themselves, clamped, corrected, and with shared ones; heads that end within a
 register; learned positions; more heads of one key than a tile holds; vocabularies of any size;
 heads from latents, whose values have another size, with groups of experts; gated delta networks and
-gated attention."""
+gated attention; layers whose heads differ, with inputs of their own, keys and values of earlier
+layers, and experts beside an MLP."""
 OTHERS: dict[str, dict[str, Any]] = {
     "olmo": {"clip_qkv": 0.5},  # of the structure that is computed, but not the same
     "apertus": {},
@@ -243,7 +259,7 @@ ALWAYS = {
     (name, "bfloat16")
     for name in (
         "deepseek_v3", "gemma2", "glm4", "gpt_neox", "gpt_oss", "llama with heads of 72",
-        "qwen3_5_text",
+        "qwen3_5_text", "gemma4_text", "gemma4_text with experts",
     )
 }  # fmt: skip
 
@@ -305,6 +321,14 @@ def test_other_models_run_through_their_modules(tmp_path: Path, name: str) -> No
     params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
     [completion] = engine.generate([Request((prompt,), params, request_id="r")])
     assert shortfall(path, prompt, completion.choices[0].token_ids) < _TIE
+
+
+def test_layers_that_share_keys_and_values_store_them_once(tmp_path: Path) -> None:
+    cache = engine_of(save(tmp_path, "gemma4_text", PER_LAYER)).runner.cache
+    assert isinstance(cache, KVCache)
+    pages = [layer.key.data_ptr() for layer in cache.layers.values()]
+    assert pages[3:] == [pages[1], pages[2]]
+    assert len(set(pages)) == 3
 
 
 def test_float32_runs_through_the_modules(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -56,3 +58,14 @@ def test_scrubbing_clears_blocks_and_no_others() -> None:
 
 def test_bytes_of_a_token() -> None:
     assert SHAPE.token_bytes(torch.bfloat16) == 2 * (3 + 2) * 2
+
+
+def test_layers_with_the_same_keys_and_values_have_the_same_pages() -> None:
+    first, second = nn.Identity(), nn.Identity()
+    kept = replace(SHAPE, kept_by=first)
+    layers = KVCache({first: SHAPE, second: kept}, 3, 2, torch.float32).layers
+    key = torch.randn(2, 2, 3)
+    layers[first].write(torch.tensor([2, 3]), key, key[:, :, :2])
+    keys, _ = layers[second].gather(torch.tensor([1, 4]), 1)
+    assert torch.equal(keys, key.transpose(0, 1))
+    assert kept.token_bytes(torch.float32) == 0

@@ -2,66 +2,24 @@
    and experts that model.h describes, residuals in float32. All threads walk through the same phases
    and meet at a barrier after each. */
 
-#include <linux/futex.h>
-#include <math.h>
 #include <omp.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "attention/attention.h"
-#include "experts.h"
+#include "branches.h"
 #include "heads.h"
+#include "layer_inputs.h"
 #include "logits.h"
-#include "mlp.h"
-#include "norm.h"
-#include "project.h"
+#include "mixture.h"
 #include "recurrent/delta.h"
 #include "removal.h"
 
-enum { SPINS = 4000, FEWEST_SPINS = 250 };
-
-typedef struct {
-    atomic_int arrived, round, sleepers, spins;
-    int size;
-} Barrier;
-
-/* Wait for the other threads: spin for some 50 us, then sleep. Another process may hold the core of
-   one of them for milliseconds. Asleep, this thread frees its own core, which the system then gives
-   to the other one; spinning on, both would lose that time at each of 270 barriers. A wait that long
-   also shows that cores are scarce, so the next barriers of this pass spin less. */
-static void meet(Barrier *barrier) {
-    const int round = atomic_load_explicit(&barrier->round, memory_order_acquire);
-    if (atomic_fetch_add(&barrier->arrived, 1) == barrier->size - 1) {
-        atomic_store(&barrier->arrived, 0);
-        atomic_fetch_add(&barrier->round, 1);
-        if (atomic_load(&barrier->sleepers))
-            syscall(SYS_futex, &barrier->round, FUTEX_WAKE_PRIVATE, barrier->size, NULL, NULL, 0);
-        return;
-    }
-    const int spins = atomic_load_explicit(&barrier->spins, memory_order_relaxed);
-    for (int i = 0; i < spins; i++) {
-        if (atomic_load_explicit(&barrier->round, memory_order_acquire) != round) return;
-        relax();
-    }
-    atomic_store_explicit(&barrier->spins, spins / 4 > FEWEST_SPINS ? spins / 4 : FEWEST_SPINS,
-                          memory_order_relaxed);
-    atomic_fetch_add(&barrier->sleepers, 1);
-    while (atomic_load(&barrier->round) == round) /* a wait on a changed round returns at once */
-        syscall(SYS_futex, &barrier->round, FUTEX_WAIT_PRIVATE, round, NULL, NULL, 0);
-    atomic_fetch_sub(&barrier->sleepers, 1);
-}
-
-/* For `linear`, and layers that multiply the same input. */
-static void normalize_rows(const Model *m, const Batch *b, const Norm *norm, const Linear *linear) {
+/* Multiply this thread's rows of the residual. */
+static void scale_rows(const Model *m, const Batch *b, float factor) {
     const Share share = share_of(b->rows);
-    for (int64_t row = share.begin; row < share.end; row++) {
-        normalize_or_copy(b->residual + row * m->hidden, norm, m->hidden,
-                          b->normed + row * m->hidden);
-        prepare_row(linear, b->normed, row, &b->prepared);
-    }
+    for (int64_t i = share.begin * m->hidden; i < share.end * m->hidden; i += WIDTH)
+        store(b->residual + i, load(b->residual + i) * all_of(factor));
 }
 
 static void embed(const Model *m, const Batch *b) {
@@ -76,45 +34,6 @@ static void embed(const Model *m, const Batch *b) {
             if (place) value += widen(place + i);
             store(b->residual + row * m->hidden + i, value);
         }
-    }
-}
-
-/* Wait for all rows that `linear` multiplies next, and prepare them. */
-static void await_rows(const Linear *linear, const bf16 *x, const Batch *b, Barrier *barrier) {
-    meet(barrier);
-    if (!needs_preparation(linear)) return;
-    prepare_rows(linear, x, b->rows, &b->prepared);
-    meet(barrier);
-}
-
-/* Whether a branch's output is normalized or scaled before it is added. */
-static int is_finished_apart(const Model *m, const Norm *norm) {
-    return norm->weight || m->residual_scale != 1;
-}
-
-/* Add rows of x times `linear` to the residual, after `norm`. No thread reads the residual before
-   the next barrier, so each product may be added as soon as it is computed. */
-static void add_branch(const Model *m, const Linear *linear, const Norm *norm, const bf16 *x,
-                       const Batch *b, Barrier *barrier) {
-    const Rows rows = {x, &b->prepared};
-    await_rows(linear, x, b, barrier);
-    if (!is_finished_apart(m, norm)) {
-        project(linear, rows, b->rows, b->residual, m->hidden, 1);
-        return;
-    }
-    project(linear, rows, b->rows, b->branch, m->hidden, 0);
-    meet(barrier);
-    const Share share = share_of(b->rows);
-    const floats scale = all_of(m->residual_scale);
-    for (int64_t row = share.begin; row < share.end; row++) {
-        float *to = b->residual + row * m->hidden, *from = b->branch + row * m->hidden;
-        bf16 *normed = b->normed + row * m->hidden;
-        if (norm->weight) {
-            normalize(from, norm, m->hidden, normed);
-            for (int i = 0; i < m->hidden; i += WIDTH) store(from + i, widen(normed + i));
-        }
-        for (int i = 0; i < m->hidden; i += WIDTH)
-            store(to + i, multiply_add(load(from + i), scale, load(to + i)));
     }
 }
 
@@ -150,6 +69,7 @@ static void project_latents(const Model *m, const Layer *layer, const Batch *b, 
 /* Compute queries, keys and values of all rows, and their attention. */
 static void run_attention(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
                           Barrier *barrier) {
+    const Heads *h = layer->heads;
     const Rows normed = {b->normed, &b->prepared};
     normalize_rows(m, b, &layer->attention_norm,
                    layer->latents ? &layer->latents->down : &layer->query);
@@ -158,10 +78,10 @@ static void run_attention(const Model *m, const Layer *layer, const Batch *b, Pl
         project_latents(m, layer, b, barrier);
     } else {
         project(&layer->query, normed, b->rows, b->projected, m->width, 0);
-        if (layer->key.packed) {
-            project(&layer->key, normed, b->rows, b->projected + layer->heads->key_begin, m->width, 0);
-            project(&layer->value, normed, b->rows, b->projected + layer->heads->value_begin, m->width, 0);
-        }
+        if (layer->key.packed)
+            project(&layer->key, normed, b->rows, b->projected + h->key_begin, m->width, 0);
+        if (layer->value.packed)
+            project(&layer->value, normed, b->rows, b->projected + h->value_begin, m->width, 0);
     }
     meet(barrier);
     if (layer->latents)
@@ -188,52 +108,6 @@ static void run_delta(const Model *m, const Layer *layer, const Batch *b, Barrie
     advance_pieces(m, d, b);
 }
 
-/* Apply the MLP's activation function to all rows. */
-static void run_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
-    const Mlp *mlp = &layer->mlp;
-    normalize_rows(m, b, &layer->mlp_norm, &mlp->up);
-    meet(barrier);
-    activate_pieces(mlp, (Rows){b->normed, &b->prepared}, 0, b->rows, share_of(mlp_pieces(mlp)),
-                    b->activated);
-}
-
-/* Compute a mixture of experts, and add its output to the residual. */
-static void run_experts(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
-    const Experts *e = layer->experts;
-    const int has_shared = e->shared.up.packed != NULL;
-    const Rows activated = {b->activated, &b->prepared};
-    const Linear *down = &e->mlps->down;
-    const Share columns = share_of(m->hidden / (2 * LANES));
-    normalize_rows(m, b, &layer->mlp_norm, &e->shared.up);
-    meet(barrier);
-    score_experts(m, e, b);
-    if (has_shared)
-        activate_pieces(&e->shared, (Rows){b->normed, &b->prepared}, 0, b->rows,
-                        share_of(mlp_pieces(&e->shared)), b->activated);
-    meet(barrier);
-    route_rows(m, e, b);
-    if (has_shared) prepare_rows(&e->shared.down, b->activated, b->rows, &b->prepared);
-    meet(barrier);
-    if (has_shared)
-        add_routed(m, &e->shared.down, activated, 0, b->rows, b->shared_routes, columns,
-                   b->residual);
-    if (omp_get_thread_num() == 0) sort_routes(m, e, b);
-    meet(barrier);
-    gather_rows(m, e, b);
-    meet(barrier);
-    activate_experts(e, b);
-    meet(barrier);
-    if (needs_preparation(down)) {
-        prepare_rows(down, b->activated, (int64_t)b->rows * e->chosen, &b->prepared);
-        meet(barrier);
-    }
-    for (int i = 0; i < e->count; i++) {
-        const int from = b->expert_starts[i], rows = b->expert_starts[i + 1] - from;
-        if (rows)
-            add_routed(m, &e->mlps[i].down, activated, from, rows, b->routes, columns, b->residual);
-    }
-}
-
 /* `plans` are those of the model's kinds of heads. */
 static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
                       Barrier *barrier) {
@@ -248,13 +122,21 @@ static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *
         add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
         meet(barrier);
         if (layer->experts)
-            run_experts(m, layer, b, barrier);
+            add_mixture(m, layer, b, barrier);
         else
             run_mlp(m, layer, b, barrier);
     }
     if (!layer->experts)
         add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, b->activated, b, barrier);
     meet(barrier);
+    if (layer->input) {
+        add_layer_input(m, layer, b, barrier);
+        meet(barrier);
+    }
+    if (layer->factor != 1) {
+        scale_rows(m, b, layer->factor);
+        meet(barrier);
+    }
 }
 
 static inline void finish_some(const Model *m, float *logits) {
@@ -311,6 +193,7 @@ void quire_forward(const Model *m, const Batch *b) {
         barrier.size = omp_get_num_threads();
         configure_tiles(b->rows);
         embed(m, b);
+        if (m->inputs) embed_layer_inputs(m, b, &barrier);
         for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, plans, &barrier);
         run_head(m, b, &barrier);
         release_tiles();

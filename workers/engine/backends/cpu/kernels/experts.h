@@ -83,7 +83,8 @@ static void choose_experts(const Experts *e, float *logits, int32_t *chosen, flo
         kept += logits[best];
     }
     const float by = e->normalizes ? kept : e->sigmoid ? 1 : total;
-    for (int rank = 0; rank < e->chosen; rank++) weights[rank] = weights[rank] / by * e->scale;
+    for (int rank = 0; rank < e->chosen; rank++)
+        weights[rank] = weights[rank] / by * e->scale * (e->factors ? e->factors[chosen[rank]] : 1);
 }
 
 /* Choose experts for this thread's rows, and compute the weight of the shared expert for each. */

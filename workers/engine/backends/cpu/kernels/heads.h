@@ -63,8 +63,12 @@ static inline void normalize_heads(const Norm *norm, float *x, int from, int siz
     }
 }
 
-static void normalize_queries_and_keys(const Layer *layer, float *x) {
+/* Normalize the heads of a row. */
+static void normalize_row(const Layer *layer, float *x) {
     const Heads *h = layer->heads;
+    float *values = x + h->value_begin;
+    if (layer->key.packed && !layer->value.packed)
+        memcpy(values, x + h->key_begin, sizeof(float) * (size_t)(h->kv_heads * h->dim));
     if (layer->query_norm.weight && h->query_span == h->dim)
         for (int i = 0; i < h->heads; i++)
             normalize_heads(&layer->query_norm, query_in(h, x, i), i * h->dim, h->dim, h->dim);
@@ -76,6 +80,10 @@ static void normalize_queries_and_keys(const Layer *layer, float *x) {
                             h->dim, h->dim);
     else if (layer->key_norm.weight)
         normalize_heads(&layer->key_norm, x + h->key_begin, 0, h->key_span, h->key_span);
+    if (layer->value_norm.weight)
+        for (int i = 0; i < h->kv_heads; i++)
+            normalize_heads(&layer->value_norm, values + (int64_t)i * h->kv_step, i * h->dim, h->dim,
+                            h->dim);
 }
 
 /* Store the key of a slot in its pages, which hold LANES tokens side by side as a block of a weight:
@@ -85,7 +93,7 @@ static inline void store_key(const bf16 *key, int dim, int64_t slot, bf16 *pages
     for (int i = 0; i < dim; i += 2) memcpy(to + i * LANES, key + i, 2 * sizeof(bf16));
 }
 
-/* Rotate queries and keys, and store keys and values in the cache. */
+/* Rotate queries and keys, and store keys and values in the cache, if the layer has its own. */
 static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
     const Heads *h = layer->heads;
     const Share share = share_of(b->rows);
@@ -94,10 +102,10 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
         float *x = b->projected + row * m->width;
         bf16 *queries = b->queries + row * h->heads * h->dim;
         const int64_t position = b->positions[row];
-        normalize_queries_and_keys(layer, x);
+        normalize_row(layer, x);
         for (int i = 0; i < h->heads; i++)
             place_head(layer, query_in(h, x, i), position, queries + i * h->dim);
-        for (int i = 0; i < h->kv_heads; i++) {
+        for (int i = 0; layer->stores && i < h->kv_heads; i++) {
             const int64_t slot = i * m->num_blocks * m->block_size + b->slots[row];
             const int64_t from = (int64_t)i * h->kv_step;
             place_head(layer, x + h->key_begin + from, position, placed);

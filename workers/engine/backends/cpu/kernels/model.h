@@ -38,6 +38,10 @@ typedef struct {
     int32_t groups, kept_groups, group_best;
     int32_t sigmoid, normalizes; /* scores by sigmoid, not softmax; weights that sum to one */
     float scale;
+    const float *factors; /* [count] or NULL: of the weights of experts */
+    Norm router_norm;     /* of the router's input, if that is not the experts' */
+    /* Of experts beside an MLP of all rows: of their input, of their output, and of the MLP's. */
+    Norm norm, out_norm, mlp_out_norm;
 } Experts;
 
 /* A row that an expert computes, and how much of the result the row gets. */
@@ -96,17 +100,39 @@ typedef struct {
     int32_t rotary_dim, pairing;  /* which numbers of a head are rotated, and in which pairs */
 } Heads;
 
+/* Each layer's input beside the residual (layer_inputs.h): scale * (norm(projection_scale * projection
+   token) + embedding_scale * embedding), with a norm of the `size` numbers of a layer. */
+typedef struct {
+    const bf16 *embedding; /* [vocabulary][layers][size] */
+    Linear projection;     /* [layers * size] outputs */
+    Norm norm;
+    int32_t size;
+    float embedding_scale, projection_scale, scale;
+} LayerInputs;
+
+/* norm(projection (f(gate x) * input)), whose input begins at column `begin`. */
+typedef struct {
+    Linear gate, projection;
+    Norm norm;
+    int32_t activation, begin;
+} LayerInput;
+
 typedef struct {
     const Heads *heads;       /* one of the model's, or NULL in place of attention */
-    Linear query, key, value; /* side by side in a row; `query` may hold the columns of all three */
+    /* Side by side in a row; `query` may hold the columns of all three. Values without weights are keys
+       before their norm. */
+    Linear query, key, value;
     const Latents *latents;   /* in place of key and value, or NULL */
     const Delta *delta;       /* in place of attention, or NULL */
     Linear output;
     Mlp mlp;
-    const Experts *experts;                /* in place of the MLP, or NULL */
+    const Experts *experts;                /* in place of the MLP, or beside it, or NULL */
+    const LayerInput *input;               /* or NULL */
+    float factor;                          /* of the residual after the layer */
     Norm attention_norm, mlp_norm;         /* of the inputs of attention and MLP */
     Norm attention_out_norm, mlp_out_norm; /* of their outputs */
-    Norm query_norm, key_norm;             /* weights for all heads, one after the other */
+    Norm query_norm, key_norm, value_norm; /* weights for all heads, one after the other */
+    int32_t stores; /* keys and values of its own; else it reads those of an earlier layer */
     const float *cosine, *sine;            /* [positions][rotary_dim], or NULL */
     const float *sinks;                    /* [heads], or NULL */
     bf16 *keys;   /* [kv_heads][blocks][block_size / LANES][dim / 2][LANES][2] */
@@ -123,6 +149,7 @@ typedef struct {
     int64_t num_blocks;
     const bf16 *embedding; /* [vocabulary][hidden] */
     const bf16 *position_embedding; /* [positions][hidden], or NULL */
+    const LayerInputs *inputs;      /* or NULL */
     Norm norm;
     Linear head;
     const Layer *layers;
@@ -154,7 +181,8 @@ typedef struct {
     float *residual;   /* [rows][hidden] */
     float *branch;     /* [rows][hidden]: a branch's output before its norm or scale */
     bf16 *normed;      /* [rows][hidden], or [rows] of a latent */
-    float *projected;  /* [rows][width] */
+    float *projected;  /* [rows][width], or [rows][hidden] */
+    float *layer_inputs; /* [rows][layers][size] of LayerInputs */
     bf16 *queries;     /* [rows][heads * dim] */
     bf16 *attended;    /* [rows][heads * value_dim]: the same memory if values are as wide as keys;
                           or the outputs of a delta network */

@@ -162,15 +162,20 @@ class RouterParts:
     normalizes: bool
     scale: float
     groups: Groups
+    factors: Tensor | None = None
+    """[experts]: by which the weight of each expert is multiplied."""
 
     @classmethod
     @torch.inference_mode()
     def read(cls, router: Any) -> Self | None:
         """Return the output of ``router`` as (logits, weights, ids); None if its form is
         unknown."""
-        weight, chosen = getattr(router, "weight", None), getattr(router, "top_k", None)
+        has_factors = hasattr(router, "per_expert_scale")
+        weight = getattr(router.proj if has_factors else router, "weight", None)
+        chosen = router.config.top_k_experts if has_factors else getattr(router, "top_k", None)
         if weight is None or weight.dim() != 2 or chosen is None:
             return None
+        factors = router.per_expert_scale.detach().float() if has_factors else None
         bias, correction = (_get_tensor(router, x) for x in ("bias", "e_score_correction_bias"))
         scale = float(getattr(router, "routed_scaling_factor", 1.0))
         draw = torch.Generator().manual_seed(6)
@@ -181,11 +186,12 @@ class RouterParts:
             return None
         if scores.shape != ids.shape or scores.shape[1] != chosen:
             return None
+        if has_factors:
+            rows = router.norm(rows) * router.scale * router.scalar_root_size
+        common = weight.detach(), bias, correction, chosen
         for sigmoid in (False, True):
             for normalizes in (True, False):
-                parts = cls(
-                    weight.detach(), bias, correction, chosen, sigmoid, normalizes, scale, Groups()
-                )
+                parts = cls(*common, sigmoid, normalizes, scale, Groups(), factors)
                 if torch.allclose(parts.weights(rows, ids), scores.float(), rtol=0.03, atol=1e-3):
                     return parts._match_groups(router)
         return None
@@ -215,7 +221,8 @@ class RouterParts:
     def weights(self, rows: Tensor, ids: Tensor) -> Tensor:
         """Return the weights of the experts ``ids`` [tokens, n] for ``rows`` [tokens, hidden]."""
         kept = self._scores(rows).gather(1, ids)
-        return (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
+        kept = (kept / kept.sum(1, keepdim=True) if self.normalizes else kept) * self.scale
+        return kept if self.factors is None else kept * self.factors[ids]
 
     def _scores(self, rows: Tensor) -> Tensor:
         logits = rows.float() @ self.weight.float().T

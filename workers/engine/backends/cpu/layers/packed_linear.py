@@ -17,9 +17,11 @@ from workers.engine.compat import has_onednn_bfloat16, multiply_reordered, reord
 _ROUNDED = {"int8": Int8Linear, "int4": Int4Linear}
 _PLAIN = ("FalconLinear",)
 """Subclasses of ``nn.Linear`` that compute the same."""
-UNPACKED = ("in_proj_a", "in_proj_b", "in_proj_ba")
-"""Names of small layers of gated delta networks, whose weights the C forward reads as they are. To
-round the rates at which a state decays would change all later tokens."""
+_RATES = ("in_proj_a", "in_proj_b", "in_proj_ba")
+"""Names of small layers of gated delta networks. To round the rates at which a state decays would
+change all later tokens."""
+_ROUTER = "Router"
+"""The end of the names of classes that choose experts by a small layer."""
 _BYTES = {"int8": 1.0, "int4": 0.5 + 2 / 32}
 """Bytes per weight, with its part of the scales and minima of its group."""
 
@@ -71,12 +73,17 @@ def pack_linears(
                 count += 1
                 continue
             linear = _make_linear(child)
-            if linear is None or name in UNPACKED or (type(parent), name) in kept:
+            if linear is None or is_read_unpacked(parent, name) or (type(parent), name) in kept:
                 continue
             if (packed := pack_linear(linear, dtype, child is head)) is not None:
                 setattr(parent, name, packed)
                 count += 1
     return count
+
+
+def is_read_unpacked(parent: nn.Module, name: str) -> bool:
+    """Return whether the C forward reads the weight of a layer in ``parent`` as it is."""
+    return name in _RATES or type(parent).__name__.endswith(_ROUTER)
 
 
 def _make_linear(module: nn.Module) -> nn.Linear | None:

@@ -4,11 +4,10 @@ A module's name suggests its role, and its output for test inputs shows which va
 result is checked at load like everything else, by comparing logits with the model's own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
@@ -19,10 +18,22 @@ from workers.engine.backends.cpu.recognition.heads import (
     Heads,
     read_attention,
 )
-from workers.engine.backends.cpu.recognition.mlps import ExpertsParts, MlpParts, read_mlp
+from workers.engine.backends.cpu.recognition.layer_inputs import (
+    LayerInputParts,
+    LayerInputsParts,
+    read_layer_input,
+    read_layer_inputs,
+)
+from workers.engine.backends.cpu.recognition.mlps import (
+    ExpertsBesideMlp,
+    ExpertsParts,
+    MlpParts,
+    read_mlp,
+)
 from workers.engine.backends.cpu.recognition.parts import (
     NormParts,
     Unrecognised,
+    embedding_scale,
     expect,
     get_children,
     take_one,
@@ -30,8 +41,6 @@ from workers.engine.backends.cpu.recognition.parts import (
 from workers.engine.backends.cpu.recognition.rotary import Angles, Rotation
 
 ROW_BLOCK = 32
-
-_TRIED_EMBEDDINGS = 64
 
 _EMBEDDING = ("embed_tokens", "embed_in", "wte", "word_embeddings")
 _POSITION_EMBEDDING = ("wpe", "embed_positions")
@@ -91,7 +100,7 @@ class AttentionLayer:
 
     @property
     def kind(self) -> KindOfHeads:
-        query, key = (norm and norm[1] for norm in self.parts.norms)
+        query, key, _ = (norm and norm[1] for norm in self.parts.norms)
         return KindOfHeads(self.parts.heads, self.rotation, (query, key))
 
 
@@ -99,12 +108,28 @@ class AttentionLayer:
 class LayerParts:
     mixer: AttentionLayer | DeltaParts
     """What computes a token from others; its norms are called those of attention."""
-    mlp: MlpParts | ExpertsParts
+    mlp: MlpParts | ExpertsParts | ExpertsBesideMlp
     attention_norm: NormParts | None
     attention_out_norm: NormParts | None
     mlp_norm: NormParts | None
     mlp_out_norm: NormParts | None
     parallel: bool
+    input: LayerInputParts | None
+    factor: float
+    """Of the residual after the layer."""
+
+    @property
+    def experts(self) -> ExpertsParts | None:
+        if isinstance(self.mlp, ExpertsBesideMlp):
+            return self.mlp.experts
+        return self.mlp if isinstance(self.mlp, ExpertsParts) else None
+
+    @property
+    def dense_mlp(self) -> MlpParts | None:
+        """The MLP of all rows, unless it is a part of the experts."""
+        if isinstance(self.mlp, ExpertsBesideMlp):
+            return self.mlp.mlp
+        return self.mlp if isinstance(self.mlp, MlpParts) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +137,7 @@ class DecoderParts:
     embedding: Tensor
     position_embedding: Tensor | None
     """Learned embeddings of positions [positions, hidden]."""
+    inputs: LayerInputsParts | None
     embedding_scale: float
     residual_scale: float
     logits_scale: float
@@ -133,6 +159,7 @@ class DecoderParts:
     def width(self) -> int:
         """How many numbers of a token are projected at most."""
         widths = [x.heads.width for x in self.kinds]
+        widths += [self.inputs.size] if self.inputs is not None else []
         return max(widths + [x.heads.width for x in self.delta_networks])
 
     @property
@@ -168,6 +195,7 @@ def read_decoder(
     norm = take_one(children, _NORM)
     learned = _position_embedding(children, max_len)
     rotary = None if learned is not None else take_one(children, ("rotary_emb",))
+    inputs = read_layer_inputs(decoder, children, len(embedding.weight))
     expect(not children, "the decoder has other modules")
     hidden = embedding.weight.shape[1]
     expect(isinstance(embedding, nn.Embedding), "embeddings are not an nn.Embedding")
@@ -175,12 +203,13 @@ def read_decoder(
     head = model.get_output_embeddings()
     expect(isinstance(head, TiledLinear), "the output layer is not packed")
     angles = None if rotary is None else Angles(rotary, max_len, probe.positionless)
-    found = tuple(_layer(layer, probe.rules, hidden, angles) for layer in layers)
+    found = tuple(_layer(layer, probe, hidden, angles) for layer in layers)
     expect(len({x.parallel for x in found}) == 1, "layers differ in their order")
     text = model.config.get_text_config()
     parts = DecoderParts(
         embedding=embedding.weight,
         position_embedding=learned,
+        inputs=inputs,
         embedding_scale=_embedding_scale(decoder, embedding),
         residual_scale=_residual_scale(layers[0]),
         logits_scale=_logits_scale(model, text),
@@ -211,16 +240,7 @@ def _embedding_scale(decoder: Any, embedding: Any) -> float:
     """The embedding class may scale its output, or the decoder that holds it may."""
     if type(embedding) is nn.Embedding:
         return float(getattr(decoder, "embedding_multiplier", 1.0))
-    rows = embedding.weight[:_TRIED_EMBEDDINGS].detach().float()  # the one of padding is zero
-    token, place = divmod(int(rows.abs().argmax()), rows.shape[1])
-    scale = getattr(embedding, "embed_scale", None)
-    if scale is None:
-        raise Unrecognised(f"{type(embedding).__name__} is not a known embedding")
-    factor = float(torch.as_tensor(scale).to(embedding.weight.dtype))
-    with torch.inference_mode():
-        answer = float(embedding(torch.tensor([token]))[0, place].float() / rows[token, place])
-    expect(abs(answer - factor) < 0.01 * abs(factor), "embeddings do more than scale")
-    return factor
+    return embedding_scale(embedding)
 
 
 def _residual_scale(layer: Any) -> float:
@@ -234,19 +254,18 @@ def _logits_scale(model: Any, text: Any) -> float:
     return 1 / float(getattr(text, "logits_scaling", 1.0))
 
 
-def _layer(
-    layer: Any, rules: Mapping[nn.Module, AttentionRule], hidden: int, angles: Angles | None
-) -> LayerParts:
+def _layer(layer: Any, probe: CacheProbe, hidden: int, angles: Angles | None) -> LayerParts:
     children = get_children(layer)
     mixer: AttentionLayer | DeltaParts
     if _DELTA_NETWORK in children:
         mixer = read_delta_network(children.pop(_DELTA_NETWORK))
         output = mixer.output
     else:
-        mixer = _attention(take_one(children, _ATTENTION), rules, angles)
+        mixer = _attention(take_one(children, _ATTENTION), probe, angles)
         output = mixer.parts.output
     expect(output.out_features == hidden, "attention has an unexpected width")
-    mlp = read_mlp(layer, children)
+    own_input = read_layer_input(layer, children, hidden)
+    mlp = read_mlp(layer, children, hidden)
     places = _NORMS.get(frozenset(children))
     if places is None:
         raise Unrecognised(f"a layer consists of {sorted(children)}")
@@ -255,8 +274,12 @@ def _layer(
     def norm(place: str | None) -> NormParts | None:
         return None if place is None else NormParts.read_row(children[place], hidden)
 
-    is_plain = isinstance(mlp, MlpParts) or not (parallel or places.mlp_out)
-    expect(is_plain, "experts are added in an unknown way")
+    is_single = isinstance(mlp, MlpParts)
+    expect(is_single or not parallel, "experts are added in an unknown way")
+    is_scaled = _residual_scale(layer) != 1
+    expect(is_single or not (is_scaled and places.mlp_out), "experts are scaled twice")
+    is_known = not isinstance(mlp, ExpertsBesideMlp) or places.mlp_out is not None
+    expect(is_known, "experts are added in an unknown way")
     return LayerParts(
         mixer=mixer,
         mlp=mlp,
@@ -265,17 +288,17 @@ def _layer(
         mlp_norm=norm(places.mlp),
         mlp_out_norm=norm(places.mlp_out),
         parallel=parallel,
+        input=own_input,
+        factor=float(getattr(layer, "layer_scalar", 1.0)),
     )
 
 
-def _attention(
-    attention: Any, rules: Mapping[nn.Module, AttentionRule], angles: Angles | None
-) -> AttentionLayer:
-    rule = rules.get(attention)
+def _attention(attention: Any, probe: CacheProbe, angles: Angles | None) -> AttentionLayer:
+    rule = probe.rules.get(attention)
     if rule is None:
         raise Unrecognised("layers attend never or more than once")
     expect(rule.visible.chunk is None, "attention is cut into chunks")
-    parts = read_attention(attention)
+    parts = read_attention(attention, probe.shapes[attention])
     size = parts.rotated
     rotation, tables = (None, None) if angles is None else angles.get(attention, size)
     turns_whole = tables is not None and rotation is not None and rotation.dim == size

@@ -11,6 +11,7 @@ from workers.engine.backends.cpu.recognition.parts import (
     require_packed,
     take_one,
 )
+from workers.engine.core.layer_shape import LayerShape
 
 MAX_HEAD_DIM = 512
 HEAD_MULTIPLE = 8
@@ -20,6 +21,7 @@ _FUSED = ("qkv_proj", "query_key_value", "c_attn")
 _OUTPUT = ("o_proj", "dense", "out_proj", "c_proj")
 _QUERY_NORM = ("q_norm", "q_layernorm")
 _KEY_NORM = ("k_norm", "k_layernorm")
+_VALUE_NORM = ("v_norm",)
 _LATENT = "kv_a_proj_with_mqa"
 
 
@@ -61,11 +63,14 @@ HeadNorm = tuple[NormParts, int] | None
 class AttentionParts:
     heads: Heads
     projections: tuple[TiledLinear, ...]
-    """For queries, keys and values; one for all of them; or with latents, one for queries."""
+    """For queries, keys and values, without those for values that are keys before their norm; one
+    for all of them; or one for queries, with latents or keys and values of another layer."""
     output: TiledLinear
-    norms: tuple[HeadNorm, HeadNorm]
-    """Of queries and of keys."""
+    norms: tuple[HeadNorm, HeadNorm, HeadNorm]
+    """Of queries, of keys and of values."""
     latents: LatentParts | None
+    stores: bool = True
+    """Whether the layer has keys and values of its own."""
 
     @property
     def rotated(self) -> int:
@@ -75,17 +80,37 @@ class AttentionParts:
         return self.latents.down.out_features - self.latents.up.in_features
 
 
-def read_attention(attention: Any) -> AttentionParts:
-    """Raises Unrecognised."""
+def read_attention(attention: Any, shape: LayerShape) -> AttentionParts:
+    """``shape`` is what the layer stores. Raises Unrecognised."""
     children = get_children(attention)
-    read = _read_latents if _LATENT in children else _read_projections
-    parts = read(attention, children)
+    if shape.kept_by is not None:
+        parts = _read_queries(children, shape)
+    else:
+        read = _read_latents if _LATENT in children else _read_projections
+        parts = read(attention, children)
     expect(not children, f"attention has {sorted(children)} too")
     return parts
 
 
 def _expect_size(dim: int) -> None:
     expect(0 < dim <= MAX_HEAD_DIM and dim % HEAD_MULTIPLE == 0, f"heads have {dim} numbers")
+
+
+def _read_queries(children: dict[str, Any], shape: LayerShape) -> AttentionParts:
+    """Queries alone: keys and values are those of another layer."""
+    dim, kv_heads = shape.key_dim, shape.num_kv_heads
+    _expect_size(dim)
+    expect(shape.value_dim == dim, "values have an unexpected width")
+    output = require_packed(take_one(children, _OUTPUT))
+    query = require_packed(take_one(children, ("q_proj",)))
+    width = query.out_features
+    num_heads = width // dim
+    expect(width == output.in_features == num_heads * dim, "queries have an unexpected width")
+    expect(num_heads % kv_heads == 0, "heads share no keys")
+    step = num_heads // kv_heads * dim
+    heads = Heads(num_heads, kv_heads, dim, dim, width, dim, step, dim, 0, 0)
+    norms = (_head_norm(children, _QUERY_NORM, num_heads, dim), None, None)
+    return AttentionParts(heads, (query,), output, norms, None, stores=False)
 
 
 def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionParts:
@@ -97,13 +122,14 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
     projections: tuple[TiledLinear, ...]
     head_step = dim
     if "q_proj" in children:
-        projections = tuple(require_packed(children.pop(f"{x}_proj")) for x in "qkv")
+        names = (f"{x}_proj" for x in "qkv" if x != "v" or "v_proj" in children)
+        projections = tuple(require_packed(take_one(children, (name,))) for name in names)
         kv_heads = projections[1].out_features // dim
         if projections[0].out_features == 2 * num_heads * dim:  # with gates of the outputs
             head_step = 2 * dim
         has_queries = projections[0].out_features == num_heads * head_step
         expect(has_queries, "queries have an unexpected width")
-        expect(projections[2].out_features == kv_heads * dim, "values have an unexpected width")
+        expect(projections[-1].out_features == kv_heads * dim, "values have an unexpected width")
         side_by_side = False
     else:
         whole = getattr(attention, "multi_query", True)
@@ -119,11 +145,15 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
         first = num_heads * head_step
         places = (group * head_step, dim, first, first + kv_heads * dim)
     heads = Heads(num_heads, kv_heads, dim, dim, width, head_step, *places)
-    expect(width == sum(x.out_features for x in projections), "heads have other widths")
+    copied = kv_heads * dim if len(projections) == 2 else 0
+    projected = copied + sum(x.out_features for x in projections)
+    expect(width == projected, "heads have other widths")
     norms = (
         _head_norm(children, _QUERY_NORM, num_heads, dim),
         _head_norm(children, _KEY_NORM, kv_heads, dim),
+        _head_norm(children, _VALUE_NORM, kv_heads, dim),
     )
+    expect(norms[2] is None or norms[2][1] == dim, "values are normalized together")
     are_apart = side_by_side or head_step > dim
     expect(not (are_apart and any(n and n[1] != dim for n in norms)), "heads lie apart")
     return AttentionParts(heads, projections, output, norms, None)
@@ -185,5 +215,5 @@ def _read_latents(attention: Any, children: dict[str, Any]) -> AttentionParts:
         widest_latent=max(up.in_features, query_rank),
     )
     return AttentionParts(
-        heads, (projection,), output, (None, None), LatentParts(down, norm, up, query)
+        heads, (projection,), output, (None, None, None), LatentParts(down, norm, up, query)
     )

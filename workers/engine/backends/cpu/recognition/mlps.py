@@ -1,6 +1,6 @@
 """Reads the structure of MLPs and mixtures of experts from their modules."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -9,6 +9,7 @@ from workers.engine.backends.cpu.layers.activations import recognise_activation
 from workers.engine.backends.cpu.layers.experts import PackedExperts, RouterParts
 from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.recognition.parts import (
+    NormParts,
     Unrecognised,
     expect,
     get_children,
@@ -19,6 +20,11 @@ from workers.engine.backends.cpu.recognition.parts import (
 _SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 _UP = ("up_proj", "fc1", "dense_h_to_4h", "c_fc")
 _DOWN = ("down_proj", "fc2", "dense_4h_to_h", "c_proj")
+_NORMS_BESIDE_MLP = (
+    "pre_feedforward_layernorm_2",
+    "post_feedforward_layernorm_2",
+    "post_feedforward_layernorm_1",
+)
 _FUNCTION = ("act_fn", "activation_fn", "act")
 
 
@@ -45,35 +51,59 @@ class MlpParts:
 @dataclass(frozen=True, slots=True)
 class ExpertsParts:
     router: RouterParts
+    router_norm: NormParts | None
+    """Of the router's input, if that is not the experts'."""
     mlps: tuple[MlpParts, ...]
     limit: float
     shared: MlpParts | None
     shared_gate: Tensor | None
 
 
-def read_mlp(layer: Any, children: dict[str, Any]) -> MlpParts | ExpertsParts:
-    """Return the MLP or the experts of a layer, removed from its ``children``. Raises
+@dataclass(frozen=True, slots=True)
+class ExpertsBesideMlp:
+    """An MLP and experts that read the same residual, each after its own norm, and whose outputs
+    are normalized before they are added (Gemma 4)."""
+
+    mlp: MlpParts
+    experts: ExpertsParts
+    norm: NormParts
+    """Of the experts' input."""
+    out_norm: NormParts
+    """Of the experts' output."""
+    mlp_out_norm: NormParts
+
+
+def read_mlp(
+    layer: Any, children: dict[str, Any], hidden: int
+) -> MlpParts | ExpertsParts | ExpertsBesideMlp:
+    """Return the MLP, the experts or both of a layer, removed from its ``children``. Raises
     Unrecognised."""
+    if {"mlp", "experts"} <= children.keys():
+        mlp = children.pop("mlp")
+        norms = (NormParts.read_row(take_one(children, (x,)), hidden) for x in _NORMS_BESIDE_MLP)
+        parts = {name: take_one(children, (name,)) for name in ("experts", "router")}
+        return ExpertsBesideMlp(_mlp(mlp, get_children(mlp)), _read_experts(parts), *norms)
     if "mlp" not in children:
         names = (*_UP, *_DOWN, *_FUNCTION)
         return _mlp(layer, {name: children.pop(name) for name in names if name in children})
     mlp = children.pop("mlp")
-    return _experts(mlp) or _mlp(mlp, get_children(mlp))
+    inner = get_children(mlp)
+    return _read_experts(inner) if "experts" in inner else _mlp(mlp, inner)
 
 
-def _experts(mlp: Any) -> ExpertsParts | None:
-    """None for a single MLP."""
-    children = get_children(mlp)
-    if "experts" not in children:
-        return None
+def _read_experts(children: dict[str, Any]) -> ExpertsParts:
+    """Return the experts, router and shared MLP that ``children`` are."""
     experts = children.pop("experts")
     expect(isinstance(experts, PackedExperts), "experts are not packed")
-    router = RouterParts.read(take_one(children, ("gate", "router")))
+    module = take_one(children, ("gate", "router"))
+    router = RouterParts.read(module)
     if router is None:
         raise Unrecognised("a router is not known")
     shared = next((children.pop(name) for name in _SHARED if name in children), None)
     gate = children.pop("shared_expert_gate", None)
     expect(not children, f"experts have {sorted(children)} too")
+    router_norm = _router_norm(module, router.weight.shape[1])
+    expect(router_norm is None or shared is None, "a router reads other rows than a shared MLP")
     is_plain = gate is None or (type(gate) is nn.Linear and gate.bias is None)
     expect(is_plain, "a shared expert has an unexpected gate")
     mlps = tuple(
@@ -82,11 +112,23 @@ def _experts(mlp: Any) -> ExpertsParts | None:
     )
     return ExpertsParts(
         router,
+        router_norm,
         mlps,
         experts.limit,
         None if shared is None else _mlp(shared, get_children(shared)),
         None if gate is None else gate.weight.detach()[0],
     )
+
+
+def _router_norm(router: Any, hidden: int) -> NormParts | None:
+    """Return the norm that a router has for its input, with the factors after it."""
+    module = getattr(router, "norm", None)
+    if not isinstance(module, nn.Module):
+        return None
+    is_known = all(hasattr(router, name) for name in ("scale", "scalar_root_size"))
+    expect(is_known, "a router has an unknown norm")
+    norm = NormParts.read_row(module, hidden)
+    return replace(norm, weight=norm.weight * router.scale.detach() * router.scalar_root_size)
 
 
 def _halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:

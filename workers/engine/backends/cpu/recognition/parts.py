@@ -13,6 +13,7 @@ from workers.engine.backends.cpu.layers.linear import TiledLinear
 
 _CLOSE = 1e-3
 _DEFAULT_EPSILON = 1e-5
+_TRIED_EMBEDDINGS = 64
 
 
 class Unrecognised(Exception):  # noqa: N818 - not a fault, but an answer
@@ -122,3 +123,17 @@ class NormParts:
 
 def _float(parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else parameter.detach().float()
+
+
+def embedding_scale(embedding: Any) -> float:
+    """Return the factor by which an embedding's class scales its output. Raises Unrecognised."""
+    rows = embedding.weight[:_TRIED_EMBEDDINGS].detach().float()  # the one of padding is zero
+    token, place = divmod(int(rows.abs().argmax()), rows.shape[1])
+    scale = getattr(embedding, "embed_scale", None)
+    if scale is None:
+        raise Unrecognised(f"{type(embedding).__name__} is not a known embedding")
+    factor = float(torch.as_tensor(scale).to(embedding.weight.dtype))
+    with torch.inference_mode():
+        answer = float(embedding(torch.tensor([token]))[0, place].float() / rows[token, place])
+    expect(abs(answer - factor) < 0.01 * abs(factor), "embeddings do more than scale")
+    return factor

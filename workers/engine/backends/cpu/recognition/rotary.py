@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from workers.engine.backends.cpu.recognition.parts import Unrecognised
 
-_STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}
+_STATIC_ROTARY = {"default", "linear", "llama3", "proportional", "yarn"}
 """Kinds of rotary positions whose angles depend on the position alone."""
 _KIND = ("layer_type", "attention_type")
 _PLAIN, _PARTED = "apply_rotary_pos_emb", "apply_rotary_pos_emb_interleave"
@@ -102,8 +102,10 @@ def _turn(attention: Any, heads: Tensor, tables: Tables) -> Tensor | None:
     if function is None:
         return None
     query = heads[None, :, None].expand(1, -1, len(tables[0]), -1).contiguous()
+    takes_one = list(inspect.signature(function).parameters)[1:3] == ["cos", "sin"]
+    given = [table[None] for table in tables]
     try:
-        turned, _ = function(query, query.clone(), *(table[None] for table in tables))
+        turned = function(query, *given) if takes_one else function(query, query.clone(), *given)[0]
     except Exception:  # noqa: BLE001 - it takes heads of another size
         return None
     return turned[0].transpose(0, 1) if turned.shape == query.shape else None

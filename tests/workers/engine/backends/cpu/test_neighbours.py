@@ -1,6 +1,8 @@
-"""States that the C forward computes, in whole engines: the same tokens whatever the neighbours
-are, however prompts are cut, and whether they begin in the prefix cache."""
+"""Whole engines over the C forward: the same tokens whatever the neighbours are, however prompts
+are cut, and whether they begin in the prefix cache."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,8 @@ import pytest
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.cpu.test_decoder import (
-    DELTA,
+    RECOGNISED,
+    SHAPES,
     engine_of,
     save,
     shortfall,
@@ -26,12 +29,22 @@ pytestmark = [
 
 COMMON = 48
 REQUESTS = 24
-DTYPES = ["bfloat16", *(pytest.param(name, marks=pytest.mark.long) for name in ("int8", "int4"))]
+MODELS = ("qwen3_5_text", "gemma4_text", "gemma4_text with experts")
+"""Models that keep more than keys and values of each layer, or less."""
+CASES = [
+    pytest.param(name, dtype, marks=() if dtype == "bfloat16" else pytest.mark.long)
+    for name in MODELS
+    for dtype in ("bfloat16", "int8", "int4")
+]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("qwen3_5"), "qwen3_5_text", DELTA)
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    @cache
+    def make(name: str) -> Path:
+        return save(tmp_path_factory.mktemp("model"), name, {**RECOGNISED, **SHAPES}[name])
+
+    return make
 
 
 def requests() -> list[Request]:
@@ -51,9 +64,12 @@ def engine(path: Path, dtype: str, **settings: int) -> Engine:
     return made
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tokens_depend_on_nothing_else(path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_tokens_depend_on_nothing_else(
+    folder_of: Callable[[str], Path], name: str, dtype: str
+) -> None:
     skip_without(dtype)
+    path = folder_of(name)
     lonely = engine(path, dtype, max_num_seqs=1, max_num_batched_tokens=256)
     alone = [tokens(lonely.generate([each]))[0] for each in requests()]
     assert len({tuple(each) for each in alone}) == REQUESTS
@@ -65,8 +81,12 @@ def test_tokens_depend_on_nothing_else(path: Path, dtype: str) -> None:
     assert crowded.stats().prefix_cache_hits > 2 * hits
 
 
-def test_watched_sequences_run_beside_the_others(path: Path) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_watched_sequences_run_beside_the_others(
+    folder_of: Callable[[str], Path], name: str
+) -> None:
     """Through the model's modules, in a second forward of each step."""
+    path = folder_of(name)
     made = engine(path, "bfloat16")
     prompt = greedy.prompt(COMMON + 9)
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
