@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from completions.contract.job_request import LogprobParams
+from completions.contract.job_request import LogprobParams, Task
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import tiny_models
 from tests.workers.engine.driving import choice, request, run
+from tests.workers.engine.whole.test_closing import is_whole
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
@@ -23,6 +24,8 @@ SCHEMA = {
     "additionalProperties": False,
     "x-guidance": {"whitespace_flexible": False},
 }
+NAMES = {**SCHEMA, "properties": {"name": {"type": "string"}}}
+CLOSED = 'start: /[a-z]+(,[a-z]+)*/ "."'
 WILDCARD = "start: <[*]> <[*]> <[*]>"
 FREE_TEXT = "start: /(.|\\n){3,9}/"
 
@@ -49,6 +52,56 @@ def _prefer_padding(path: Path) -> Engine:
 
     engine.runner.forward = raised  # type: ignore[method-assign, assignment]
     return engine
+
+
+@pytest.fixture(scope="module", params=[("float32", "torch"), ("bfloat16", "c")])
+def forward(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """A padded model in each of the CPU's forwards."""
+    dtype, name = request.param
+    options = {**tiny_models.LLAMA, "vocab_size": NUM_TOKENS + 31}
+    path = tiny_models.save_model(tmp_path_factory.mktemp(name), options)
+    config = EngineConfig(dtype=dtype, max_num_seqs=8, block_size=16, kv_cache_bytes=2**22)
+    engine = build_engine(path, config)
+    if name == "c" and engine.forward != "c":
+        pytest.skip("this processor has no C forward")
+    assert engine.forward == name
+    return engine
+
+
+@pytest.mark.parametrize("grammar", [CLOSED, json.dumps({"grammars": [{"json_schema": NAMES}]})])
+def test_choices_end_whole_at_any_limit_in_each_forward(forward: Engine, grammar: str) -> None:
+    asked = [
+        Request(
+            ((5, 6, 7),),
+            SamplingParams(max_tokens=limit, seed=limit, n=2),
+            grammar,
+            close=True,
+            request_id=str(limit),
+        )
+        for limit in range(16, 40, 5)
+    ]
+    for completion in run(forward, *asked):
+        for made in completion.choices:
+            assert max(made.token_ids) < NUM_TOKENS
+            assert is_whole(forward, grammar, made.token_ids), made.text
+
+
+def test_what_was_generated_is_scored_alike_in_each_forward(forward: Engine) -> None:
+    prompt, fields = (5, 6, 7, 8), {"logprobs": (LogprobParams(),), "request_id": "r"}
+    made = choice(forward, Request((prompt,), SamplingParams(max_tokens=6, seed=2), **fields))  # type: ignore[arg-type]
+    asked = Request(
+        (prompt,),
+        SamplingParams(max_tokens=0),
+        task=Task.SCORE,
+        continuations=((tuple(made.token_ids), (9,)),),
+        **fields,  # type: ignore[arg-type]
+    )
+    [completion] = run(forward, asked)
+    again = completion.choices[0]
+    assert made.logprobs is not None
+    assert again.logprobs is not None
+    tolerance = 1e-4 if forward.forward == "torch" else 0.05
+    assert again.logprobs.chosen == pytest.approx(made.logprobs.chosen, abs=tolerance)
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

@@ -1,8 +1,10 @@
 """Several processes compute what one does."""
 
+import re
+
 import pytest
 
-from completions.contract.job_request import LogprobParams
+from completions.contract.job_request import LogprobParams, Task
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine.backends.parallel.families import FAMILIES
 from workers.engine.backends.cuda.backend import CudaBackend
@@ -71,6 +73,39 @@ def test_prompts_are_scored_and_grammars_followed_as_in_one_process(make_ranks):
             assert theirs.choices[0].prompt_logprobs.chosen[1:] == pytest.approx(
                 own.choices[0].prompt_logprobs.chosen[1:], abs=1e-4
             )
+
+
+@pytest.mark.parametrize("family", ["llama", "tied"])
+def test_choices_are_closed_and_continuations_scored_as_in_one_process(make_ranks, family):
+    """The vocabulary of one of them divides unevenly; both have more rows than tokens."""
+    closed = [
+        Request(
+            request_id=f"closed-{seed}",
+            prompts=((1, 2, 3),),
+            sampling=SamplingParams(max_tokens=12, seed=seed, n=2),
+            grammar='start: "[" NUMBER ("," NUMBER){2,} "]"\nNUMBER: /[0-9]+/',
+            close=True,
+        )
+        for seed in range(3)
+    ]
+    given = Request(
+        request_id="given",
+        prompts=((1, 5, 9, 30) * 8,),
+        sampling=SamplingParams(max_tokens=0),
+        logprobs=(LogprobParams(2),),
+        task=Task.SCORE,
+        continuations=(((4, 5), (4, 9, 11), (7,)),),
+    )
+    one, several = make_ranks(family, 1, speculation=False), make_ranks(family, 2)
+    for own, theirs in zip(*(e.generate([*closed, given]) for e in (one, several)), strict=True):
+        assert own.error is theirs.error is None
+        for ours, other in zip(own.choices, theirs.choices, strict=True):
+            assert other.token_ids == ours.token_ids
+            assert other.limit_ending == ours.limit_ending
+            if ours.logprobs is not None:
+                assert other.logprobs.chosen == pytest.approx(ours.logprobs.chosen, abs=1e-4)
+            else:
+                assert re.fullmatch(r"\[[0-9]+(,[0-9]+){2,}\]", ours.text)
 
 
 def test_hidden_states_and_experts_are_recorded_as_in_one_process(make_ranks):
