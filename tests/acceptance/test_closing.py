@@ -84,7 +84,7 @@ KINDS: dict[str, Kind] = {
     ),
 }
 MAY_END_ANYWHERE = ("calls or text", "any object", "regex", "ebnf", "lark")
-"""Kinds of which a choice may have ended by itself, or may be just cut."""
+"""Kinds of which a choice may have ended by itself even with thoughts, or may be just cut."""
 CASES = [(name, thinks) for name in KINDS for thinks in (True, False)]
 
 
@@ -114,7 +114,8 @@ def check(name: str, choice: dict[str, Any]) -> None:
     assert KINDS[name][1](message["content"] or ""), message
     assert calls or name != "calls"
     constraint = choice["meta_info"]["constraint"]
-    assert constraint["closed"] in ((True, None) if name in MAY_END_ANYWHERE else (True,))
+    may_end_before = name in MAY_END_ANYWHERE or not message.get("reasoning_content")
+    assert constraint["closed"] in ((True, None) if may_end_before else (True,))
     assert len(choice["token_ids"]) <= LIMIT
     if constraint["closed"]:
         assert choice["finish_reason"] == "length"

@@ -86,6 +86,60 @@ def test_a_constraint(
     assert re.fullmatch(shape, output["text"], re.DOTALL), output
 
 
+def test_a_text_without_parameters(http: httpx.Client, texts: str) -> None:
+    """docs/basic_usage/native_api.ipynb."""
+    output = post(http, model=texts, text="What is the capital of France?")
+    assert output["text"]
+    assert output["meta_info"]["completion_tokens"] <= 128
+
+
+def test_a_structural_tag(http: httpx.Client, texts: str) -> None:
+    """docs/advanced_features/structured_outputs.ipynb, with a prompt that has no template."""
+    city = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+        "required": ["city", "unit"],
+    }
+    begin, end = "<function=get_current_weather>", "</function>"
+    old = {
+        "type": "structural_tag",
+        "structures": [{"begin": begin, "schema": city, "end": end}],
+        "triggers": ["<function="],
+    }
+    content = {"type": "json_schema", "json_schema": city}
+    tag = {"begin": begin, "content": content, "end": end}
+    new = {
+        "type": "structural_tag",
+        "format": {
+            "type": "triggered_tags",
+            "triggers": ["<function="],
+            "tags": [tag],
+            "at_least_one": True,
+            "stop_after_first": True,
+        },
+    }
+    for tree in (old, new):
+        params = {"temperature": 0, "max_new_tokens": 80, "structural_tag": json.dumps(tree)}
+        output = post(http, model=texts, text="The weather in Paris?", sampling_params=params)
+        assert output["text"].startswith(begin if tree is new else ""), output
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"image_data": "example_image.png"}, "image_data"),
+        ({"custom_logit_processor": '{"callable": "8004"}'}, "custom_logit_processor"),
+    ],
+)
+def test_what_quire_has_not_is_refused_by_name(
+    http: httpx.Client, texts: str, fields: dict[str, str], name: str
+) -> None:
+    body = {"model": texts, "text": FRANCE, "sampling_params": GREEDY, **fields}
+    response = http.post("/generate", json=body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == name
+
+
 def test_token_ids_with_their_log_probabilities(service: Installation, http: httpx.Client) -> None:
     service.wait_served(MODEL)
     params = {"temperature": 0, "max_new_tokens": 3, "ignore_eos": True}
