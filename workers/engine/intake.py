@@ -20,6 +20,7 @@ from workers.engine.core.record import Record
 from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.sequence_parts import Origin, Prefix, PromptHashes, SamplingRules
+from workers.engine.core.shared_ids import SharedIds
 from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import (
@@ -101,7 +102,7 @@ class Intake:
             for j, token_ids in enumerate(request.continuations[i]):
                 detokenizer = behind_prompt.copy()
                 checker = StopChecker(sampling, self.eos_token_ids, 0)
-                whole = [*prompt, *token_ids]
+                whole = SharedIds(prompt, token_ids)
                 sequences.append(
                     Sequence(
                         sampling=sampling,

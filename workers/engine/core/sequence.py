@@ -11,6 +11,7 @@ from workers.engine.core.draft import NO_DRAFT, Draft
 from workers.engine.core.logprob_record import LogprobRecord
 from workers.engine.core.record import Record
 from workers.engine.core.sequence_parts import UNPLACED, Origin, Prefix, SamplingRules, Turn
+from workers.engine.core.shared_ids import TokenIds
 from workers.engine.text.finish import Finish
 
 
@@ -25,7 +26,7 @@ class Sequence:
 
     sampling: SamplingParams
     choice: Choice
-    token_ids: list[int]
+    token_ids: TokenIds
     """The prompt, then the output."""
     prompt_len: int
     max_total_tokens: int
@@ -81,7 +82,7 @@ class Sequence:
 
     def restore_end(self) -> None:
         """Append the token that :meth:`withhold_end` took back."""
-        self.token_ids += self._withheld
+        self.token_ids.extend(self._withheld)
 
     @property
     def may_draft(self) -> bool:
