@@ -30,7 +30,9 @@ from completions.endpoints.models import ModelsView, ModelView
 from completions.endpoints.openapi.document import OpenAPIView, show_docs
 from completions.endpoints.responses import (
     CancelResponseView,
+    CompactView,
     InputItemsView,
+    InputTokensView,
     ResponsesView,
     ResponseView,
 )
@@ -62,6 +64,8 @@ urlpatterns = [
     path("generate", GenerateView.as_view(context_type=SGLangContext)),
     path("inference/v1/generate", GenerateView.as_view(context_type=VLLMContext)),
     path("v1/responses", ResponsesView.as_view()),
+    path("v1/responses/input_tokens", InputTokensView.as_view()),
+    path("v1/responses/compact", CompactView.as_view()),
     path("v1/responses/<str:job_id>", ResponseView.as_view()),
     path("v1/responses/<str:job_id>/cancel", CancelResponseView.as_view()),
     path("v1/responses/<str:job_id>/input_items", InputItemsView.as_view()),

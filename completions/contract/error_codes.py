@@ -72,6 +72,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "unsupported_parameter": _make_request_error(
         "This server does not support a field of the request."
     ),
+    "unsupported_operation": _make_request_error("This server does not support this operation."),
     "unknown_parameter": _make_request_error("The request has a field that does not exist."),
     "missing_required_parameter": _make_request_error("The request lacks a required field."),
     "conflicting_constraints": _make_request_error("The request has more than one constraint."),

@@ -7,7 +7,7 @@ from typing import Any
 from django.http.response import HttpResponseBase
 from msgspec import structs
 
-from completions.delivery import answers
+from completions.delivery import answers, rate_limits
 from completions.delivery.history import find_stored, join_conversation, read_earlier
 from completions.delivery.preferences import Preferences, read_flag, wants_meta
 from completions.endpoints.completions import (
@@ -24,6 +24,8 @@ from completions.http.pages import Page
 from completions.jobs.record import JobRecord
 from completions.models import Scope
 from completions.requests.context import Earlier
+from completions.requests.preparation import find_route
+from completions.requests.response import InputTokensRequestObject
 from completions.responses.completion import ResponseContext
 from completions.responses.response_object import ItemsResponseContext
 
@@ -91,6 +93,37 @@ class InputItemsView(AsyncAPIView):
         stored = await find_stored(request.auth, job_id)
         read = request.process.checks.run(request.auth.organization_id, stored.list_input)
         return JSONResponse(page.cut(await read))
+
+
+class InputTokensView(AsyncAPIView):
+    """Count the tokens of a response's prompt."""
+
+    scope = Scope.INFERENCE
+
+    async def post(self, request: APIRequest) -> JSONResponse:
+        process = request.process
+        self.headers.update(await rate_limits.count_request(process, request.auth))
+        with find_route(ItemsResponseContext.path).rename_errors():
+            earlier = await read_earlier(process, request.auth, request.data)
+            count, ignored = await InputTokensRequestObject.validate_request(
+                process.checks, request.data, request.auth, earlier
+            )
+        if ignored:
+            self.headers["x-ignored-params"] = ", ".join(ignored)
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+
+
+class CompactView(AsyncAPIView):
+    """Refuse to compact a conversation."""
+
+    scope = Scope.INFERENCE
+
+    async def post(self, request: APIRequest) -> JSONResponse:
+        raise APIError(
+            "unsupported_operation",
+            "This server does not compact conversations. Send the items that the model shall read, "
+            'or truncation: "auto" with the response.',
+        )
 
 
 async def _find_stored_job(request: APIRequest, job_id: str) -> JobRecord:

@@ -12,7 +12,6 @@ from typing import Any, Final, Self
 from completions.chat.tools import FUNCTION
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
-from completions.models.conversations import Item
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
 from completions.requests.conversation import ConversationFields
@@ -74,7 +73,9 @@ def rename_path(path: str) -> str:
     return path
 
 
-class ResponsesRequestObject(ModelRequestObject):
+class ResponseFields(ModelRequestObject):
+    """What a prompt is made of."""
+
     always_long = True  # a template and a tokenizer run over the items
     unsupported = {
         "messages": "Use input.",
@@ -98,23 +99,8 @@ class ResponsesRequestObject(ModelRequestObject):
         "The conversation whose items come first, and that gets the new ones once the response has "
         "ended."
     )
-    store = BooleanField(
-        "Keep the response, so that it can be fetched, streamed again and continued.", default=True
-    )
-    metadata = MetadataField("Up to 16 pairs of texts, which the response repeats.")
-    background = BooleanField(
-        "Answer at once with a response that is queued; retrieve it, or read its stream, later.",
-        default=False,
-    )
-    stream = ReturnFields.stream
-    stream_options = ResponseStreamOptionsObject("Only with stream.")
     reasoning = ReasoningObject("How much the model thinks.")
     text = TextObject("What the text must match.")
-    close = BooleanField(
-        "true: a text under a constraint, and the input of a custom tool, are whole also where "
-        "max_output_tokens ends the response. Refused if that is too small. Default as in "
-        "models.toml."
-    )
     tools = ListField(
         "Up to 128 functions and custom tools that the model may call, as in chat completions.",
         child=ResponseToolField(),
@@ -125,17 +111,54 @@ class ResponsesRequestObject(ModelRequestObject):
         '{"type": "allowed_tools", "mode", "tools"}; default auto.'
     )
     parallel_tool_calls = ChatRequestObject.parallel_tool_calls
+    truncation = ChoiceField(
+        "auto: where the items do not fit the context, leave out the oldest turns.",
+        choices=["auto", "disabled"],
+        default="disabled",
+    )
+    chat_template_kwargs = ConversationFields.chat_template_kwargs
+
+    def make_chat(self, values: Self, context: Context) -> ChatRequestObject:
+        """Return the values of a chat's fields that mean the same. Raises FieldError."""
+        _check_earlier(values)
+        messages: list[Mapping[str, Any]] = []
+        if values.instructions:
+            messages.append({"role": "system", "content": values.instructions})
+        messages += make_messages([*context.earlier.items, *(values.input or [])])
+        if not messages:
+            raise FieldError("this field is required.", "input", code="missing_required_parameter")
+        shared = {name: getattr(values, name) for name in _SHARED if name in self.fields}
+        reasoning, text = values.reasoning, values.text
+        return _CHAT.read_values({}, context).change(
+            **shared,
+            messages=messages,
+            reasoning_effort=reasoning.effort if reasoning else None,
+            **_make_constraint(text.format if text else None),
+        )
+
+
+class ResponsesRequestObject(ResponseFields):
+    store = BooleanField(
+        "Keep the response, so that it can be fetched, streamed again and continued.", default=True
+    )
+    metadata = MetadataField("Up to 16 pairs of texts, which the response repeats.")
+    background = BooleanField(
+        "Answer at once with a response that is queued; retrieve it, or read its stream, later.",
+        default=False,
+    )
+    stream = ReturnFields.stream
+    stream_options = ResponseStreamOptionsObject("Only with stream.")
+    close = BooleanField(
+        "true: a text under a constraint, and the input of a custom tool, are whole also where "
+        "max_output_tokens ends the response. Refused if that is too small. Default as in "
+        "models.toml."
+    )
     max_tool_calls = IntegerField(
         "No effect: the server runs no tools.", min_value=1, max_value=1_000_000
     )
     max_output_tokens = IntegerField(
         "Most tokens to generate, reasoning included; default: to the end of the context.",
         min_value=1,
-    )
-    truncation = ChoiceField(
-        "auto: where the items do not fit the context, leave out the oldest turns.",
-        choices=["auto", "disabled"],
-        default="disabled",
     )
     include = IncludeField(
         f"{LOGPROBS}: log probabilities of the text's tokens.", child=TextField()
@@ -157,7 +180,6 @@ class ResponsesRequestObject(ModelRequestObject):
     stop = SamplingFields.stop
     priority = RoutingFields.priority
     cache_salt = RoutingFields.cache_salt
-    chat_template_kwargs = ConversationFields.chat_template_kwargs
     completion_window = DeadlineFields.completion_window
     on_late = DeadlineFields.on_late
     service_tier = DeadlineFields.service_tier
@@ -168,18 +190,15 @@ class ResponsesRequestObject(ModelRequestObject):
 
     def make(self, values: Self, context: Context) -> GenerationRequest:
         _check(values)
-        items: list[Item] = values.input or []
-        messages: list[Mapping[str, Any]] = []
-        if values.instructions:
-            messages.append({"role": "system", "content": values.instructions})
-        messages += make_messages([*context.earlier.items, *items])
-        if not messages:
-            raise FieldError("this field is required.", "input", code="missing_required_parameter")
-        chat = _make_chat(values, context).change(messages=messages)
+        chat = self.make_chat(values, context).change(
+            max_completion_tokens=values.max_output_tokens,
+            logprobs=bool(values.include),
+            top_logprobs=values.top_logprobs if values.include else None,
+        )
         request = _make_fitting(chat, replace(context, given={}), values.truncation == "auto")
         response = ResponseSettings(
             shown=_show(values, context),
-            items=items,
+            items=values.input or [],
             store=values.store,
             previous_id=values.previous_response_id or "",
             conversation_id=values.conversation,
@@ -189,28 +208,29 @@ class ResponsesRequestObject(ModelRequestObject):
         return replace(request, response=response, ignored=ignored)
 
 
-def _check(values: ResponsesRequestObject) -> None:
-    if values.background and not values.store:
-        raise FieldError("needs store: true; add it or leave this out.", "background")
+class InputTokensRequestObject(ResponseFields):
+    """Read as the number of tokens, and the paths of given fields without effect."""
+
+    def make(self, values: Self, context: Context) -> tuple[int, list[str]]:
+        chat = self.make_chat(values, context)
+        if values.truncation == "auto":
+            request = _make_fitting(chat, replace(context, given={}), truncates=True)
+            return request.job.prompt_tokens, _list_ignored(values)
+        return _CHAT.count_tokens(chat, context), _list_ignored(values)
+
+
+def _check_earlier(values: ResponseFields) -> None:
     if values.conversation is not None and values.previous_response_id is not None:
         message = "cannot be combined with conversation. Send only one."
         raise FieldError(message, "previous_response_id")
+
+
+def _check(values: ResponsesRequestObject) -> None:
+    if values.background and not values.store:
+        raise FieldError("needs store: true; add it or leave this out.", "background")
     if values.top_logprobs and not values.include:
         message = f'needs include: ["{LOGPROBS}"]; add it or leave this out.'
         raise FieldError(message, "top_logprobs")
-
-
-def _make_chat(values: ResponsesRequestObject, context: Context) -> ChatRequestObject:
-    """Return the values of a chat's fields that mean the same, without messages."""
-    reasoning, text = values.reasoning, values.text
-    return _CHAT.read_values({}, context).change(
-        **{name: getattr(values, name) for name in _SHARED},
-        max_completion_tokens=values.max_output_tokens,
-        logprobs=bool(values.include),
-        top_logprobs=values.top_logprobs if values.include else None,
-        reasoning_effort=reasoning.effort if reasoning else None,
-        **_make_constraint(text.format if text else None),
-    )
 
 
 def _make_constraint(form: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -253,8 +273,8 @@ def _make_fitting(chat: ChatRequestObject, context: Context, truncates: bool) ->
     return best
 
 
-def _list_ignored(values: ResponsesRequestObject) -> list[str]:
-    names = [name for name in _NO_EFFECT if getattr(values, name) is not None]
+def _list_ignored(values: ResponseFields) -> list[str]:
+    names = [name for name in _NO_EFFECT if getattr(values, name, None) is not None]
     if values.text and values.text.verbosity is not None:
         names.append("text.verbosity")
     if values.reasoning and values.reasoning.summary == "auto":

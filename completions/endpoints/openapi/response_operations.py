@@ -8,6 +8,7 @@ from completions.endpoints.conversations import (
     ItemsRequestObject,
 )
 from completions.endpoints.openapi import message_shapes, response_shapes, shapes
+from completions.endpoints.openapi.examples import make_const
 from completions.endpoints.openapi.operation import (
     EVENTS,
     INCLUDE_META,
@@ -21,7 +22,7 @@ from completions.endpoints.openapi.operation import (
 )
 from completions.endpoints.openapi.shapes import MODEL_ID
 from completions.requests.message import CountTokensRequestObject, MessagesRequestObject
-from completions.requests.response import ResponsesRequestObject
+from completions.requests.response import InputTokensRequestObject, ResponsesRequestObject
 
 RESPONSE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
     "responses": {
@@ -34,6 +35,16 @@ RESPONSE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             (ONCE, INCLUDE_META, SSE_IDS),
             errors=(409, 422, 429, 504),
             media_types=(JSON, EVENTS),
+        ),
+        "POST /v1/responses/input_tokens": Operation(
+            "Count the tokens of a response's prompt",
+            {"object": make_const("response.input_tokens"), "input_tokens": 10},
+            request=InputTokensRequestObject,
+            example={"model": MODEL_ID, "input": "Name a colour."},
+            errors=(429,),
+        ),
+        "POST /v1/responses/compact": Operation(
+            "Refused: conversations are not compacted", {}, statuses=()
         ),
         "GET /v1/responses/{job_id}": Operation(
             "Get a stored response, or stream it again",

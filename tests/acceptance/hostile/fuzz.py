@@ -86,6 +86,10 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
         {"model": MODEL, "system": "a", "messages": [{"role": "user", "content": "hi"}]},
     ),
     (
+        "/v1/responses/input_tokens",
+        {"model": MODEL, "input": "a", "instructions": "b", "truncation": "auto"},
+    ),
+    (
         "/v1/conversations",
         {"items": [{"role": "user", "content": "a"}], "metadata": {"a": "b"}},
     ),

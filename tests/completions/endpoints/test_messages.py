@@ -5,8 +5,11 @@ import json
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.test import Client
 
+from completions.accounts import changes
+from completions.accounts.audit import SERVICE
 from tests.completions.conftest import Tenant
 from tests.completions.endpoints.responding import read, run
 from tests.completions.live_api import Caller, Live
@@ -93,8 +96,9 @@ async def test_tokens_are_counted(live: Live) -> None:
     path = f"{PATH}/count_tokens"
     counted = await live.http.post(path, json.dumps(body), content_type="application/json")
     used = (await read(await post(live)))["usage"]
-    assert (await read(counted)).keys() == {"input_tokens"}
-    assert used["input_tokens"] + used["cache_read_input_tokens"] > 0
+    prompt = used["input_tokens"] + used["cache_read_input_tokens"]
+    assert await read(counted) == {"input_tokens": prompt}
+    assert prompt > 2
     refused = await post(live, path)  # max_tokens means nothing here
     assert error(refused, 400) == ("invalid_request_error", "max_tokens")
     wrong = {**body, "cache_control": {"type": "ephemeral"}}
@@ -126,6 +130,38 @@ async def test_errors_have_the_shape_of_the_api(
     live: Live, path: str, body: Any, status: int, kind: str
 ) -> None:
     assert error(await post(live, path, **body), status)[0] == kind
+
+
+@pytest.mark.parametrize("method", ["get", "put", "patch", "delete"])
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+async def test_other_methods_are_refused_in_the_shape_of_the_api(
+    live: Live, method: str, path: str
+) -> None:
+    answer = await getattr(live.http, method)(path)
+    assert error(answer, 405) == ("invalid_request_error", None)
+    assert "POST" in answer.headers["Allow"]
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+async def test_limits_are_refused_in_the_shape_of_the_api(
+    live: Live, owner: Tenant, path: str
+) -> None:
+    _, secret = await sync_to_async(changes.create)(
+        owner.organization, "limited", SERVICE, requests_per_minute=1
+    )
+    body = {**BODY, "max_tokens": 2} if path == PATH else {**BODY}
+    if path != PATH:
+        del body["max_tokens"]
+    headers = {"x-api-key": secret, "Authorization": f"Bearer {secret}"}
+    answers = [
+        await live.http.post(
+            path, json.dumps(body), content_type="application/json", headers=headers
+        )
+        for _ in range(2)
+    ]
+    assert answers[0].status_code == 200
+    assert error(answers[1], 429) == ("rate_limit_error", None)
+    assert int(answers[1].headers["Retry-After"]) > 0
 
 
 def test_other_methods_and_neighbours(api: Client) -> None:

@@ -41,6 +41,8 @@ def test_every_authenticated_route_needs_a_scope() -> None:
         ("get", "/v1/completions/cmpl-1", "inference"),
         ("post", "/v1/chat/completions", "inference"),
         ("post", "/v1/responses", "inference"),
+        ("post", "/v1/responses/input_tokens", "inference"),
+        ("post", "/v1/responses/compact", "inference"),
         ("post", "/v1/messages", "inference"),
         ("post", "/v1/messages/count_tokens", "inference"),
         ("post", "/v1/conversations", "inference"),

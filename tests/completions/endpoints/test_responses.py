@@ -313,3 +313,52 @@ def test_query_parameters_without_effect_are_refused(
     error = api.get(path).json()["error"]
     assert error["code"].startswith(code)
     assert error["param"] == name
+
+
+async def count(live: Live, **body: Any) -> int:
+    answer = await post(live, f"{PATH}/input_tokens", model="tiny", **body)
+    assert answer.status_code == 200, answer.content
+    found = await read(answer)
+    assert found.keys() == {"object", "input_tokens"}
+    assert found["object"] == "response.input_tokens"
+    tokens: int = found["input_tokens"]
+    return tokens
+
+
+async def test_the_tokens_of_a_prompt_are_counted(live: Live) -> None:
+    first = await create(live)
+    assert await count(live, input="Hi") == first["usage"]["input_tokens"]
+    more = {"input": "And?", "instructions": "Be kind.", "previous_response_id": first["id"]}
+    second = await create(live, **more)
+    assert (
+        await count(live, **more) == second["usage"]["input_tokens"] > await count(live, input="Hi")
+    )
+    assert await count(live, input="a" * 5000) > 5000  # beyond the context
+    turns = [{"role": "user", "content": text} for text in ("a" * 5000, "Hi")]
+    assert await count(live, input=turns, truncation="auto") == first["usage"]["input_tokens"]
+    jobs = await Job.objects.acount()
+    assert jobs == 2  # a count makes none
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"input": "Hi", "max_output_tokens": 2}, ("unknown_parameter", "max_output_tokens")),
+        ({"input": "Hi", "stream": True}, ("unknown_parameter", "stream")),
+        ({"input": 1}, ("invalid_type", "input")),
+        ({}, ("missing_required_parameter", "input")),
+        ({"input": "Hi", "truncation": "some"}, ("invalid_value", "truncation")),
+        ({"input": "a" * 5000, "truncation": "auto"}, ("context_length_exceeded", "input")),
+    ],
+)
+async def test_what_is_wrong_with_a_count_is_named(
+    live: Live, body: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert code(await post(live, f"{PATH}/input_tokens", model="tiny", **body), 400) == expected
+
+
+async def test_no_conversation_is_compacted(live: Live) -> None:
+    answer = await post(live, f"{PATH}/compact", model="tiny", input="Hi")
+    assert code(answer, 400) == ("unsupported_operation", None)
+    assert "truncation" in json.loads(answer.content)["error"]["message"]
+    assert (await live.http.get(f"{PATH}/compact")).status_code == 405

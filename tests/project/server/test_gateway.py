@@ -151,6 +151,7 @@ async def test_a_job_carries_the_id_of_its_request(served):
             request=SimpleNamespace(
                 model=SimpleNamespace(entry=SimpleNamespace(token_prices=())),
                 response=None,
+                deadline=None,
             ),
             session_turn=None,
         )
