@@ -25,9 +25,9 @@ def remove(grammar: Grammar) -> None:
     facts = Facts(grammar.rules, grammar.start)
     for name, body in grammar.rules.items():
         if name in find_references(body):
-            solved = _Rule(grammar, facts, name).solve(body)
-            if solved is not None:
-                grammar.rules[name] = solved
+            solution = _Rule(grammar, facts, name).solve(body)
+            if solution is not None:
+                grammar.rules[name] = solution
 
 
 class _Options(NamedTuple):

@@ -219,11 +219,11 @@ def remove_linear_recursion(grammar: Grammar) -> None:
     for name, body in grammar.rules.items():
         if name in find_references(body):
             for right in (True, False):
-                solved = _Equation(grammar.make, grammar.make.make_reference(name), right).solve(
+                solution = _Equation(grammar.make, grammar.make.make_reference(name), right).solve(
                     body
                 )
-                if solved is not None:
-                    grammar.rules[name] = solved
+                if solution is not None:
+                    grammar.rules[name] = solution
                     break
 
 

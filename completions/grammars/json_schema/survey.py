@@ -114,11 +114,11 @@ class _Walk:
         self._check_identifiers(pointer, schema)
 
     def _check_unknown(self, pointer: str, keyword: str) -> None:
-        if meant := unknown.suggest(keyword, KEYWORDS):
-            message = f"unknown keyword {truncate(keyword)}; did you mean {meant}?"
+        if near := unknown.suggest(keyword, KEYWORDS):
+            message = f"unknown keyword {truncate(keyword)}; did you mean {near}?"
             if not re.fullmatch(r"[\w-]+", keyword):
                 name = f'"{truncate(keyword)}"'
-                message = f"unknown keyword {name}; write {meant}, or x-{meant} for an annotation"
+                message = f"unknown keyword {name}; write {near}, or x-{near} for an annotation"
             self._refuse(keyword, pointer, message)
         else:
             message = f"the keyword {truncate(keyword)} is unknown and has no effect"

@@ -41,8 +41,8 @@ class Child(ChildProcess):
         line = json.dumps(request.to_json()).encode()
         error: GrammarError
         try:
-            answer, taken = self._exchange(line)
-            return ValidationResult.from_json(answer), taken
+            answer, spent = self._exchange(line)
+            return ValidationResult.from_json(answer), spent
         except TimeoutError:
             error = make_overload_error()
         except (OSError, ValueError):  # it died or its answer was cut off
@@ -63,8 +63,8 @@ class Child(ChildProcess):
         GrammarOverloadError."""
         question = {"grammar": grammar, "tokens": asdict(tokens), "enough": enough}
         try:
-            answer, taken = self._exchange(json.dumps(question).encode())
-            return msgspec.convert(answer, LeastTokens), taken
+            answer, spent = self._exchange(json.dumps(question).encode())
+            return msgspec.convert(answer, LeastTokens), spent
         except TimeoutError:
             self.close()
             raise make_overload_error() from None
@@ -75,8 +75,8 @@ class Child(ChildProcess):
     def _exchange(self, line: bytes) -> tuple[object, float]:
         """Return the answer to a line, and the processor seconds that it took."""
         seconds = self._limits.patience + (START_SECONDS if self.is_new else 0)
-        answer, taken = json.loads(self.exchange(line + b"\n", seconds))
-        return answer, taken
+        answer, spent = json.loads(self.exchange(line + b"\n", seconds))
+        return answer, spent
 
 
 class Children(IdleChildren[Child]):

@@ -209,7 +209,7 @@ class Validator:
             try:
                 return work()
             finally:
-                caller.spent += clock.elapsed()
+                caller.spent += clock.read_seconds()
 
         pool = self._callers if in_child else self._threads
         running = pool.submit(caller.owner, run)
@@ -221,7 +221,7 @@ class Validator:
             done, _ = await asyncio.wait({future}, timeout=seconds / 4)
             if done:
                 return future.result()
-            is_slow = bool(clocks) and clocks[0].elapsed() > seconds
+            is_slow = bool(clocks) and clocks[0].read_seconds() > seconds
             since = clocks[0].began if clocks else started
             if is_slow or time.monotonic() - since > patience:
                 if clocks and not in_child:
@@ -250,7 +250,7 @@ class _Clock:
         self._thread = time.pthread_getcpuclockid(threading.get_ident())
         self._before = time.clock_gettime(self._thread)
 
-    def elapsed(self) -> float:
+    def read_seconds(self) -> float:
         """Return processor seconds so far. Any thread may call it while the other one lives."""
         return time.clock_gettime(self._thread) - self._before
 

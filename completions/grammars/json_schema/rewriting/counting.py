@@ -184,12 +184,12 @@ def _expand_some(shape: Object, some: Some) -> Iterator[Object]:
         raise CannotWriteError(some.pointer, "propertyNames", advice)
     shape = replace(shape, some=())
     properties = {name: shape.get_property(name) for name in (*shape.properties, *shape.required)}
-    meant = {name: node for name, node in properties.items() if node is not False}
-    meant = {name: node for name, node in meant.items() if _is_match(name, some)}
-    if some.value is True and meant.keys() & set(shape.required):
+    candidates = {name: node for name, node in properties.items() if node is not False}
+    candidates = {name: node for name, node in candidates.items() if _is_match(name, some)}
+    if some.value is True and candidates.keys() & set(shape.required):
         yield shape
         return
-    for name, node in meant.items():
+    for name, node in candidates.items():
         value = combine(node, some.value)
         if value is not False:
             yield _require_name(replace(shape, properties={**shape.properties, name: value}), name)
