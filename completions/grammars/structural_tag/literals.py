@@ -78,7 +78,7 @@ PYTHON = Literals("python", "=", ", ", JSON_QUOTE, ("True", "False", "None"), _S
 
 
 class Arguments(Parameters):
-    """The arguments of one object schema, as a grammar of its own: rules may lead back to
+    """The arguments of one object schema, as rules of their own, which may lead back to
     themselves."""
 
     def __init__(
@@ -87,7 +87,9 @@ class Arguments(Parameters):
         style = Style(literals.name, "", literals.assign, literals.quote)
         super().__init__(schema, pointer, style, lowering)
         self._literals = literals
-        self._grammars = lowering.grammars
+        self._all_rules = lowering.rules
+        self._number = lowering.num_arguments
+        lowering.num_arguments += 1
         self._rules: dict[str, str] = {}
         self._known: dict[str, str] = {}
         self._terminals: dict[str, str] = {}
@@ -97,12 +99,11 @@ class Arguments(Parameters):
         members, is_nullable = self._write_members(root)
         if not members:
             return EMPTY
-        lines = [f"start: {members}"]
-        lines += [f"{name}: {rule}" for name, rule in self._rules.items()]
-        lines += [f"{name}: {text}" for text, name in self._terminals.items()]
-        name = f"arguments_{len(self._grammars)}"
-        self._grammars.append({"name": name, "lark_grammar": "\n".join(lines)})
-        part = Opaque(f"@{name}", ANY)
+        name = f"arguments_{self._number}"
+        self._all_rules.append(f"{name}: {members}")
+        self._all_rules += (f"{name}: {rule}" for name, rule in self._rules.items())
+        self._all_rules += (f"{name}: {text}" for text, name in self._terminals.items())
+        part = Opaque(name, ANY)
         return Loop(part, 0, 1) if is_nullable else part
 
     def _write_members(self, node: SchemaNode) -> tuple[str, bool]:
@@ -205,9 +206,9 @@ class Arguments(Parameters):
         )
 
     def _add_rule(self, expression: str) -> str:
-        name = f"r{len(self._rules)}"
+        name = f"a{self._number}_{len(self._rules)}"
         self._rules[name] = expression
         return name
 
     def _name_terminal(self, expression: str) -> str:
-        return self._terminals.setdefault(expression, f"T{len(self._terminals)}")
+        return self._terminals.setdefault(expression, f"A{self._number}_{len(self._terminals)}")

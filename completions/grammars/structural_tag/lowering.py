@@ -114,6 +114,10 @@ class Lowering:
         there."""
         self.grammars: list[dict[str, Any]] = []
         """Grammars that the parts use by name, as entries of llguidance's list."""
+        self.rules: list[str] = []
+        """Rules of Lark that the parts use by name. One grammar of many compiles faster."""
+        self.num_arguments = 0
+        """How many schemas are written as literals, each with rules of its own."""
         self._lowered: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, lower: "Callable[[Lowering], P]") -> P:

@@ -103,7 +103,7 @@ def _lower_root(root: Node, make_lowering: Callable[..., Lowering]) -> Translati
 def _lower(root: Node, lowering: Lowering) -> Translation:
     part = root(lowering, ())
     writer = Writer(lowering.compiler)
-    grammar = writer.write(part, lowering.grammars)
+    grammar = writer.write(part, lowering.grammars, lowering.rules)
     if message := lowering.compiler.find_error(grammar):
         raise GrammarError(explain_error(message))
     # A node that occurs in the tree twice is lowered twice.

@@ -58,9 +58,11 @@ class Writer:
         self._disjoint: Mapping[IdRanges, list[IdRanges]] = {}
         self._conflicts: dict[tuple[str, str], bool] = {}
 
-    def write(self, root: Part, grammars: Sequence[Mapping[str, Any]] = ()) -> str:
-        """Return llguidance's list of grammars: this one, those in EBNF that it uses by name, and
-        those given. Raises GrammarError.
+    def write(
+        self, root: Part, grammars: Sequence[Mapping[str, Any]] = (), rules: Sequence[str] = ()
+    ) -> str:
+        """Return llguidance's list of grammars: this one with the rules given, those in EBNF that
+        it uses by name, and those given. Raises GrammarError.
         """
         self._disjoint = tokens.split_disjoint(_iter_token_ids(root))
         start = f"start: {self._write_rule(root, NONE)}"
@@ -68,7 +70,7 @@ class Writer:
         terminals = (f"{name}: {text}" for text, name in self._terminals.items())
         symbols = (f"{name}: {text}" for text, name in self._symbols.items())
         sets = (f"{name}: {tokens.write_ids(ids)}" for ids, name in self._token_sets.items())
-        lark = "\n".join([start, *lazy, *symbols, *sets, *terminals])
+        lark = "\n".join([start, *lazy, *symbols, *sets, *terminals, *rules])
         used = [{"name": name, "lark_grammar": text} for text, name in self._embedded.items()]
         return json.dumps(
             {"grammars": [{"lark_grammar": lark}, *used, *grammars]}, ensure_ascii=False
