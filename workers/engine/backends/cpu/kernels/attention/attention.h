@@ -118,9 +118,40 @@ static Span find_span(const Stretch *stretch, int64_t index) {
     };
 }
 
-static Span first_span(const Task *task, int segment_index) {
-    const Stretch stretch = find_stretch(task, segment_index);
-    return find_span(&stretch, stretch.first / SPAN);
+/* A walk over the spans of a task, and then of the task after it. */
+typedef struct {
+    const Task *task, *next; /* `next` may be NULL */
+    Stretch stretch;
+    int segment;
+    int64_t index; /* of the next span */
+} Walk;
+
+static void enter_segment(Walk *walk, const Task *task, int segment) {
+    walk->task = task;
+    walk->segment = segment;
+    walk->stretch = find_stretch(task, segment);
+    walk->index = walk->stretch.first / SPAN;
+}
+
+static Walk begin_walk(const Task *task, const Task *next) {
+    Walk walk = {.next = next};
+    enter_segment(&walk, task, task->piece->first_segment);
+    return walk;
+}
+
+/* The next span; one without a context at the end. */
+static Span take_span(Walk *walk) {
+    while (walk->index >= walk->stretch.segment->end) {
+        if (walk->segment + 1 < walk->task->piece->last_segment) {
+            enter_segment(walk, walk->task, walk->segment + 1);
+        } else if (walk->next) {
+            enter_segment(walk, walk->next, walk->next->piece->first_segment);
+            walk->next = NULL;
+        } else {
+            return (Span){0};
+        }
+    }
+    return find_span(&walk->stretch, walk->index++);
 }
 
 /* Copy the queries of a task, and begin their sums. A sink is a score that counts in the total and has
@@ -233,34 +264,25 @@ static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, i
     fetch_ahead(ahead, ALL_LINES);
 }
 
-/* Let the queries of a segment attend to its spans. `following` is what this thread reads next. */
-static void attend_segment(const Stretch *stretch, const Span *following, Room *room) {
-    const Task *task = stretch->task;
-    const Segment *segment = stretch->segment;
-    const Run *runs = task->plan->runs, *last = runs + segment->last - 1;
-    const int begin = runs[segment->first].offset * task->group;
-    const int end = (last->offset + last->count) * task->group;
-    for (int64_t i = stretch->first / SPAN; i < segment->end; i++) {
-        const Span span = find_span(stretch, i);
-        const Span next = i + 1 < segment->end ? find_span(stretch, i + 1) : *following;
-        const Span *after = next.context ? &next : NULL;
-        Prefetch ahead = begin_ahead(are_few(end - begin) ? &span : after, after);
-        attend_span(&span, &ahead, begin, end, segment->last == task->piece->last_run, room);
-    }
-}
-
 /* Compute a task. `next` is the task that this thread computes afterwards, or NULL. */
 static void run_task(const Model *m, const Batch *b, const Task *task, const Task *next, Room *room) {
     const Piece *piece = task->piece;
+    const Run *runs = task->plan->runs;
+    Walk walk = begin_walk(task, next);
+    Span span = take_span(&walk), second = take_span(&walk);
     begin_queries(b, task, room);
     for (int i = piece->first_segment; i < piece->last_segment; i++) {
-        const Stretch stretch = find_stretch(task, i);
-        Span following = {0};
-        if (i + 1 < piece->last_segment)
-            following = first_span(task, i + 1);
-        else if (next)
-            following = first_span(next, next->piece->first_segment);
-        attend_segment(&stretch, &following, room);
+        const Segment *segment = task->plan->segments + i;
+        const Run *last = runs + segment->last - 1;
+        const int begin = runs[segment->first].offset * task->group;
+        const int end = (last->offset + last->count) * task->group;
+        for (int64_t j = find_stretch(task, i).first / SPAN; j < segment->end; j++) {
+            const Span third = take_span(&walk);
+            Prefetch ahead = begin_ahead(&span, are_few(end - begin), &second, &third);
+            attend_span(&span, &ahead, begin, end, segment->last == piece->last_run, room);
+            span = second;
+            second = third;
+        }
     }
     finish_queries(m, b, task, room);
 }

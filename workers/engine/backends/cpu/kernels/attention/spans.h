@@ -55,20 +55,23 @@ static inline const bf16 *find_slice(const Span *span, int slice, const bf16 *pa
     return pages + (*block * block_size + offset) * dim;
 }
 
-/* What to prefetch while a span is computed: slices of values, then of keys. Pages are scattered, so the
-   hardware cannot predict them, and waiting for them takes longer than computing. Values that products
-   read where they lie are fetched with the span's own scores, the next span's keys with its values: so
-   little is under way that the L1 cache holds it. Values that are packed first are those of the next
-   span. */
+/* What to prefetch while a span is computed: lines of slices of values, then of keys. Pages are
+   scattered, so the hardware cannot predict them, and waiting for them takes longer than computing. What
+   products read where it lies goes into the L1 cache: values with the span's own scores, the next span's
+   keys with its values, so that little is under way at once. A span earlier, each goes into the L2 cache:
+   a core has few requests of the L1 cache under way, and memory would keep them too long. Values that are
+   packed first, and their keys, are fetched with the span before, into the L2 cache only where there are
+   tiles. */
 typedef struct {
-    const Span *values, *keys; /* or NULL */
+    const Span *near[2], *far[2]; /* of values and of keys; one without a context is none */
     const bf16 *place;
+    int64_t distance;  /* from there to the line that goes into the L2 cache */
     int lines, slices; /* lines left from `place` on; slices begun */
 } Prefetch;
 
-/* A core has few requests under way at once, and waits if there are more. So single lines are fetched
-   between products, in the order of memory, rather than many at once. Where products take longer than
-   memory, two at once: counting them takes time too. */
+/* A core waits if too many requests are under way. So single lines are fetched between products, in the
+   order of memory, rather than many at once. Where products take longer than memory, two at once:
+   counting them takes time too. */
 #ifdef __AMX_BF16__
 enum { LINES_AT_ONCE = 4 };
 #else
@@ -77,21 +80,36 @@ enum { LINES_AT_ONCE = WIDTH == 16 ? 1 : 2 };
 enum { LINE = 32 /* numbers */, SLICES = 2 * SPAN / SLICE /* of keys and values */ };
 enum { ALL_LINES = 2 * SPAN * MAX_HEAD_DIM / LINE };
 
-static inline Prefetch begin_ahead(const Span *values, const Span *keys) {
-    return (Prefetch){.values = values, .keys = keys};
+/* Begin to prefetch for `span`, of which products read the values where they lie if they `are_read`, and
+   for the two spans that follow it. */
+static inline Prefetch begin_ahead(const Span *span, int are_read, const Span *next,
+                                   const Span *after) {
+    if (!are_read) return (Prefetch){.near = {next, next}, .far = {next, next}};
+    return (Prefetch){.near = {span, next}, .far = {next, after}};
 }
 
-/* Go to the next slice, if there is one. Not inline, so that loops keep their registers. */
+/* Where the slice of values or keys lies that is prefetched as the i-th, or NULL. */
+static const bf16 *find_ahead(const Span *const spans[2], int i) {
+    const int is_key = i >= SLICES / 2;
+    const Span *span = spans[is_key];
+    const Context *c = span->context;
+    if (!c) return NULL;
+    return find_slice(span, i % (SLICES / 2) * SLICE, is_key ? c->keys : c->values,
+                      is_key ? c->dim : c->value_dim);
+}
+
+/* Go to the next slice, if there is one; one that is missing beside it is replaced by it. Not inline, so
+   that loops keep their registers. */
 static __attribute__((noinline, cold)) int turn_ahead(Prefetch *a) {
     while (a->slices < SLICES) {
-        const int i = a->slices++, is_key = i >= SLICES / 2;
-        const Span *span = is_key ? a->keys : a->values;
-        if (!span) continue;
-        const Context *c = span->context;
-        const int dim = is_key ? c->dim : c->value_dim;
-        a->place = find_slice(span, i % (SLICES / 2) * SLICE, is_key ? c->keys : c->values, dim);
-        a->lines = SLICE * dim / LINE;
-        if (a->place) return 1;
+        const int i = a->slices++;
+        const bf16 *near = find_ahead(a->near, i), *far = find_ahead(a->far, i);
+        if (!near && !far) continue;
+        const Context *c = (near ? a->near : a->far)[i >= SLICES / 2]->context;
+        a->place = near ? near : far;
+        a->distance = far ? far - a->place : 0;
+        a->lines = SLICE * (i >= SLICES / 2 ? c->dim : c->value_dim) / LINE;
+        return 1;
     }
     a->lines = 0;
     return 0;
@@ -101,12 +119,12 @@ static __attribute__((noinline, cold)) int turn_ahead(Prefetch *a) {
 static inline void fetch_ahead(Prefetch *a, int lines) {
     for (int i = 0; i < lines; i += LINES_AT_ONCE) {
         if (!a->lines && (a->slices == SLICES || !turn_ahead(a))) return;
-        for (int j = 0; j < LINES_AT_ONCE; j++)
-#ifdef __AMX_BF16__
-            fetch(a->place + j * LINE);
-#else
+        for (int j = 0; j < LINES_AT_ONCE; j++) {
+#ifndef __AMX_BF16__
             fetch_near(a->place + j * LINE);
 #endif
+            fetch(a->place + a->distance + j * LINE);
+        }
         a->place += LINES_AT_ONCE * LINE;
         a->lines -= LINES_AT_ONCE;
     }
