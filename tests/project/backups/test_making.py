@@ -42,15 +42,37 @@ print("\\n" + json.dumps(answers))
 _FILL = """
 from django.conf import settings
 from completions.accounts import changes
-from completions.models import Organization
+from datetime import timedelta
+from django.utils.timezone import now
+from completions.models import ApiKey, Batch, BatchLine, Organization
 organization = Organization.objects.create(name="kept")
 answer = changes.create(organization, "kept")[1]
+parts = {model: {"plan": {"prompt_tokens": 1}, "most": 2, "lines": 1} for model in ("a", "b/c")}
+batch = Batch.objects.create(
+    organization=organization, api_key=ApiKey.objects.get(), by_model=parts, status="in_progress",
+    completion_window="30m", output_seconds=60, expires_at=now() + timedelta(minutes=30), total=2,
+    promise={"seconds": 9, "is_promised": True}, outlook={"turns": {"a": 1, "b/c": 0}},
+)
+BatchLine.objects.bulk_create(
+    BatchLine(batch=batch, number=n, custom_id=model, model=model, job=b"1", state=n)
+    for n, model in enumerate(parts)
+)
 folder = settings.QUIRE_HOME / "files" / "ab"
 folder.mkdir(parents=True)
 (folder / "one.jsonl").write_bytes(b"{}" * 1000)
 (settings.QUIRE_HOME / "valkey").mkdir(exist_ok=True)
 (settings.QUIRE_HOME / "valkey" / "appendonly.aof").write_bytes(b"jobs of the replaced home")
 """
+_FIND_BATCH = """
+from completions.models import Batch
+batch = Batch.objects.get()
+lines = batch.lines.order_by("number").values_list("model", "state")
+answer = [batch.model_ids, batch.completion_window, batch.promise, batch.outlook, list(lines)]
+"""
+_BATCH = [
+    ["a", "b/c"], "30m", {"seconds": 9, "is_promised": True}, {"turns": {"a": 1, "b/c": 0}},
+    [["a", 0], ["b/c", 1]],
+]  # fmt: skip
 _VERIFY = """
 import asyncio
 from completions.accounts.keys import KeyRing
@@ -122,6 +144,7 @@ def test_a_new_home_takes_a_backup(backup: tuple[Path, Path, str], tmp_path: Pat
     assert (tmp_path / "secrets.json").stat().st_mode & 0o777 == 0o600
     # In a process of its own: the settings of the first one had drawn other secrets.
     assert manage(tmp_path, ["python", _VERIFY.format(secret=secret)]) == ["Principal"]
+    assert manage(tmp_path, ["python", _FIND_BATCH]) == [_BATCH]
     assert [each.name for each in tmp_path.glob(".backup-*")] == []
 
 
@@ -202,10 +225,11 @@ def test_postgresql(tmp_path: Path, backup: tuple[Path, Path, str]) -> None:
             ["restore", str(path)],
             ["restore", str(path), "--replace"],
             ["python", find],
+            ["python", _FIND_BATCH],
             ["restore", str(backup[1])],
         ]
         home = tmp_path / "home"
-        _, _, made, verified, _, _, refused, restored, name, other = manage(
+        _, _, made, verified, _, _, refused, restored, name, batch, other = manage(
             home, *commands, database=url
         )
     assert "quire.dump" in made
@@ -213,6 +237,7 @@ def test_postgresql(tmp_path: Path, backup: tuple[Path, Path, str]) -> None:
     assert "Add --replace" in refused
     assert "Restored" in restored
     assert name == "kept"
+    assert batch == _BATCH
     assert "Set DATABASE_URL as it was" in other
 
 
