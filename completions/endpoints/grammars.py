@@ -20,7 +20,9 @@ from completions.requests.model import ModelRequestObject
 MAX_TEXT = 100_000
 
 
-class ValidateRequestObject(ModelRequestObject, ConstraintFields):
+class ValidateRequestObject(
+    ModelRequestObject[tuple[Constraint, ModelFiles, str | None]], ConstraintFields
+):
     text = TextField("A text to try the constraint on.", max_length=MAX_TEXT)
 
     def make(self, values: Self, context: Context) -> tuple[Constraint, ModelFiles, str | None]:

@@ -52,7 +52,7 @@ class LastActiveObject(StrictObject["LastActiveObject | None"]):
     )
 
 
-class SessionRequestObject(ModelRequestObject):
+class SessionRequestObject(ModelRequestObject[Session]):
     """The body of POST /v1/sessions."""
 
     on_drift = ChoiceField(
@@ -97,7 +97,7 @@ class SessionsView(AsyncAPIView):
     async def post(self, request: APIRequest) -> JSONResponse:
         refuse_idempotency_key(request)
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
-        session: Session = SessionRequestObject().validate_for(request.data, request.auth)
+        session = SessionRequestObject().validate_for(request.data, request.auth)
         await run_and_release(partial(require_room, request.auth.organization_id, "session"))
         await session.asave(force_insert=True)
         return JSONResponse(make_session_object(session))

@@ -59,7 +59,7 @@ class TextsField(Field[str | list[str] | None]):
         return read_each(texts, lambda each: expect(each, str, "a string"))
 
 
-class TokenizeRequestObject(ConversationFields):
+class TokenizeRequestObject(ConversationFields[Answer]):
     """Read as an Answer."""
 
     unsupported = {
@@ -130,7 +130,7 @@ def _make_answer(model: ModelFiles, ids: TokenIds, ignored: Sequence[str] = ()) 
     return Answer({"tokens": ids.to_fragment(), **sizes}, ignored)
 
 
-class DetokenizeRequestObject(ModelRequestObject):
+class DetokenizeRequestObject(ModelRequestObject[Answer]):
     """Read as an Answer."""
 
     always_long = True
@@ -146,11 +146,11 @@ class TokenizeView(AsyncAPIView):
     """Converts text or messages to token ids."""
 
     scope = Scope.INFERENCE
-    body: type[ModelRequestObject] = TokenizeRequestObject
+    body: type[ModelRequestObject[Answer]] = TokenizeRequestObject
 
     async def post(self, request: APIRequest) -> JSONResponse:
         self.headers.update(await rate_limits.count_request(request.process, request.auth))
-        answer: Answer = await self.body.validate_request(
+        answer = await self.body.validate_request(
             request.process.checks, request.data, request.auth
         )
         if answer.ignored:

@@ -63,7 +63,7 @@ class _Prompt(NamedTuple):
     addition: Addition | None = None
 
 
-class ChatRequestObject(GenerationFields, ConversationFields):
+class ChatRequestObject(GenerationFields, ConversationFields[GenerationRequest]):
     unsupported = {
         **FOREIGN_NAMES,
         "functions": "Use tools.",

@@ -21,6 +21,7 @@ from completions.requests.fields.base import (
     ChoiceField,
     IntegerField,
     ObjectField,
+    T,
 )
 from completions.requests.fields.chat.messages import ChatMessageField, MessagesField
 from completions.requests.fields.chat.tools import (
@@ -61,7 +62,7 @@ class ThinkingObject(StrictObject[Thinking | None]):
         return thinking
 
 
-class ConversationFields(ModelRequestObject):
+class ConversationFields(ModelRequestObject[T]):
     always_long = True  # a template and a tokenizer run over the messages
 
     messages = MessagesField(

@@ -1,7 +1,7 @@
 """What `reasoning_effort` and `thinking_token_budget` mean for a model."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from completions.catalog.model_files import ModelFiles
 from completions.chat import template
@@ -11,7 +11,7 @@ from completions.chat.template import ChatTemplateError
 from completions.exceptions import FieldError
 from completions.requests.conversation import ConversationFields, Thinking
 
-_Values = TypeVar("_Values", bound=ConversationFields)
+_Values = TypeVar("_Values", bound=ConversationFields[Any])
 EFFORT = "reasoning_effort"
 _NONE = "none"
 _BUDGETS = {"minimal": 512, "low": 2_048, "medium": 8_192, "high": None}

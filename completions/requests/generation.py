@@ -123,7 +123,7 @@ class Length(NamedTuple):
 
 
 class GenerationFields(
-    ModelRequestObject,
+    ModelRequestObject[GenerationRequest],
     ConstraintFields,
     SamplingFields,
     ReturnFields,

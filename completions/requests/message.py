@@ -19,6 +19,7 @@ from completions.requests.fields.base import (
     IntegerField,
     ObjectField,
     StorableObjectField,
+    T,
 )
 from completions.requests.fields.chat.messages import MAX_NAMED, ContentField, Message
 from completions.requests.fields.chat.tools import MAX_TOOLS
@@ -77,7 +78,7 @@ class OutputConfigObject(StrictObject[Any]):
     format = MessageFormatObject("What the text must match.")
 
 
-class MessageFields(ModelRequestObject):
+class MessageFields(ModelRequestObject[T]):
     """What a prompt is made of."""
 
     always_long = True  # a template and a tokenizer run over the messages
@@ -142,7 +143,7 @@ class MessageFields(ModelRequestObject):
         return [*paths[:MAX_NAMED], *(["..."] if len(paths) > MAX_NAMED else [])]
 
 
-class MessagesRequestObject(MessageFields):
+class MessagesRequestObject(MessageFields[GenerationRequest]):
     max_tokens = IntegerField(
         "Most tokens to generate, thoughts included.", min_value=1, required=True
     )
@@ -173,7 +174,7 @@ class MessagesRequestObject(MessageFields):
         return replace(request, ignored=(*request.ignored, *self.list_unused(context)))
 
 
-class CountTokensRequestObject(MessageFields):
+class CountTokensRequestObject(MessageFields[tuple[int, list[str]]]):
     """Read as the number of tokens, and the paths of given fields without effect."""
 
     def make(self, values: Self, context: Context) -> tuple[int, list[str]]:

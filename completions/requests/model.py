@@ -9,7 +9,7 @@ from completions.catalog.entries import ModelEntry
 from completions.exceptions import APIError, FieldError
 from completions.requests.context import NOTHING_EARLIER, Context, Earlier, RequestedModel
 from completions.requests.fair_semaphore import Checks
-from completions.requests.fields.base import TextField
+from completions.requests.fields.base import T, TextField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.routing import explain_missing_adapter
 
@@ -77,8 +77,8 @@ def choose_model(principal: Principal, name: str | None) -> str:
     raise FieldError(f"{name!r} needs a single model; send one of: {names}.")
 
 
-class ModelRequestObject(StrictObject[Any]):
-    """A body that names a model, against which its fields are checked."""
+class ModelRequestObject(StrictObject[T]):
+    """A body that names a model, against which its fields are checked. It is read as a T."""
 
     always_long: ClassVar[bool] = False
     """Whether `is_long` is true whatever the body holds."""
@@ -90,8 +90,8 @@ class ModelRequestObject(StrictObject[Any]):
 
     @classmethod
     async def validate_request(
-        cls, checks: Checks, data: Any, principal: Principal, earlier: Earlier = NOTHING_EARLIER
-    ) -> Any:
+        cls, checks: Checks, data: object, principal: Principal, earlier: Earlier = NOTHING_EARLIER
+    ) -> T:
         """Return the validated body. A body that takes long is checked in a thread."""
         body = cls()
         if cls.is_long(data):
@@ -100,8 +100,8 @@ class ModelRequestObject(StrictObject[Any]):
         return body.validate_for(data, principal, earlier)
 
     def validate_for(
-        self, data: Any, principal: Principal, earlier: Earlier = NOTHING_EARLIER
-    ) -> Any:
+        self, data: object, principal: Principal, earlier: Earlier = NOTHING_EARLIER
+    ) -> T:
         """Return the value of a whole body that `principal` sent. Raises APIError."""
         try:
             given = self.check_names(data)
@@ -112,7 +112,7 @@ class ModelRequestObject(StrictObject[Any]):
         except FieldError as error:
             raise error.api_error() from error
 
-    def make(self, values: Self, context: Context) -> Any:
+    def make(self, values: Self, context: Context) -> T:
         """Return the body's value, once the rules between its fields are checked. Raises
         FieldError and APIError."""
         raise NotImplementedError

@@ -52,7 +52,7 @@ class BorrowingObject(StrictObject[Any]):
         return {cls.renamed[name]: read[name] for name in present}
 
 
-class NativeRequestObject(BorrowingObject, ModelRequestObject):
+class NativeRequestObject(BorrowingObject, ModelRequestObject[GenerationRequest]):
     """A body that becomes a completion's. Each route declares the object `sampling_params`."""
 
     params: ClassVar[type[BorrowingObject]]

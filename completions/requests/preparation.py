@@ -40,7 +40,7 @@ _OF_NAMES = ("unknown_parameter", "unsupported_parameter")
 
 
 class Route(NamedTuple):
-    request_type: type[ModelRequestObject]
+    request_type: type[ModelRequestObject[GenerationRequest]]
     context_type: type[ResponseContext]
     rename_path: Callable[[str], str] = str
     """Returns the path in the body of what the request, perhaps a chat's, has at a path."""

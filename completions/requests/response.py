@@ -15,7 +15,7 @@ from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
 from completions.requests.conversation import ConversationFields
-from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, TextField
+from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, T, TextField
 from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.items import ItemField, ItemsField, make_messages
 from completions.requests.fields.conversions.response_fields import (
@@ -73,7 +73,7 @@ def rename_path(path: str) -> str:
     return path
 
 
-class ResponseFields(ModelRequestObject):
+class ResponseFields(ModelRequestObject[T]):
     """What a prompt is made of."""
 
     always_long = True  # a template and a tokenizer run over the items
@@ -137,7 +137,7 @@ class ResponseFields(ModelRequestObject):
         )
 
 
-class ResponsesRequestObject(ResponseFields):
+class ResponsesRequestObject(ResponseFields[GenerationRequest]):
     store = BooleanField(
         "Keep the response, so that it can be fetched, streamed again and continued.", default=True
     )
@@ -208,7 +208,7 @@ class ResponsesRequestObject(ResponseFields):
         return replace(request, response=response, ignored=ignored)
 
 
-class InputTokensRequestObject(ResponseFields):
+class InputTokensRequestObject(ResponseFields[tuple[int, list[str]]]):
     """Read as the number of tokens, and the paths of given fields without effect."""
 
     def make(self, values: Self, context: Context) -> tuple[int, list[str]]:
@@ -219,7 +219,7 @@ class InputTokensRequestObject(ResponseFields):
         return _CHAT.count_tokens(chat, context), _list_ignored(values)
 
 
-def _check_earlier(values: ResponseFields) -> None:
+def _check_earlier(values: ResponseFields[T]) -> None:
     if values.conversation is not None and values.previous_response_id is not None:
         message = "cannot be combined with conversation. Send only one."
         raise FieldError(message, "previous_response_id")
@@ -273,7 +273,7 @@ def _make_fitting(chat: ChatRequestObject, context: Context, truncates: bool) ->
     return best
 
 
-def _list_ignored(values: ResponseFields) -> list[str]:
+def _list_ignored(values: ResponseFields[T]) -> list[str]:
     names = [name for name in _NO_EFFECT if getattr(values, name, None) is not None]
     if values.text and values.text.verbosity is not None:
         names.append("text.verbosity")

@@ -25,6 +25,7 @@ from completions.endpoints.tokenization import DetokenizeRequestObject, Tokenize
 from completions.endpoints.uploads import CompleteUploadRequestObject, UploadRequestObject
 from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
+from completions.requests.fields.base import T
 from completions.requests.fields.objects import StrictObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
 
@@ -77,7 +78,7 @@ _PART = {
 
 
 def _make_generation(
-    what: str, path: str, request: type[StrictObject[object]], response: Any, **example: Any
+    what: str, path: str, request: type[StrictObject[T]], response: Any, **example: Any
 ) -> dict[str, Operation]:
     """Return the operations that completions and chat completions share."""
     row = {"id": response.value["id"], "status": "queued"}
