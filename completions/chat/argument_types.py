@@ -25,22 +25,10 @@ _BOUNDS = {
     "maximum": operator.le,
     "exclusiveMaximum": operator.lt,
 }
-_CHECKED = {
-    "type",
-    "enum",
-    "const",
-    "minLength",
-    "maxLength",
-    "items",
-    "minItems",
-    "maxItems",
-    "properties",
-    "required",
-    "additionalProperties",
-    *_BOUNDS,
-}
+_CHECKED = {*_BOUNDS, "type", "enum", "const", "minLength", "maxLength", "minItems", "maxItems"}
+_INNER = {"items", "properties", "required", "additionalProperties"}
+_DECIDED = {*_CHECKED, *_INNER, *ANNOTATIONS, "$ref", "anyOf", "oneOf", "allOf"}
 """Keywords that are checked; with any other, it is undecided whether a value is an instance."""
-_DECIDED = {*_CHECKED, *ANNOTATIONS, "$ref", "anyOf", "oneOf", "allOf"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,9 @@ class CallParser:
         self._at = 0  # what precedes it in the text fits a call so far
         self._field: str | None = None  # which is read; "" for a literal, None for text
         self._ends: Sequence[str] = ()  # of that field
+        style = tool_format.arguments
+        self._last_ends = [style.before] if isinstance(style, Style) else []
+        self._last_ends += _split(tool_format.end)[:1]  # of a name that no literal follows
         self._has_called = False
         self._is_cut = False
         self._is_idle = False  # nothing is held back, and no call has begun
@@ -100,12 +103,10 @@ class CallParser:
         begun = self.text[self._at :].strip()
         return not self._tools or any(
             name.startswith(begun)
-            or (begun.startswith(name) and self._may_end(begun[len(name) :].lstrip()))
+            or (begun.startswith(name) and end.startswith(begun[len(name) :].lstrip()))
             for name in self._tools
+            for end in self._ends
         )
-
-    def _may_end(self, text: str) -> bool:
-        return any(end.startswith(text) for end in self._ends)
 
     def _add_text(self, length: int) -> None:
         """Write the beginning of the text as content."""
@@ -208,7 +209,7 @@ class CallParser:
                 if not (yield from self._match(segment)):
                     break
                 continue
-            self._field, self._ends = segment, _split(segments[index + 1])[:1] or self._list_ends()
+            self._field, self._ends = segment, _split(segments[index + 1])[:1] or self._last_ends
             value = yield from self._read_field()
             self._field = ""
             if value is None or (segment == NAME and not self._knows(value)):
@@ -219,12 +220,6 @@ class CallParser:
     def _knows(self, name: str) -> bool:
         """Return whether a tool has this name. A job of version 0.1 names none."""
         return not self._tools or name in self._tools
-
-    def _list_ends(self) -> Sequence[str]:
-        """Return what may follow a name that only arguments or the end of the call end."""
-        style = self._format.arguments
-        before = [style.before] if isinstance(style, Style) else []
-        return [*before, *_split(self._format.end)[:1]]
 
     def _read_field(self) -> Generator[None, None, str | None]:
         """Return a name or an id up to the first of its ends; None if it is none."""

@@ -58,9 +58,7 @@ class OutputParser:
         self._push_answer(text)
 
     def _push_answer(self, text: str) -> None:
-        if not text:
-            return
         if self._calls is None:
             self._writer.add_text(text)
-        else:
+        elif text:
             self._calls.push(text, self._writer)

@@ -50,7 +50,7 @@ class ToolFormat:
     section: tuple[str, str] = ("", "")
     """The texts around all calls that follow each other; empty if each call stands alone."""
     separator: str = "\n"
-    """The text between two calls."""
+    """The text between two calls; tool_formats.toml has it only where it is unusual."""
     content: tuple[str, str] = ("", "")
     """Where an answer's own text does not stand alone: the text that may begin each of its parts,
     and the text before its own text."""

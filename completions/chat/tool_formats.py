@@ -17,6 +17,14 @@ def _freeze(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(each) if isinstance(each, list) else each for key, each in fields.items()}
 
 
+def _find_separator(begin: str, call: str) -> str:
+    """Return the text between two calls: a comma in a list, and a line break between lines."""
+    _, bracket, space = begin.rpartition("[")
+    if bracket and not space.strip():
+        return f",{space or ' '}"
+    return "\n" if "\n" in call or begin.endswith("\n") else ""
+
+
 def _make_format(name: str, records: Mapping[str, Mapping[str, Any]]) -> ToolFormat:
     own = records[name]
     fields = _freeze({**records.get(own.get("like", ""), {}), **own})
@@ -26,7 +34,9 @@ def _make_format(name: str, records: Mapping[str, Mapping[str, Any]]) -> ToolFor
     for key, kind in (("parameters", Style), ("literals", Literals)):
         if key in fields:
             fields["arguments"] = kind(name, **_freeze(fields.pop(key)))
-    return ToolFormat(name=name, **fields)
+    begin = fields.get("section", ("", ""))[0]
+    separator = _find_separator(begin, fields.get("call", ""))
+    return ToolFormat(name=name, **{"separator": separator, **fields})
 
 
 def _read_formats() -> dict[str, ToolFormat]:
