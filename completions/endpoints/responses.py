@@ -2,6 +2,7 @@
 
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import Any
 
 from django.http.response import HttpResponseBase
 from msgspec import structs
@@ -45,7 +46,7 @@ class ResponsesView(GenerateView):
         it."""
         return Preferences(meta=wants_meta(request))
 
-    async def find_earlier(self, request: APIRequest) -> tuple[object, Earlier]:
+    async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
         return request.data, await read_earlier(request.process, request.auth, request.data)
 
 

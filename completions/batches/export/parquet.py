@@ -80,7 +80,7 @@ def _library() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _arrow_type(type: Type) -> object:
+def _arrow_type(type: Type) -> Any:
     import pyarrow
 
     match type:
@@ -97,7 +97,7 @@ def _arrow_type(type: Type) -> object:
     return pyarrow.string()
 
 
-def _fields(row: ExportRow, columns: tuple[Column, ...], report: Report) -> dict[str, object]:
+def _fields(row: ExportRow, columns: tuple[Column, ...], report: Report) -> dict[str, Any]:
     report.add(row)
     fields = {}
     for column in columns:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import F
 
@@ -30,10 +31,10 @@ class Answer:
     usage: Usage
     reasoning_tokens: int
     """Completion tokens that are reasoning."""
-    result: Mapping[str, object] | None
+    result: Mapping[str, Any] | None
     """The output line without its id; None if there is no response."""
     timed_out: bool
-    meta: Mapping[str, object]
+    meta: Mapping[str, Any]
     worker: str
     """The id of the worker that ran it."""
     stream: Sequence[bytes]

@@ -129,7 +129,8 @@ class ModelStructs:
         struct.query, *others = (linear.struct for linear in attention.projections)
         for name, linear in zip(("key", "value"), others, strict=False):
             setattr(struct, name, linear)
-        struct.stores = attention.stores
+        struct.stores, struct.norms_last = attention.stores, attention.norms_last
+        struct.clip = attention.clip
         struct.output = attention.output.struct
         if attention.latents is not None:
             struct.latents = self._latents_struct(attention.latents)
@@ -232,7 +233,7 @@ class ModelStructs:
             return columns.linear.columns(columns.begin, columns.end)
 
         parts = (struct(mlp.gate), struct(mlp.up), struct(mlp.down))
-        return MlpStruct(*parts, mlp.activation, limit)
+        return MlpStruct(*parts, mlp.activation, limit, *mlp.bends)
 
     def _norm_struct(self, norm: NormParts | None) -> NormStruct:
         if norm is None:

@@ -22,7 +22,7 @@ class MlpStruct(ctypes.Structure):
     _fields_ = [
         *((name, LinearStruct) for name in ("gate", "up", "down")),
         ("activation", ctypes.c_int32),
-        ("limit", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("limit", "above", "below", "slope")),
     ]
 
 
@@ -127,6 +127,8 @@ class LayerStruct(ctypes.Structure):
         *((name, NormStruct) for name in ("attention_norm", "mlp_norm")),
         *((name, NormStruct) for name in ("attention_out_norm", "mlp_out_norm")),
         *((name, NormStruct) for name in ("query_norm", "key_norm", "value_norm")),
+        ("norms_last", ctypes.c_int32),
+        ("clip", ctypes.c_float),
         ("stores", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("cosine", "sine", "sinks", "keys", "values")),
         ("window", ctypes.c_int64),

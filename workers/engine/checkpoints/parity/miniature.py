@@ -172,9 +172,10 @@ def choose_every_expert(miniature: Any) -> None:
         router: Any = module
         if hasattr(router, "per_expert_scale"):
             router.config.top_k_experts = router.config.num_experts
-        if not (isinstance(getattr(router, "top_k", None), int) and hasattr(router, "weight")):
+        weight = getattr(getattr(router, "wg", router), "weight", None)
+        if weight is None or not isinstance(getattr(router, "top_k", None), int):
             continue
-        router.top_k = len(router.weight)
+        router.top_k = len(weight)
         groups = getattr(router, "num_group", getattr(router, "n_group", None))
         if groups is not None:
             router.topk_group = groups

@@ -158,6 +158,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 64, "attention_k_eq_v": True, "num_global_key_value_heads": 2,
         "num_attention_heads": 4, "num_key_value_heads": 4,
     },
+    "hunyuan_v1_dense": {},
+    "hunyuan_v1_moe": {"num_experts": 6, "moe_topk": 3},
+    "minimax_m2": {"num_local_experts": 6, "num_experts_per_tok": 3},
+    "apertus": {},
+    "olmo with clips": {"clip_qkv": 0.5},
+    "hyperclovax": {"use_post_norm": True},
     "minicpm3": {**LATENT, "dim_model_base": 64, "scale_depth": 0.7, "scale_emb": 2},
     "youtu": {**LATENT, "v_head_dim": 96, "attention_bias": True},
 }  # fmt: skip
@@ -168,10 +174,10 @@ softmax and by themselves, clamped, corrected, and with shared ones; heads that 
 register; learned positions; more heads of one key than a tile holds; vocabularies of any size;
 heads from latents, whose values have another size, with groups of experts; gated delta networks and
 gated attention; layers whose heads differ, with inputs of their own, keys and values of earlier
-layers, and experts beside an MLP."""
+layers, and experts beside an MLP; norms of rotated heads; corrections that routers are given;
+xIELU; clipped heads."""
 OTHERS: dict[str, dict[str, Any]] = {
-    "olmo": {"clip_qkv": 0.5},  # of the structure that is computed, but not the same
-    "apertus": {},
+    "olmoe": {"clip_qkv": 0.5, "num_experts": 4, "num_experts_per_tok": 2},
     "phimoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 _TIE = 0.3

@@ -29,11 +29,16 @@ pytestmark = [
 
 COMMON = 48
 REQUESTS = 24
-MODELS = ("qwen3_5_text", "gemma4_text", "gemma4_text with experts")
+MODELS = ("qwen3_5_text", "gemma4_text")
 """Models that keep more than keys and values of each layer, or less."""
+OTHERS = (
+    "gemma4_text with experts", "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "apertus",
+    "olmo with clips", "hyperclovax",
+)  # fmt: skip
+QUICK = {(name, "bfloat16") for name in MODELS}
 CASES = [
-    pytest.param(name, dtype, marks=() if dtype == "bfloat16" else pytest.mark.long)
-    for name in MODELS
+    pytest.param(name, dtype, marks=() if (name, dtype) in QUICK else pytest.mark.long)
+    for name in MODELS + OTHERS
     for dtype in ("bfloat16", "int8", "int4")
 ]
 

@@ -71,3 +71,11 @@ static inline floats gated(int activation, float limit, floats gate, floats up) 
     const floats within = larger(smaller(up, all_of(limit)), all_of(-limit));
     return (within + all_of(1.0f)) * activate(QUICK_GELU, low);
 }
+
+/* xIELU (Huang and Schlag, "Deriving Activation Functions Using Integration", 2024). */
+static inline floats xielu(floats x, float above, float below, float slope) {
+    const floats least = larger(smaller(x, all_of(0)), all_of(-80.0f));
+    const floats low = (exponential(least) - all_of(1.0f) - x) * all_of(below);
+    const floats bent = choose(is_greater(x, all_of(0)), x * x * all_of(above), low);
+    return multiply_add(x, all_of(slope), bent);
+}

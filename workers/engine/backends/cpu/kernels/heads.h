@@ -1,6 +1,7 @@
 /* Turns projected rows into queries, and into keys and values in the cache. */
 
 #pragma once
+#include "activations.h"
 #include "norm.h"
 #include "project.h"
 
@@ -63,10 +64,30 @@ static inline void normalize_heads(const Norm *norm, float *x, int from, int siz
     }
 }
 
-/* Normalize the heads of a row. */
+/* Rotate a head, and normalize it if that comes last. */
+static inline void finish_head(const Layer *layer, const Norm *norm, int head, const float *x,
+                               int64_t position, bf16 *out) {
+    const int dim = layer->heads->dim;
+    float turned[MAX_HEAD_DIM];
+    place_head(layer, x, position, out);
+    if (!layer->norms_last) return;
+    for (int i = 0; i < dim; i += WIDTH) store(turned + i, widen(out + i));
+    const Norm own = {norm->weight + head * dim, norm->bias ? norm->bias + head * dim : NULL,
+                      norm->epsilon, norm->centers};
+    normalize(turned, &own, dim, out);
+}
+
+static inline void clip_row(float *x, int size, float most) {
+    for (int i = 0; i < size; i += WIDTH)
+        store(x + i, larger(smaller(load(x + i), all_of(most)), all_of(-most)));
+}
+
+/* Clip and normalize the heads of a row, as far as that comes before they are rotated. */
 static void normalize_row(const Layer *layer, float *x) {
     const Heads *h = layer->heads;
     float *values = x + h->value_begin;
+    if (layer->clip > 0) clip_row(x, h->value_begin + h->kv_heads * h->kv_step, layer->clip);
+    if (layer->norms_last) return;
     if (layer->key.packed && !layer->value.packed)
         memcpy(values, x + h->key_begin, sizeof(float) * (size_t)(h->kv_heads * h->dim));
     if (layer->query_norm.weight && h->query_span == h->dim)
@@ -104,11 +125,12 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
         const int64_t position = b->positions[row];
         normalize_row(layer, x);
         for (int i = 0; i < h->heads; i++)
-            place_head(layer, query_in(h, x, i), position, queries + i * h->dim);
+            finish_head(layer, &layer->query_norm, i, query_in(h, x, i), position,
+                        queries + i * h->dim);
         for (int i = 0; layer->stores && i < h->kv_heads; i++) {
             const int64_t slot = i * m->num_blocks * m->block_size + b->slots[row];
             const int64_t from = (int64_t)i * h->kv_step;
-            place_head(layer, x + h->key_begin + from, position, placed);
+            finish_head(layer, &layer->key_norm, i, x + h->key_begin + from, position, placed);
             store_key(placed, h->dim, slot, layer->keys);
             narrow_all(layer->values + slot * h->dim, x + h->value_begin + from, h->dim);
         }

@@ -10,6 +10,12 @@ static inline int64_t mlp_pieces(const Mlp *mlp) {
     return mlp->up.outputs / (mlp->gate.packed ? LANES : 2 * LANES);
 }
 
+/* The activation of an MLP without a gate. */
+static inline floats activate_alone(const Mlp *mlp, floats x) {
+    return mlp->activation == XIELU ? xielu(x, mlp->above, mlp->below, mlp->slope)
+                                    : activate(mlp->activation, x);
+}
+
 /* Write a piece of one row. `columns[0]` is the gate's, or without a gate the first half. */
 static inline void write_activated(const Mlp *mlp, const Columns columns[2], const Tile *tile, int line,
                                    bf16 *to) {
@@ -19,8 +25,8 @@ static inline void write_activated(const Mlp *mlp, const Columns columns[2], con
         if (mlp->gate.packed) {
             narrow(to + v * WIDTH, gated(mlp->activation, mlp->limit, left, right));
         } else {
-            narrow(to + v * WIDTH, activate(mlp->activation, left));
-            narrow(to + LANES + v * WIDTH, activate(mlp->activation, right));
+            narrow(to + v * WIDTH, activate_alone(mlp, left));
+            narrow(to + LANES + v * WIDTH, activate_alone(mlp, right));
         }
     }
 }

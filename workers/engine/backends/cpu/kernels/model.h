@@ -14,13 +14,14 @@ typedef struct {
 } Norm;
 
 /* In the same order as in activations.py. */
-enum { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED, QUICK_GELU, CLAMPED_SWIGLU };
+enum { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED, QUICK_GELU, CLAMPED_SWIGLU, XIELU };
 
 /* down(f(gate x) * up x), or down(f(up x)) if `gate` has no weight. */
 typedef struct {
     Linear gate, up, down;
     int32_t activation;
     float limit; /* of CLAMPED_SWIGLU */
+    float above, below, slope; /* of XIELU */
 } Mlp;
 
 /* Many MLPs, of which each row uses a few, and one that all rows share (without weights if there is
@@ -132,6 +133,8 @@ typedef struct {
     Norm attention_norm, mlp_norm;         /* of the inputs of attention and MLP */
     Norm attention_out_norm, mlp_out_norm; /* of their outputs */
     Norm query_norm, key_norm, value_norm; /* weights for all heads, one after the other */
+    int32_t norms_last; /* queries and keys are normalized after they are rotated */
+    float clip;         /* the largest magnitude of projected numbers, or 0 */
     int32_t stores; /* keys and values of its own; else it reads those of an earlier layer */
     const float *cosine, *sine;            /* [positions][rotary_dim], or NULL */
     const float *sinks;                    /* [heads], or NULL */

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, relu, silu
+from torch.nn.functional import gelu, relu, silu, softplus
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -33,6 +33,20 @@ _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 CLAMPED_SWIGLU = len(_ACTIVATIONS)
 """The activation of gpt-oss, which takes both products of an MLP."""
+
+
+XIELU = CLAMPED_SWIGLU + 1
+"""The activation of Apertus, which has parameters: see :func:`read_bends`."""
+
+
+def read_bends(function: Any) -> tuple[float, float, float] | None:
+    """Return the factors of xIELU above zero and below, and its slope at zero; None for another
+    function."""
+    if not all(hasattr(function, name) for name in ("alpha_p", "alpha_n", "beta", "eps")):
+        return None
+    above, below = (softplus(x.detach().float()) for x in (function.alpha_p, function.alpha_n))
+    slope = float(function.beta)
+    return float(above), slope + float(below), slope
 
 
 def activate(activation: int, limit: float, gate: Tensor, up: Tensor) -> Tensor:

@@ -167,21 +167,23 @@ class RouterParts:
 
     @classmethod
     @torch.inference_mode()
-    def read(cls, router: Any) -> Self | None:
-        """Return the output of ``router`` as (logits, weights, ids); None if its form is
-        unknown."""
+    def read(cls, router: Any, given: Tensor | None = None) -> Self | None:
+        """Return the output of ``router`` as (logits, weights, ids); None if its form is unknown.
+        ``given`` is the correction of scores, if the router takes it with the rows."""
         has_factors = hasattr(router, "per_expert_scale")
-        weight = getattr(router.proj if has_factors else router, "weight", None)
+        linear = router.proj if has_factors else getattr(router, "wg", router)
+        weight = getattr(linear, "weight", None)
         chosen = router.config.top_k_experts if has_factors else getattr(router, "top_k", None)
         if weight is None or weight.dim() != 2 or chosen is None:
             return None
         factors = router.per_expert_scale.detach().float() if has_factors else None
         bias, correction = (_get_tensor(router, x) for x in ("bias", "e_score_correction_bias"))
+        correction = correction if given is None else given.detach().float()
         scale = float(getattr(router, "routed_scaling_factor", 1.0))
         draw = torch.Generator().manual_seed(6)
         rows = torch.randn(_TRIED_TOKENS, weight.shape[1], generator=draw).to(weight.dtype)
         try:
-            _, scores, ids = router(rows)
+            _, scores, ids = router(rows) if given is None else router(rows, given)
         except Exception:  # noqa: BLE001 - it answers something else
             return None
         if scores.shape != ids.shape or scores.shape[1] != chosen:

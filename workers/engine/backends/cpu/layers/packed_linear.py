@@ -20,8 +20,8 @@ _PLAIN = ("FalconLinear",)
 _RATES = ("in_proj_a", "in_proj_b", "in_proj_ba")
 """Names of small layers of gated delta networks. To round the rates at which a state decays would
 change all later tokens."""
-_ROUTER = "Router"
-"""The end of the names of classes that choose experts by a small layer."""
+_ROUTER, _CHOOSERS = "Router", ("wg",)
+"""The end of the names of classes that choose experts by a small layer, and names of the layer."""
 _BYTES = {"int8": 1.0, "int4": 0.5 + 2 / 32}
 """Bytes per weight, with its part of the scales and minima of its group."""
 
@@ -83,7 +83,7 @@ def pack_linears(
 
 def is_read_unpacked(parent: nn.Module, name: str) -> bool:
     """Return whether the C forward reads the weight of a layer in ``parent`` as it is."""
-    return name in _RATES or type(parent).__name__.endswith(_ROUTER)
+    return name in (*_RATES, *_CHOOSERS) or type(parent).__name__.endswith(_ROUTER)
 
 
 def _make_linear(module: nn.Module) -> nn.Linear | None:

@@ -64,6 +64,12 @@ _IN, _POST = "input_layernorm", "post_attention_layernorm"
 _PRE_MLP, _POST_MLP = "pre_feedforward_layernorm", "post_feedforward_layernorm"
 _NORMS = {
     frozenset({_IN, _POST}): _Places(_IN, None, _POST),
+    frozenset({_IN, _POST, "post_norm1", "post_norm2"}): _Places(
+        _IN, "post_norm1", _POST, "post_norm2"
+    ),
+    frozenset({"attention_layernorm", "feedforward_layernorm"}): _Places(
+        "attention_layernorm", None, "feedforward_layernorm"
+    ),
     frozenset({"ln_1", "ln_2"}): _Places("ln_1", None, "ln_2"),
     frozenset({"self_attn_layer_norm", "final_layer_norm"}): _Places(
         "self_attn_layer_norm", None, "final_layer_norm"

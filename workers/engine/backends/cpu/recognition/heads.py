@@ -19,8 +19,10 @@ NORM_MULTIPLE = 16
 
 _FUSED = ("qkv_proj", "query_key_value", "c_attn")
 _OUTPUT = ("o_proj", "dense", "out_proj", "c_proj")
-_QUERY_NORM = ("q_norm", "q_layernorm")
-_KEY_NORM = ("k_norm", "k_layernorm")
+_LAST_NORMS = ("query_layernorm", "key_layernorm")
+"""Norms of rotated heads."""
+_QUERY_NORM = ("q_norm", "q_layernorm", _LAST_NORMS[0])
+_KEY_NORM = ("k_norm", "k_layernorm", _LAST_NORMS[1])
 _VALUE_NORM = ("v_norm",)
 _LATENT = "kv_a_proj_with_mqa"
 
@@ -71,6 +73,10 @@ class AttentionParts:
     latents: LatentParts | None
     stores: bool = True
     """Whether the layer has keys and values of its own."""
+    norms_last: bool = False
+    """Whether queries and keys are normalized after they are rotated."""
+    clip: float = 0.0
+    """The largest magnitude of queries, keys and values as they are projected; 0 if any may be."""
 
     @property
     def rotated(self) -> int:
@@ -145,6 +151,7 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
         first = num_heads * head_step
         places = (group * head_step, dim, first, first + kv_heads * dim)
     heads = Heads(num_heads, kv_heads, dim, dim, width, head_step, *places)
+    norms_last = children.keys() >= set(_LAST_NORMS)
     copied = kv_heads * dim if len(projections) == 2 else 0
     projected = copied + sum(x.out_features for x in projections)
     expect(width == projected, "heads have other widths")
@@ -155,8 +162,13 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
     )
     expect(norms[2] is None or norms[2][1] == dim, "values are normalized together")
     are_apart = side_by_side or head_step > dim
+    are_apart |= norms_last
     expect(not (are_apart and any(n and n[1] != dim for n in norms)), "heads lie apart")
-    return AttentionParts(heads, projections, output, norms, None)
+    expect(not norms_last or norms[2] is None, "heads are normalized in an unknown order")
+    clip = float(getattr(getattr(attention, "config", None), "clip_qkv", None) or 0)
+    is_plain = len(projections) > 1 and not any(norms)
+    expect(clip == 0 or is_plain, "heads are clipped in an unknown way")
+    return AttentionParts(heads, projections, output, norms, None, norms_last=norms_last, clip=clip)
 
 
 def _head_norm(

@@ -5,7 +5,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from workers.engine.backends.cpu.layers.activations import recognise_activation
+from workers.engine.backends.cpu.layers.activations import (
+    XIELU,
+    read_bends,
+    recognise_activation,
+)
 from workers.engine.backends.cpu.layers.experts import PackedExperts, RouterParts
 from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.recognition.parts import (
@@ -46,6 +50,8 @@ class MlpParts:
     up: Columns
     down: Columns
     activation: int
+    bends: tuple[float, ...] = ()
+    """The parameters of xIELU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +94,18 @@ def read_mlp(
         return _mlp(layer, {name: children.pop(name) for name in names if name in children})
     mlp = children.pop("mlp")
     inner = get_children(mlp)
-    return _read_experts(inner) if "experts" in inner else _mlp(mlp, inner)
+    if "experts" not in inner:
+        return _mlp(mlp, inner)
+    return _read_experts(inner, getattr(mlp, "e_score_correction_bias", None))
 
 
-def _read_experts(children: dict[str, Any]) -> ExpertsParts:
-    """Return the experts, router and shared MLP that ``children`` are."""
+def _read_experts(children: dict[str, Any], correction: Tensor | None = None) -> ExpertsParts:
+    """Return the experts, router and shared MLP that ``children`` are. ``correction`` is what their
+    router is given to add to its scores."""
     experts = children.pop("experts")
     expect(isinstance(experts, PackedExperts), "experts are not packed")
     module = take_one(children, ("gate", "router"))
-    router = RouterParts.read(module)
+    router = RouterParts.read(module, correction)
     if router is None:
         raise Unrecognised("a router is not known")
     shared = next((children.pop(name) for name in _SHARED if name in children), None)
@@ -141,7 +150,11 @@ def _halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
 def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     function = next((children.pop(x) for x in _FUNCTION if x in children), None)
     function = function or next((getattr(mlp, x) for x in _FUNCTION if hasattr(mlp, x)), None)
-    activation = None if function is None else recognise_activation(function)
+    bends = read_bends(function)
+    if bends is not None:
+        activation: int | None = XIELU
+    else:
+        activation = None if function is None else recognise_activation(function)
     if activation is None:
         raise Unrecognised("an activation is not known")
     down = require_packed(take_one(children, _DOWN))
@@ -149,7 +162,8 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     gate = None
     if "gate_up_proj" in children:
         both = require_packed(children.pop("gate_up_proj"))
-        expect(not children, f"an MLP has {sorted(children)} too")
+        is_known = not children and bends is None
+        expect(is_known, f"an MLP has {sorted(children)} or xIELU too")
         return _halves(both, down, activation)
     if "gate_proj" in children:
         gate = Columns(require_packed(children.pop("gate_proj")), 0, size)
@@ -157,4 +171,5 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     for linear in (gate, up):
         expect(linear is None or linear.linear.out_features == size, "an MLP is uneven")
     expect(not children, f"an MLP has {sorted(children)} too")
-    return MlpParts(gate, up, Columns(down, 0, down.out_features), activation)
+    expect(gate is None or bends is None, "an MLP has a gate for xIELU")
+    return MlpParts(gate, up, Columns(down, 0, down.out_features), activation, bends or ())

@@ -1,1 +1,0 @@
-"""GGUF files of llama.cpp, read as checkpoints of transformers."""
