@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any
 
-from completions.batches.planning.outlook import Forecast, explain_late
+from completions.batches.planning.outlook import Forecast, explain_late, round_probability
 from completions.batches.planning.speeds import measure_load
 from completions.batches.planning.windows import MAX_ERRORS, Errors, expect
 from completions.exceptions import APIError
@@ -71,5 +71,5 @@ def show(forecast: Forecast | None, job: NewJob, now: datetime) -> dict[str, Any
     return {
         "ends_at": int(due.astimezone(UTC).timestamp()),
         "done_by": forecast and ceil(forecast.done_by),
-        "probability": forecast and round(forecast.probability, 3),
+        "probability": forecast and round_probability(forecast.probability),
     }

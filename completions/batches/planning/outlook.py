@@ -286,8 +286,13 @@ def _show(forecast: Mapping[str, Any]) -> dict[str, Any]:
     done_by, probability = forecast.get("done_by"), forecast.get("probability")
     return {
         "done_by": None if done_by is None else math.ceil(done_by),
-        "probability": None if probability is None else round(probability, 3),
+        "probability": None if probability is None else round_probability(probability),
     }
+
+
+def round_probability(probability: float) -> float:
+    """Return a probability for clients, rounded down: none is 1."""
+    return math.floor(probability * 1000) / 1000
 
 
 def explain_late(forecast: Forecast, expires_at: datetime) -> str:
