@@ -306,6 +306,7 @@ UNFOLD = {
     "COMMAND": {"search_callback": "completions.admin.navigation.find"},
     "SITE_FAVICONS": [{"rel": "icon", "href": "/static/completions/favicon.svg"}],
     "STYLES": ["/static/completions/admin.css"],
+    "SCRIPTS": ["/static/completions/shell.js"],
     "COLORS": {
         "primary": {
             "50": "#f0fdfa",

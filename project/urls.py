@@ -3,10 +3,13 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from completions.console.landing import show_landing
+
 admin.autodiscover()
 
 urlpatterns = [
     path("", include("completions.urls")),  # first, because Django tries them in turn
+    path("", show_landing),
     path("admin/", include("completions.sign_in.urls")),  # replaces two pages of the admin
     path("admin/", include("completions.admin.urls")),
     path("admin/", include("completions.console.urls")),

@@ -144,12 +144,13 @@ def make_response(exc: Exception, path: str) -> JSONResponse:
 
 
 def handle_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Answer as Django's handler404: a page for browsers, an envelope for API clients. A browser
-    that opens the server's address goes to its documentation."""
-    accepts_pages = "text/html" in request.headers.get("Accept", "")
-    if request.path_info == f"{_DOCS}/" or (request.path_info == "/" and accepts_pages):
+    """Answer as Django's handler404: a page for browsers, an envelope for API clients."""
+    if request.path_info == f"{_DOCS}/":
         return HttpResponseRedirect(_DOCS)
-    if request.path_info.startswith(_FOR_BROWSERS):
+    is_page = "text/html" in request.headers.get("Accept", "") and request.path_info != "/"
+    if request.path_info.startswith(_FOR_BROWSERS) or (
+        is_page and not request.path_info.startswith(API_PATHS)
+    ):
         return defaults.page_not_found(request, exception)
     if request.path_info.startswith(API_PATHS):
         error = APIError("not_found", unknown_paths.describe(request.path_info))

@@ -118,6 +118,7 @@ class WebhookDelivery(models.Model):
     )
 
     class Meta:
+        verbose_name_plural = "webhook deliveries"
         ordering = ["-created_at"]
         constraints = [
             models.UniqueConstraint(

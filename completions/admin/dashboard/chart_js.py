@@ -24,7 +24,7 @@ class Series:
     dashed: bool = False
 
 
-def make_bars(labels: Sequence[str], series: Sequence[Series]) -> dict[str, str]:
+def make_bars(labels: Sequence[str], series: Sequence[Series]) -> dict[str, object]:
     sets = [
         _make_set(line, {"stack": "one", "borderRadius": 2, "maxBarThickness": 28})
         for line in series
@@ -34,7 +34,7 @@ def make_bars(labels: Sequence[str], series: Sequence[Series]) -> dict[str, str]
 
 def make_lines(
     labels: Sequence[str], series: Sequence[Series], unit: str = "", logarithmic: bool = False
-) -> dict[str, str]:
+) -> dict[str, object]:
     look = {"borderWidth": 2, "pointHitRadius": 8, "tension": 0.25}
     sets = [
         _make_set(line, {**look, "pointRadius": 2 if None in line.values else 0}) for line in series
@@ -58,9 +58,12 @@ def _make_set(line: Series, look: Mapping[str, object]) -> dict[str, object]:
 
 def _make_chart(
     kind: str, labels: Sequence[str], sets: list[Any], options: object
-) -> dict[str, str]:
+) -> dict[str, object]:
+    """Return what `quire/chart.html` shows: a chart, and a table of the same figures."""
     return {
         "kind": kind,
+        "titles": [each["label"] for each in sets],
+        "rows": list(zip(labels, zip(*(each["data"] for each in sets), strict=True), strict=True)),
         "data": json.dumps({"labels": list(labels), "datasets": sets}),
         "options": json.dumps(options),
     }

@@ -14,7 +14,7 @@ from completions.usage.report import quantile
 @dataclass(frozen=True, slots=True)
 class Panel:
     title: str
-    chart: Mapping[str, str]
+    chart: Mapping[str, object]
     note: str = ""
 
 

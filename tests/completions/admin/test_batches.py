@@ -91,7 +91,7 @@ def test_refused_lines_have_no_jobs_to_link_to(admin: Client, owner: Tenant, bat
     ended = page_of(admin, batch)
     for code in ("decimal_above_max_value", "worker_error"):
         assert f"/admin/batches/{batch.pk}/results/?reason={code}" in ended
-    assert "more</span>" not in ended
+    assert " more</span>" not in ended
 
 
 def test_the_summary_of_its_results(admin: Client, batch: Batch) -> None:

@@ -83,11 +83,22 @@ def test_an_unknown_path_outside_v1_names_the_base_url(client: Client, path: str
     assert "/docs" in message
 
 
-@pytest.mark.parametrize(("path", "accept"), [("/", "text/html, */*"), ("/docs/", "*/*")])
-def test_a_browser_is_led_to_the_documentation(client: Client, path: str, accept: str) -> None:
-    response = client.get(path, headers={"Accept": accept})
+def test_a_browser_is_led_on(client: Client) -> None:
+    response = client.get("/docs/")
     assert (response.status_code, response.headers["Location"]) == (302, "/docs")
+    page = client.get("/", headers={"Accept": "text/html, */*"}).content.decode()
+    assert 'href="/admin/"' in page
+    assert 'href="/docs"' in page
+    assert "http://testserver/v1" in page
     assert client.get("/", headers={"Accept": "*/*"}).status_code == 404
+
+
+def test_a_browser_gets_a_page_where_nothing_is(client: Client) -> None:
+    response = client.get("/v2/models", headers={"Accept": "text/html, */*"})
+    assert response.status_code == 404
+    assert "/v2/models" in response.content.decode()
+    api = client.get("/v1/nothing", headers={"Accept": "text/html, */*"})
+    assert api.json()["error"]["code"] == "not_found"
 
 
 def test_unknown_paths_of_browsers_get_html(client: Client) -> None:

@@ -1,0 +1,165 @@
+"""No page has a serious finding of axe-core, by day and by night, on a desk and on a phone; what
+the mouse reaches, Tab reaches too; and each list shows its last column on a small laptop."""
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.util import find_spec
+
+import pytest
+
+from tests.acceptance.pages import browser
+from tests.acceptance.service import Installation
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
+    pytest.mark.skipif(
+        find_spec("axe_playwright_python") is None,
+        reason="no axe-playwright-python (requirements-dev.txt)",
+    ),
+]
+LAPTOP, PHONE = (1366, 768), (390, 844)
+TABLES = (
+    "apikey", "auditentry", "batch", "file", "organization", "refusal", "session", "usagehour",
+    "usagerecord", "webhookdelivery", "webhookendpoint", "wrongkey",
+)  # fmt: skip
+LISTS = (
+    *(f"/admin/completions/{table}/" for table in TABLES),
+    "/admin/auth/user/", "/admin/auth/group/",
+)  # fmt: skip
+PAGES = (
+    "/", "/nothing", "/admin/", "/admin/live/", "/admin/playground/", "/admin/workers/",
+    "/admin/models/", "/admin/completions/apikey/add/", "/admin/completions/apikey/1/change/",
+    "/admin/completions/organization/1/change/", "/admin/completions/webhookendpoint/add/",
+    "/admin/auth/user/add/", "/admin/auth/user/1/change/", "/admin/auth/group/1/change/",
+    "/admin/password_change/", *LISTS,
+)  # fmt: skip
+RULES = ("landmark-one-main", "skip-link", "region")
+"""Rules of axe-core that count although their findings are moderate."""
+FIND = """async rules => (await axe.run()).violations
+  .filter(each => ["serious", "critical"].includes(each.impact) || rules.includes(each.id))
+  .map(each => [each.id, ...each.nodes.map(node => node.html.slice(0, 200))])"""
+LAST_COLUMN = """() => {
+  const heads = document.querySelectorAll("#result_list thead th");
+  return heads.length ? heads[heads.length - 1].getBoundingClientRect().right : 0;
+}"""
+FOCUSED = """() => {
+  const at = document.activeElement;
+  return at.ariaLabel || at.innerText.replace(/\\s+/g, " ").trim();
+}"""
+
+
+@pytest.fixture(scope="module")
+def chromium(service: Installation) -> Iterator[browser.Browser]:
+    service.manage("example_data", "--requests", "300", "--days", "2")
+    with browser.chromium() as chromium:
+        yield chromium
+    service.manage("example_data", "--remove")
+
+
+def open_page(
+    chromium: browser.Browser, service: Installation, size: tuple[int, int], scheme: str
+) -> browser.Page:
+    """A page of a user who is logged in, into which a test may put scripts of its own."""
+    context = chromium.new_context(
+        viewport={"width": size[0], "height": size[1]},
+        color_scheme=scheme,  # type: ignore[arg-type]
+        bypass_csp=True,
+    )
+    page = context.new_page()
+    page.goto(f"{service.url}/admin/login/")
+    assert find(page) == []
+    browser.log_in(page, service)
+    return page
+
+
+def find(page: browser.Page) -> list[list[str]]:
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    findings: list[list[str]] = page.evaluate(FIND, RULES)
+    return findings
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_finding(
+    chromium: browser.Browser, service: Installation, size: tuple[int, int], scheme: str
+):
+    page = open_page(chromium, service, size, scheme)
+    findings = {}
+    for path in PAGES:
+        page.goto(service.url + path)
+        if found := find(page):
+            findings[path] = found
+    page.context.close()
+    assert findings == {}
+
+
+def test_a_small_laptop_shows_the_last_column(chromium: browser.Browser, service: Installation):
+    page = open_page(chromium, service, LAPTOP, "light")
+    ends = {}
+    for path in LISTS:
+        page.goto(service.url + path)
+        ends[path] = page.evaluate(LAST_COLUMN)
+    page.context.close()
+    assert {path: end for path, end in ends.items() if end > LAPTOP[0]} == {}
+    assert any(ends.values())
+
+
+def test_tab_reaches_the_shell(chromium: browser.Browser, service: Installation):
+    page = open_page(chromium, service, LAPTOP, "light")
+    page.keyboard.press("Tab")
+    assert page.evaluate(FOCUSED) == "Skip to content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "page-main"
+
+    page.goto(f"{service.url}/admin/")
+    names = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        names.append(page.evaluate(FOCUSED))
+        if names[-1] == "Sidebar":
+            break
+    assert names[-1] == "Sidebar"
+    assert any(browser.USER in name for name in names)
+    page.keyboard.press("Enter")
+    page.locator("#nav-sidebar").wait_for(state="hidden")
+    page.keyboard.press("Enter")
+    page.locator("#nav-sidebar").wait_for(state="visible")
+
+    page.get_by_role("button", name=browser.USER).press("Enter")
+    page.get_by_role("button", name="Dark").press("Enter")
+    page.wait_for_function("document.documentElement.classList.contains('dark')")
+    page.keyboard.press("Escape")
+    page.locator("#user-menu").wait_for(state="hidden")
+    page.context.close()
+
+
+def test_a_table_has_the_figures_of_each_chart(chromium: browser.Browser, service: Installation):
+    page = open_page(chromium, service, LAPTOP, "light")
+    assert page.locator("canvas").count() == page.locator(".q-figures table").count() > 0
+    page.locator(".q-figures summary").first.click()
+    assert page.locator(".q-figures tbody tr").first.is_visible()
+    page.context.close()
+
+
+def test_the_start_page_and_a_missing_page_lead_on(
+    chromium: browser.Browser, service: Installation
+):
+    page = chromium.new_page()
+    page.goto(f"{service.url}/nothing")
+    page.get_by_role("link", name="Start page").click()
+    assert f"{service.url}/v1" in page.locator("main").inner_text()
+    page.get_by_role("link", name="Console").click()
+    page.wait_for_url(re.compile("/admin/login/"))
+    page.context.close()
+
+
+def test_the_reference_is_dark_at_night(chromium: browser.Browser, service: Installation):
+    page = chromium.new_page(color_scheme="dark")
+    page.goto(f"{service.url}/docs")
+    page.locator(".swagger-ui .info").wait_for()
+    red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/)[0]")
+    assert int(red) < 64
+    page.context.close()
