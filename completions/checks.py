@@ -1,6 +1,8 @@
 """System checks for configuration that would otherwise fail at the first request."""
 
+from collections.abc import Iterator
 from contextlib import suppress
+from ipaddress import ip_network
 
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -45,7 +47,19 @@ def check_settings(**_: object) -> list[CheckMessage]:
         messages.append(Error(str(error), hint=error.hint, id="quire.E004"))
     else:
         messages += _check_roles(provider)
-    return messages
+    return [*messages, *_check_proxies(settings.TRUSTED_PROXIES)]
+
+
+def _check_proxies(proxies: list[str]) -> Iterator[CheckMessage]:
+    """Yield an error for each entry that uvicorn would compare as a name: it matches no address."""
+    for proxy in proxies:
+        try:
+            if proxy != "*":
+                ip_network(proxy)
+        except ValueError as error:
+            message = f"QUIRE_TRUSTED_PROXIES has no address or network in {proxy!r}: {error}."
+            hint = "List addresses and networks, such as 127.0.0.1,10.0.0.0/8, or * for any proxy."
+            yield Error(message, hint=hint, id="quire.E005")
 
 
 def _check_roles(provider: configuration.Configuration | None) -> list[CheckMessage]:
@@ -65,7 +79,17 @@ def _check_roles(provider: configuration.Configuration | None) -> list[CheckMess
 @register(deploy=True)
 def check_deployment(**_: object) -> list[CheckMessage]:
     if settings.HTTPS:
-        return []
+        return list(_check_forwarding())
     message = "QUIRE_HTTPS is false, so keys and the admin's cookies are sent unencrypted."
     hint = "Put a proxy that terminates TLS in front, and set QUIRE_HTTPS=true."
     return [Warning(message, hint=hint, id="quire.W002")]
+
+
+def _check_forwarding() -> Iterator[CheckMessage]:
+    if not settings.TRUSTED_PROXIES:
+        message = (
+            "QUIRE_HTTPS is true and QUIRE_TRUSTED_PROXIES is empty: networks of keys, the audit "
+            "trail and wrong keys would see the proxy's address instead of the client's."
+        )
+        hint = "List the addresses of the proxy that terminates TLS."
+        yield Warning(message, hint=hint, id="quire.W004")

@@ -19,7 +19,7 @@ def ids(deployment: bool = False) -> list[str]:
 
 
 def test_a_good_configuration(settings: Settings, served: None) -> None:
-    settings.HTTPS = True
+    settings.HTTPS, settings.TRUSTED_PROXIES = True, ["127.0.0.1", "10.0.0.0/8", "::1"]
     assert ids(deployment=True) == []
 
 
@@ -33,6 +33,17 @@ def test_bad_configurations(settings: Settings, tmp_path: Path) -> None:
 def test_unencrypted_traffic_is_warned_of(settings: Settings, served: None) -> None:
     settings.HTTPS = False
     assert ids(deployment=True) == ["quire.W002"]
+
+
+def test_proxies_that_match_no_address_are_refused(settings: Settings, served: None) -> None:
+    settings.TRUSTED_PROXIES = ["*", "10.0.0.0/33", "proxy", "10.0.0.1/8"]
+    assert ids() == ["quire.E005"] * 3
+    assert "'10.0.0.0/33'" in str(found()[0].msg)
+
+
+def test_a_proxy_that_nobody_trusts_is_warned_of(settings: Settings, served: None) -> None:
+    settings.HTTPS, settings.TRUSTED_PROXIES = True, []
+    assert ids(deployment=True) == ["quire.W004"]
 
 
 @pytest.mark.django_db
