@@ -145,7 +145,7 @@ def make_unanswered_result(
     return {"response": None, "error": error, "meta": meta or {"attempts": 0}}
 
 
-def make_meta(job: EndedJob) -> dict[str, Any]:
+def make_meta(job: EndedJob) -> dict[str, object]:
     """Describe how a line ran: attempts by workers, seconds in the queue and with a worker, and
     paths in its body that had no effect, as in `x-ignored-params`."""
     meta: dict[str, object] = {"attempts": job.attempt}

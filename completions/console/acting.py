@@ -92,7 +92,7 @@ async def _start(process: WebProcess, frames: Any) -> AsyncIterator[bytes]:
     the response passes the middleware, nothing else would close it. Only a stream that has begun
     ends its job."""
     first = await anext(frames)
-    answering = cast("asyncio.Task[Any]", asyncio.current_task())
+    answering = cast("asyncio.Task[object]", asyncio.current_task())
     answering.add_done_callback(lambda _: process.spawn(frames.aclose()))
 
     async def iter_all() -> AsyncIterator[bytes]:

@@ -37,7 +37,7 @@ def show_playground(request: HttpRequest) -> HttpResponseBase:
     return render_page(request, "quire/playground.html", "Playground", context)
 
 
-def _load_request(job_id: str) -> dict[str, Any] | None:
+def _load_request(job_id: str) -> dict[str, object] | None:
     """Return the first prompt and the main parameters of a stored request."""
     stored = StoredPrompt.objects.filter(job_id=job_id, organization__store_prompts=True).first()
     record = UsageRecord.objects.filter(job_id=job_id).first()

@@ -135,7 +135,7 @@ async def _look_up(principal: Principal, response_id: str) -> StoredResponse | N
 
 async def read_response(
     process: WebProcess, principal: Principal, row: StoredResponse
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the response object of a row that has its job. Raises APIError."""
     if row.job.events is not None:
         return await process.checks.run(principal.organization_id, _read_stored, row.job)
@@ -147,7 +147,7 @@ async def read_response(
     return collected.make_polled(job)
 
 
-def _read_stored(row: Job) -> dict[str, Any]:
+def _read_stored(row: Job) -> dict[str, object]:
     """Return the response object of a job that SQL has whole."""
     job = durable.make_record(row)
     collected = ItemsResponseContext.read_job(job).make_collected()

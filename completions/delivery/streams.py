@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from completions.delivery.answers import PAST_DEADLINE, read_meta
 from completions.exceptions import APIError
@@ -91,7 +91,7 @@ def _leave(process: WebProcess, job: NewJob) -> None:
 
 
 def _make_frames(
-    chunks: Chunks, advanced: Iterable[tuple[int, dict[str, Any]]], query: StreamQuery
+    chunks: Chunks, advanced: Iterable[tuple[int, dict[str, object]]], query: StreamQuery
 ) -> list[bytes]:
     """Return the frames of the chunks that the client does not have yet."""
     return [

@@ -47,7 +47,7 @@ class _Found(NamedTuple):
 
 async def complete_body(
     process: WebProcess, route: Route, body: Any, principal: Principal
-) -> tuple[Any, Earlier]:
+) -> tuple[object, Earlier]:
     """Find what the session of a body holds, and complete the body with its messages and with the
     fields that a turn repeats by itself. A field of the wrong type is left to validation. Raises
     APIError."""
@@ -129,7 +129,7 @@ async def _read_answers(process: WebProcess, row: PathRow) -> PathRow:
     return row._replace(turn=structs.replace(row.turn, choices=choices))
 
 
-def _complete(body: Mapping[str, Any], past: Past, *, is_chat: bool) -> dict[str, Any]:
+def _complete(body: Mapping[str, object], past: Past, *, is_chat: bool) -> dict[str, object]:
     """Return the body with the session's model and, in a chat, its messages and the fields that
     the prompt depends on. Raises FieldError."""
     whole = dict(body)

@@ -2,7 +2,6 @@
 
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any
 
 from django.http.response import HttpResponseBase
 from msgspec import structs
@@ -46,7 +45,7 @@ class ResponsesView(GenerateView):
         it."""
         return Preferences(meta=wants_meta(request))
 
-    async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
+    async def find_earlier(self, request: APIRequest) -> tuple[object, Earlier]:
         return request.data, await read_earlier(request.process, request.auth, request.data)
 
 

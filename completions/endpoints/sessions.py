@@ -77,7 +77,7 @@ class SessionRequestObject(ModelRequestObject[Session]):
         )
 
 
-def make_session_object(session: Session) -> dict[str, Any]:
+def make_session_object(session: Session) -> dict[str, object]:
     return {
         "id": session.id,
         "object": "session",

@@ -49,7 +49,7 @@ class TextsField(Field[str | list[str] | None]):
         ]
     }
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         if type(data) is str:
             return data
         texts = expect(data, list, "a string or an array of strings")

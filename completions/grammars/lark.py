@@ -94,7 +94,7 @@ class _Bundle:
         pointer = f"/grammars/{index}/lark_grammar" if len(prepared) > 1 else None
         return GrammarError(explained, line, column, pointer=pointer)
 
-    def prepare(self) -> list[dict[str, Any]]:
+    def prepare(self) -> list[dict[str, object]]:
         """Return the grammars within the limits. Raises GrammarError."""
         check_depth(self._value, self._limits)
         check_bytes(json_schema.dump(self._value), self._limits)

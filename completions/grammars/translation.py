@@ -85,7 +85,7 @@ def _screen_answer(answer: Mapping[str, Any], limits: Limits) -> None:
 
 
 def _translate_answer(
-    answer: Mapping[str, Any], compiler: Compiler, whitespace: str
+    answer: Mapping[str, object], compiler: Compiler, whitespace: str
 ) -> Translation:
     return structural_tag.translate_answer(answer, compiler, whitespace, translate)
 

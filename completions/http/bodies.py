@@ -12,7 +12,7 @@ from completions.contract import strict_json
 from completions.exceptions import APIError, payload_too_large
 
 
-def loads(body: bytes) -> dict[str, Any]:
+def loads(body: bytes) -> dict[str, object]:
     """Return the object in `body`. Raises APIError (`invalid_json`)."""
     try:
         document = strict_json.loads(body.decode())

@@ -106,7 +106,7 @@ def _read_script(path: Path) -> str:
 _SCRIPTS: Final = {path.stem: _read_script(path) for path in _FOLDER.glob("*.lua")}
 
 _Client = TypeVar("_Client", bound=redis.Redis | redis.asyncio.Redis)
-ScriptCall = tuple[str, Sequence[Any]]
+ScriptCall = tuple[str, Sequence[object]]
 """The name of a script and its arguments."""
 
 
@@ -171,7 +171,7 @@ class JobStore(Generic[_Client]):
         pipeline: Any = self.client.pipeline(transaction=False)
         for name, args in calls:
             pipeline.execute_command(*self._command(name, args))
-        replies: list[Any] = pipeline.execute()
+        replies: list[object] = pipeline.execute()
         return replies
 
 

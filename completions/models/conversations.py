@@ -24,7 +24,7 @@ def new_conversation_id() -> str:
     return new_id("conv_")
 
 
-def find_expiry() -> Any:
+def find_expiry() -> object:
     """Return when a conversation expires that is used now."""
     return timezone.now() + timedelta(seconds=settings.RESPONSE_TTL)
 

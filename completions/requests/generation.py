@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from msgspec import structs
 
@@ -64,7 +64,7 @@ class ChatSettings:
 class ResponseSettings:
     """What a response of the Responses API has beside its chat."""
 
-    shown: Mapping[str, Any]
+    shown: Mapping[str, object]
     """The fields that the response repeats."""
     items: Sequence[Item]
     """The request's own items, without ids."""

@@ -27,7 +27,7 @@ _NO_MEDIA = "This service takes texts and token ids alone; omit it."
 _NO_SPLIT = "Prompts and outputs are computed by the same worker; omit it."
 
 
-class BorrowingObject(StrictObject[Any]):
+class BorrowingObject(StrictObject[object]):
     """An object whose fields, in part, are a completion's. `same` has the names of those that keep
     theirs, `renamed` a completion's field by each other name."""
 

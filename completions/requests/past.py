@@ -120,7 +120,7 @@ class Past:
         return messages
 
     @property
-    def fields(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, object]:
         return self.turns[-1].turn.fields if self.turns else {}
 
     def list_parts(self) -> list[tuple[str, int]]:

@@ -34,14 +34,14 @@ class ChoiceRecord:
     routed_experts: str | None = None
     constraint: Mapping[str, float] | None = None
     """What the grammar removed, from the last event."""
-    scores: dict[str, list[Any]] = field(default_factory=dict)
+    scores: dict[str, list[object]] = field(default_factory=dict)
     """`logprobs` of all its events, joined."""
     prompt_scores: Scores | None = None
     forced: list[int] = field(default_factory=list)
     """Places of the tokens about which the grammar left no choice."""
     num_allowed: int | None = None
     """How many tokens of a scored continuation the grammar allows, from the first on."""
-    limit_ending: Mapping[str, Any] | None = None
+    limit_ending: Mapping[str, object] | None = None
     """How a choice ended whose length limit ended it, if it was to be closed."""
     engine: str | None = None
     """The build of the engine that ended the choice."""

@@ -170,25 +170,25 @@ class Chunks:
             used = make_usage(end.usage, self.count_reasoning_tokens(), self._context.prices)
             yield self._number_chunk({**self.make_envelope(), "usage": used})
 
-    def make_start(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def make_start(self) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield what precedes the job's first event."""
         return iter(())
 
-    def make_error(self, error: APIError) -> dict[str, Any]:
+    def make_error(self, error: APIError) -> dict[str, object]:
         """Return the last chunk of a stream that ends before its job."""
         return error.envelope()
 
-    def make_meta(self, meta: Mapping[str, object]) -> dict[str, Any]:
+    def make_meta(self, meta: Mapping[str, object]) -> dict[str, object]:
         """Return the chunk that says how the job ran."""
         return {**self.make_envelope(), "usage": None, "meta": meta}
 
-    def make_frame(self, chunk: dict[str, Any], event_id: int | None = None) -> bytes:
+    def make_frame(self, chunk: dict[str, object], event_id: int | None = None) -> bytes:
         """Return a chunk as a server-sent event."""
         if self._context.obfuscation and chunk.get("choices"):
             chunk = {**chunk, "obfuscation": sse.make_obfuscation(chunk)}
         return sse.make_frame(chunk, event_id)
 
-    def make_envelope(self) -> dict[str, Any]:
+    def make_envelope(self) -> dict[str, object]:
         """Return the keys that a chunk without a choice begins with."""
         return {
             **self._context.make_envelope(),
@@ -277,9 +277,11 @@ class ChoiceWriter:
             return [int(TokenOrigin.GIVEN)] * len(event.token_ids)
         return make_mask(len(event.token_ids), event.extras.get("forced", ()))
 
-    def _make_score(self, event: ChoiceEvent) -> dict[str, Any]:
+    def _make_score(self, event: ChoiceEvent) -> dict[str, object]:
         """Make the sum of a continuation's log probabilities, and where a constraint forbids it."""
-        score: dict[str, Any] = {"logprob": sum(event.extras.get("logprobs", {}).get("chosen", ()))}
+        score: dict[str, object] = {
+            "logprob": sum(event.extras.get("logprobs", {}).get("chosen", ()))
+        }
         if self._context.constrained:
             allowed = self._choices.records[event.index].num_allowed
             score["forbidden_at"] = None if allowed == len(event.token_ids) else allowed

@@ -49,7 +49,7 @@ class VLLMContext(NativeContext, frozen=True, omit_defaults=True):
     def make_chunks(self) -> Chunks:
         return _VLLMChunks(self)
 
-    def make_choice(self, event: ChoiceEvent) -> dict[str, Any]:
+    def make_choice(self, event: ChoiceEvent) -> dict[str, object]:
         """Make the choice object of an event, or of a whole choice."""
         scores = event.extras.get("logprobs")
         return {
@@ -119,7 +119,7 @@ class _SGLangChunks(Chunks):
         else:
             yield from self.make_chunks(cut)
 
-    def make_envelope(self) -> dict[str, Any]:
+    def make_envelope(self) -> dict[str, object]:
         return {}
 
     def _make_chunk(self, choice: dict[str, object], record: ChoiceRecord) -> dict[str, object]:
@@ -152,7 +152,7 @@ class _CollectedVLLM(CollectedResponse):
 class _VLLMChunks(Chunks):
     _context: VLLMContext
 
-    def make_envelope(self) -> dict[str, Any]:
+    def make_envelope(self) -> dict[str, object]:
         return {"request_id": self._context.request_id, "choices": []}
 
     def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:

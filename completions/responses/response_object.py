@@ -171,7 +171,7 @@ class CollectedItems(CollectedResponse):
     def make_response(self, usage: Usage | None) -> dict[str, Any]:
         return self._read_answer(self._context).make_object(usage, finished=self.finished)
 
-    def make_polled(self, job: JobRecord) -> dict[str, Any]:
+    def make_polled(self, job: JobRecord) -> dict[str, object]:
         context = self._context.read_job(job)
         if not job.has_ended:
             return context.make_object(STATUS[job.state])
@@ -179,7 +179,7 @@ class CollectedItems(CollectedResponse):
         self.add(self.choices.end_at(end))
         return self._read_answer(context).make_object(job.usage, end)
 
-    def make_choice(self, record: ChoiceRecord) -> dict[str, Any]:
+    def make_choice(self, record: ChoiceRecord) -> dict[str, object]:
         """Return the choice that a chat completion would have."""
         chat = CollectedChat(self._context)
         chat.add([record.to_event()])

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
 
 from completions.exceptions import from_job_error
 from completions.jobs.ended import EndedJob
@@ -28,7 +27,7 @@ def _find_type(job_id: str) -> type[ResponseContext]:
     return _CONTEXT_TYPES[re.split(r"(?<=[-_])", job_id, maxsplit=1)[0]]
 
 
-def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
+def make_whole_response(job: EndedJob) -> tuple[int, dict[str, object]]:
     """Return the HTTP status and the body."""
     if job.error is not None:
         error = from_job_error(job.error.code, job.error.message)
@@ -36,7 +35,7 @@ def make_whole_response(job: EndedJob) -> tuple[int, dict[str, Any]]:
     return HTTPStatus.OK, collect(job.id, job.context, job.stream).make_response(job.usage)
 
 
-def make_ended_response(job: EndedJob) -> dict[str, Any]:
+def make_ended_response(job: EndedJob) -> dict[str, object]:
     """Return the response object of an ended job of the Responses API, whatever its end was."""
     return collect(job.id, job.context, job.stream).make_polled(job)
 

@@ -54,7 +54,7 @@ def record_turns(ended: Sequence[EndedJob], build_of: BuildOf) -> None:
 
 
 def _add_answers(
-    content: bytes | memoryview, job: EndedJob, request_json: Any, build_of: BuildOf
+    content: bytes | memoryview, job: EndedJob, request_json: object, build_of: BuildOf
 ) -> bytes | memoryview:
     """Return the content of a turn with its answers, if it has any."""
     if job.state == "failed":

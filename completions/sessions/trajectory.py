@@ -17,14 +17,14 @@ from completions.responses.choice_record import ABORT, ChoiceRecord
 from completions.responses.whole_response import collect
 
 
-def make_line(job: Job, choice: int | None = None) -> dict[str, Any]:
+def make_line(job: Job, choice: int | None = None) -> dict[str, object]:
     """Make the line of a turn. `choice` is the one that the path goes on from, in the trajectory
     of one path."""
     turn = Turn.decompress(job.turn or b"")
     computation = Computation.decompress(job.turn or b"")
     request = None if computation is None else msgspec.json.decode(computation.request)
     after = make_choice_id(job.after_turn, job.after_index) if job.after_turn else None
-    line: dict[str, Any] = {
+    line: dict[str, object] = {
         "session": job.session_id,
         "turn": job.id,
         "after": after,
@@ -56,9 +56,9 @@ def make_line(job: Job, choice: int | None = None) -> dict[str, Any]:
 
 
 def _make_choice(
-    job: Job, record: ChoiceRecord, message: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    job: Job, record: ChoiceRecord, message: Mapping[str, object] | None
+) -> dict[str, object]:
+    made: dict[str, object] = {
         "id": make_choice_id(job.id, record.index),
         "token_ids": record.token_ids,
         "token_mask": make_mask(len(record.token_ids), record.forced),

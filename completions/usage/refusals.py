@@ -39,7 +39,7 @@ class _WrongCell(NamedTuple):
 @dataclass(slots=True)
 class _Count:
     count: int
-    latest: dict[str, Any]
+    latest: dict[str, object]
     """The values of the other columns, from the latest refusal."""
 
 

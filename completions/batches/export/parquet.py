@@ -80,7 +80,7 @@ def _library() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _arrow_type(type: Type) -> Any:
+def _arrow_type(type: Type) -> object:
     import pyarrow
 
     match type:
@@ -97,7 +97,7 @@ def _arrow_type(type: Type) -> Any:
     return pyarrow.string()
 
 
-def _fields(row: ExportRow, columns: tuple[Column, ...], report: Report) -> dict[str, Any]:
+def _fields(row: ExportRow, columns: tuple[Column, ...], report: Report) -> dict[str, object]:
     report.add(row)
     fields = {}
     for column in columns:

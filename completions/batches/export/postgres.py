@@ -84,7 +84,7 @@ class Table:
         return report
 
     @contextmanager
-    def _connect(self) -> Iterator["psycopg.Connection[Any]"]:
+    def _connect(self) -> Iterator["psycopg.Connection[object]"]:
         try:
             with psycopg.connect(self._url, autocommit=True, **self._options) as connection:
                 yield connection

@@ -54,7 +54,7 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class ExportRow:
     number: int
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     """By column: JSON values, which still have to be fitted to their types."""
     size: int
     """The bytes of the line."""

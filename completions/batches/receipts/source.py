@@ -37,9 +37,9 @@ class Receipted(NamedTuple):
 
     custom_id: str
     endpoint: str
-    body: dict[str, Any]
+    body: dict[str, object]
     receipt: Mapping[str, Any]
-    answer: Mapping[str, Any]
+    answer: Mapping[str, object]
     """The body of the response."""
     grammar: str | None = None
     """The grammar, where the line has it beside the request that it was made from."""
@@ -91,14 +91,14 @@ def _read_trajectory(output: Path) -> Iterator[Receipted]:
         raise SourceError(f"{output} is not a session's trajectory: {error!r}") from error
 
 
-def _take_checked(choice: Mapping[str, Any]) -> dict[str, Any]:
+def _take_checked(choice: Mapping[str, object]) -> dict[str, object]:
     """Return what is checked of a choice of a trajectory. A completion has no message."""
     taken = {name: choice[name] for name in _OF_A_CHOICE}
     message = choice["message"]
     return taken if message is None else {**taken, "message": message}
 
 
-def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, Any]]:
+def _parse_request(number: int, text: bytes) -> tuple[str, str, dict[str, object]]:
     """Parse the custom_id, the url and the body of a line."""
     try:
         line = json.loads(decode_line(text))

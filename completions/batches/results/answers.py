@@ -81,7 +81,7 @@ def _make_choice(
     matched_stop: str | None,
 ) -> Body:
     text = "".join(texts)
-    message: dict[str, Any] = {"content": text, "reasoning_content": "".join(thoughts) or None}
+    message: dict[str, object] = {"content": text, "reasoning_content": "".join(thoughts) or None}
     if calls:
         message |= {"content": text or None, "tool_calls": calls}
     finish_reason = "tool_calls" if calls and reason == "stop" else reason

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.db.models import F
 
@@ -31,10 +30,10 @@ class Answer:
     usage: Usage
     reasoning_tokens: int
     """Completion tokens that are reasoning."""
-    result: Mapping[str, Any] | None
+    result: Mapping[str, object] | None
     """The output line without its id; None if there is no response."""
     timed_out: bool
-    meta: Mapping[str, Any]
+    meta: Mapping[str, object]
     worker: str
     """The id of the worker that ran it."""
     stream: Sequence[bytes]

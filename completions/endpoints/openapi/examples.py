@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from completions.requests.fields.base import make_nullable
 
-Shape = dict[str, Any]
+Shape = dict[str, object]
 SCHEMAS: dict[str, Shape] = {}
 """Schemas that the document lists among its components and refers to by name."""
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -16,7 +16,7 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 class Example(NamedTuple):
     """An example with its own schema, which is more precise than a derived one."""
 
-    value: Any
+    value: object
     schema: Shape
     is_optional: bool = False
 

@@ -119,7 +119,7 @@ class Expressions:
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
 
-    def _intern(self, kind: type[Node], *fields: Any) -> Node:
+    def _intern(self, kind: type[Node], *fields: object) -> Node:
         node: Node | None = self._made.get((kind, *fields))
         if node is None:
             node = self._made[kind, *fields] = kind(*fields)

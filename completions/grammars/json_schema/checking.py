@@ -58,7 +58,7 @@ _TRIAL_KEYWORDS = 100
 
 
 def translate(
-    value: Mapping[str, Any] | str,
+    value: Mapping[str, object] | str,
     compiler: Compiler = DEFAULT_COMPILER,
     whitespace: str = COMPACT,
 ) -> Translation:
@@ -68,7 +68,7 @@ def translate(
 
 
 def check_inside(
-    value: Mapping[str, Any] | str,
+    value: Mapping[str, object] | str,
     compiler: Compiler,
     whitespace: str | int = COMPACT,
     pointer: str = "",
@@ -114,7 +114,7 @@ def _explain(message: str, schema: Schema, compiler: Compiler) -> GrammarError:
 
 
 def _find_fault(
-    message: str, node: SchemaNode, original: Mapping[str, Any], compiler: Compiler
+    message: str, node: SchemaNode, original: Mapping[str, object], compiler: Compiler
 ) -> tuple[str, str]:
     """Return the place of a fault in a schema, if it is in a keyword, and what is wrong.
 

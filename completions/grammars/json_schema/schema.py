@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 from urllib.parse import quote
 
 from completions.contract import strict_json
@@ -60,7 +59,7 @@ class Schema:
     warnings: list[Diagnostic]
     survey: Survey
     rewritten: rewriting.Rewritten
-    original: Mapping[str, Any]
+    original: Mapping[str, object]
     """What the client wrote."""
 
     def move_inside(self, pointer: str) -> "Schema":
@@ -83,7 +82,7 @@ class Schema:
         return {**narrowed, OPTIONS: self.compiled[OPTIONS]}
 
 
-def load(text: str) -> Any:
+def load(text: str) -> object:
     """Return the value of a JSON text. Raises GrammarError with line and column."""
     try:
         return strict_json.loads(text)
@@ -93,7 +92,9 @@ def load(text: str) -> Any:
 
 
 def prepare(
-    value: Mapping[str, Any] | str, whitespace: str | int = COMPACT, limits: Limits = DEFAULT_LIMITS
+    value: Mapping[str, object] | str,
+    whitespace: str | int = COMPACT,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:
     """Check a schema within the limits. Raises GrammarError for the first keyword refused.
 
@@ -119,12 +120,12 @@ def prepare(
     return Schema(compiled, seen.warnings, seen, rewritten, original)
 
 
-def screen(value: Mapping[str, Any] | str, limits: Limits) -> None:
+def screen(value: Mapping[str, object] | str, limits: Limits) -> None:
     """Raise GrammarError for a schema beyond the static caps, or with a keyword that is refused."""
     _survey(_read(value, limits), limits)
 
 
-def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
+def _read(value: Mapping[str, object] | str, limits: Limits) -> Mapping[str, object]:
     """Return a schema that may be given as a text. Raises GrammarError."""
     if not isinstance(value, str):
         return value
@@ -135,7 +136,7 @@ def _read(value: Mapping[str, Any] | str, limits: Limits) -> Mapping[str, Any]:
     return read
 
 
-def _survey(value: Mapping[str, Any], limits: Limits) -> tuple[SchemaObject, Survey]:
+def _survey(value: Mapping[str, object], limits: Limits) -> tuple[SchemaObject, Survey]:
     """Return a copy of a schema without the keywords that have no effect, and the result of the
     walk over it. Takes roughly linear time. Raises GrammarError."""
     schema = dict(value)
@@ -262,7 +263,7 @@ def _make_options(whitespace: str | int, escapes: Escapes) -> SchemaObject:
     return options
 
 
-def _choose_escapes(schema: Mapping[str, Any], seen: Survey) -> Escapes:
+def _choose_escapes(schema: Mapping[str, object], seen: Survey) -> Escapes:
     """Choose the escapes that strings may contain. llguidance does not compare an escape such as
     \\u0061 with the declared names, so numeric escapes are left out, unless a text must hold
     control characters. Raises GrammarError."""
@@ -354,7 +355,7 @@ def prefix_errors(pointer: str) -> Iterator[None]:
         raise
 
 
-def _move_references(value: Any, schemas: Set[int]) -> Any:
+def _move_references(value: object, schemas: Set[int]) -> object:
     """Return the schema with references to the place where `Schema.part` puts it. `schemas` has the
     ids of all schemas: in any other object, such as one in an `enum`, `$ref` is data."""
     if isinstance(value, list):

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 _INDEX = re.compile("[0-9]{1,9}")
 """The places of an array. Python converts no text of more than 4,300 digits."""
@@ -13,9 +12,9 @@ def escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def get(root: object, pointer: str) -> Any:
+def get(root: object, pointer: str) -> object:
     """Return what stands at a pointer; None if nothing does."""
-    value: Any = root
+    value: object = root
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):

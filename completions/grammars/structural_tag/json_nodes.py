@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 JSONNode = dict[str, Any]
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+ANY_OBJECT: Mapping[str, object] = {"type": "object"}
 """The schema of an object with any content."""
 
 
-def make_node(type: str, **fields: Any) -> JSONNode:
+def make_node(type: str, **fields: object) -> JSONNode:
     return {"type": type, **fields}
 
 
@@ -34,9 +34,9 @@ def make_tag(begin: str, content: JSONNode, end: str) -> JSONNode:
 
 
 def make_json_value(
-    schema: Mapping[str, Any],
+    schema: Mapping[str, object],
     path: str,
-    style: Mapping[str, Any] | None = None,
+    style: Mapping[str, object] | None = None,
     *,
     or_object: bool = False,
 ) -> JSONNode:

@@ -14,7 +14,7 @@ _REQUIRED = object()
 class JSONObject:
     """A JSON object whose fields are taken out; `end` refuses fields that are left."""
 
-    def __init__(self, value: Any, pointer: str, readers: "Readers") -> None:
+    def __init__(self, value: object, pointer: str, readers: "Readers") -> None:
         self.pointer = pointer
         self._readers = readers
         if not isinstance(value, dict):
@@ -37,7 +37,7 @@ class JSONObject:
             raise self.make_error(f"needs the field {name}", "")
         return value
 
-    def _take_typed(self, name: str, kind: type[T], what: str, default: Any) -> T:
+    def _take_typed(self, name: str, kind: type[T], what: str, default: object) -> T:
         value: T = self.take(name, default)
         if value is not default and (
             not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler, Translation
 from completions.grammars.constraint import Constraint
@@ -23,14 +22,16 @@ ANSWER = "answer"
 
 
 def translate(
-    value: Mapping[str, Any] | str, compiler: Compiler = DEFAULT_COMPILER, whitespace: str = COMPACT
+    value: Mapping[str, object] | str,
+    compiler: Compiler = DEFAULT_COMPILER,
+    whitespace: str = COMPACT,
 ) -> Translation:
     """Return the grammar of a structural tag, as an object or as text. Raises GrammarError."""
     root = screen(value, compiler.limits)
     return _lower_root(root, partial(Lowering, compiler, whitespace))
 
 
-def screen(value: Mapping[str, Any] | str, limits: Limits) -> Node:
+def screen(value: Mapping[str, object] | str, limits: Limits) -> Node:
     """Return the tree, legacy or not, read within the static caps. Raises GrammarError."""
     check_bytes(value if isinstance(value, str) else dump(value), limits)
     tree = load(value) if isinstance(value, str) else value
@@ -44,7 +45,7 @@ def screen(value: Mapping[str, Any] | str, limits: Limits) -> Node:
 
 
 def translate_answer(
-    value: Mapping[str, Any],
+    value: Mapping[str, object],
     compiler: Compiler,
     whitespace: str,
     translate: Callable[[Constraint, Compiler], Translation],
@@ -80,7 +81,7 @@ def _read_legacy(node: JSONObject) -> Node:
     return read_legacy_tags(node, tags)
 
 
-def _take_legacy_schema(node: JSONObject) -> Any:
+def _take_legacy_schema(node: JSONObject) -> object:
     """Return an object, a boolean, text that holds one, or null for any JSON."""
     value = node.take("schema", None)
     if isinstance(value, str):

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from completions.grammars import ebnf, tokens
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
@@ -59,7 +58,7 @@ class Writer:
         self._conflicts: dict[tuple[str, str], bool] = {}
 
     def write(
-        self, root: Part, grammars: Sequence[Mapping[str, Any]] = (), rules: Sequence[str] = ()
+        self, root: Part, grammars: Sequence[Mapping[str, object]] = (), rules: Sequence[str] = ()
     ) -> str:
         """Return llguidance's list of grammars: this one with the rules given, those in EBNF that
         it uses by name, and those given. Raises GrammarError.

@@ -41,7 +41,7 @@ class FairThreads:
         self._lock = threading.Lock()
         self._running: Counter[int] = Counter()
         self._waiting: OrderedDict[int, deque[_Work[Any]]] = OrderedDict()
-        self._started: dict[Future[Any], _Work[Any]] = {}
+        self._started: dict[Future[object], _Work[object]] = {}
 
     def submit(self, owner: int, function: Callable[[], T]) -> Future[T]:
         """Return the future of the function's result. It can be cancelled while it waits."""
@@ -51,7 +51,7 @@ class FairThreads:
             self._start_more()
         return work.future
 
-    def give_up(self, future: Future[Any]) -> None:
+    def give_up(self, future: Future[object]) -> None:
         """Let the owner's other work go on beside work that may never end."""
         with self._lock:
             work = self._started.get(future)
@@ -67,7 +67,7 @@ class FairThreads:
             self._waiting.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, work: _Work[Any]) -> None:
+    def _run(self, work: _Work[object]) -> None:
         work.run()
         with self._lock:
             del self._started[work.future]
@@ -75,7 +75,7 @@ class FairThreads:
             self._free += 1
             self._start_more()
 
-    def _end_turn(self, work: _Work[Any]) -> None:
+    def _end_turn(self, work: _Work[object]) -> None:
         if work.holds_turn:
             work.holds_turn = False
             self._running[work.owner] -= 1
@@ -87,7 +87,7 @@ class FairThreads:
             self._started[work.future] = work
             self._pool.submit(self._run, work)
 
-    def _take_next(self) -> _Work[Any] | None:
+    def _take_next(self) -> _Work[object] | None:
         """Take the next work of the owner who has waited longest for a turn."""
         for owner, queue in list(self._waiting.items()):
             while queue and queue[0].future.cancelled():

@@ -145,7 +145,7 @@ def _has_short_minima(source: str) -> bool:
     return all(_parse_capped(number) <= MAX_COUNT for number in _MIN_LENGTH.findall(source))
 
 
-def _count_pairs(value: Any) -> int:
+def _count_pairs(value: object) -> int:
     """Return how many pairs the values of the two largest enums make; a set of `const` is one,
     too."""
     sizes, constants = [1, 1], 0
@@ -156,7 +156,7 @@ def _count_pairs(value: Any) -> int:
     return largest * second
 
 
-def _count_states(value: Any) -> int:
+def _count_states(value: object) -> int:
     """Return the product of the sizes of all patterns, up to one more than MAX_STATES."""
     patterns = {
         item["pattern"] for item in _iter_objects(value) if isinstance(item.get("pattern"), str)

@@ -102,7 +102,7 @@ class Validator:
         self._cache = ResultCache(limits.cache_bytes)
         self._children = Children(limits)
         self._threads = FairThreads(make_big_stack_threads(THREADS, "grammar"), THREADS)
-        self._stuck: set[Future[Any]] = set()
+        self._stuck: set[Future[object]] = set()
         callers = ThreadPoolExecutor(limits.processes, "grammar-child")
         self._callers = FairThreads(callers, limits.processes)
         self._examining: dict[_Slot, asyncio.Task[ValidationResult]] = {}

@@ -76,7 +76,7 @@ def format_type(schema: dict[str, Any]) -> str:
     return kind
 
 
-def _format_items(items: dict[str, Any]) -> str:
+def _format_items(items: dict[str, object]) -> str:
     if items.get("type") in ("integer", "number"):
         return str(items["type"])
     text = format_type(items)

@@ -86,7 +86,7 @@ _JSON_GRAMMARS = ("json_schema", "llguidance")
 """Types of `grammar` whose output may be JSON."""
 
 
-class JSONSchemaFormatObject(StrictObject[dict[str, Any] | None]):
+class JSONSchemaFormatObject(StrictObject[dict[str, object] | None]):
     name = TextField(
         "1-64 letters, digits, _ or -; a label without effect.", pattern="[A-Za-z0-9_-]{1,64}"
     )

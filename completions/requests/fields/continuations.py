@@ -2,7 +2,7 @@
 request with them may not have."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from completions.contract.job_request import LogprobsMode
 from completions.exceptions import FieldError
@@ -38,7 +38,7 @@ class ContinuationsField(Field[Continuations | None]):
     """Ids, an array of such arrays for all prompts, or one of these for each prompt. Read as
     continuations by prompt, of which there is one if they are for all prompts."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         ids = {"type": "array", "items": TOKEN_ID, "minItems": 1}
         several = {"type": "array", "items": ids, "minItems": 1}
         return {"anyOf": [ids, several, {"type": "array", "items": several, "minItems": 1}]}
@@ -90,7 +90,7 @@ def spread_continuations(
     return spread
 
 
-def check_scoring(values: Any, length: int | None) -> None:
+def check_scoring(values: object, length: int | None) -> None:
     """Raise FieldError for a field that a request with continuations cannot have. `length` is the
     number of tokens that it asks for."""
     if length:

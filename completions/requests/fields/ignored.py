@@ -10,7 +10,7 @@ from completions.requests.fields.base import BooleanField, Field, ObjectField, T
 from completions.requests.fields.objects import StrictObject
 
 
-class UnusedField(Field[Any]):
+class UnusedField(Field[object]):
     """A field that is checked as another one is, and has no effect."""
 
     def __init__(self, field: Field[Any]) -> None:
@@ -20,14 +20,14 @@ class UnusedField(Field[Any]):
     def to_schema(self) -> dict[str, object]:
         return self._field.to_schema()
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         return self._field.read(data, context)
 
     def list_ignored(self, data: object) -> Iterator[str]:
         yield ""
 
 
-class IgnoredFields(StrictObject[Any]):
+class IgnoredFields(StrictObject[object]):
     """Fields that are checked and then have no effect; each route adds its own, `ignored_too`."""
 
     user = TextField("The client's id of its own user; no effect.", max_length=256)

@@ -38,7 +38,7 @@ class ScoredIdsField(PerPromptField):
         return super().read([data] if type(data) is int else data, context)
 
 
-class LogprobFields(StrictObject[Any]):
+class LogprobFields(StrictObject[object]):
     """Each route declares OpenAI's `logprobs` itself."""
 
     return_logprob = PerPromptField(
@@ -205,5 +205,5 @@ def _spread(
         return [default] * prompts
     if value.each and several and name in ("logprob_start_len", "token_ids_logprob"):
         raise FieldError("must be one value for all prompts when n is above 1.", name)
-    spread: Sequence[Any] = value.spread(prompts, name)
+    spread: Sequence[object] = value.spread(prompts, name)
     return spread

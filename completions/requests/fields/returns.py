@@ -1,7 +1,7 @@
 """What responses contain beside the text, and how they are delivered."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from completions.accounts.keys import Principal
 from completions.catalog.model_files import ModelFiles
@@ -66,7 +66,7 @@ class HiddenStatesField(Field[bool]):
         return True
 
 
-class ReturnFields(StrictObject[Any]):
+class ReturnFields(StrictObject[object]):
     stream = BooleanField("Answer with server-sent events.", default=False)
     stream_options = StreamOptionsObject("Only with stream.")
     background = BooleanField("Answer 202 at once; poll the address in `Location`.", default=False)

@@ -62,7 +62,7 @@ class TopKField(IntegerField[int]):
 class BreakersField(ListField[list[str] | None]):
     """Texts that are not empty."""
 
-    def read(self, data: object, context: Context | None = None) -> list[Any]:
+    def read(self, data: object, context: Context | None = None) -> list[object]:
         texts = super().read(data, context)
         check_count(texts, MAX_BREAKERS, "strings")
         if "" in texts:
@@ -74,7 +74,7 @@ class BreakersField(ListField[list[str] | None]):
 class ParamsField(StorableObjectField[dict[str, Any] | None]):
     """Scalars, arrays of scalars and objects of scalars by name, as in SGLang."""
 
-    def read(self, data: object, context: Context | None = None) -> dict[str, Any]:
+    def read(self, data: object, context: Context | None = None) -> dict[str, object]:
         params = super().read(data, context)
         if (size := len(orjson.dumps(params))) > MAX_PARAMS_BYTES:
             raise FieldError(f"has {size} bytes as JSON; it may have at most {MAX_PARAMS_BYTES}.")
@@ -140,7 +140,7 @@ class StopRegexField(StopField):
         return patterns
 
 
-class SamplingFields(StrictObject[Any]):
+class SamplingFields(StrictObject[object]):
     """Each route declares `max_tokens`. The worker checks the parameters of custom processors."""
 
     min_tokens = IntegerField(

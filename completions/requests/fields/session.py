@@ -1,7 +1,5 @@
 """Fields of a request that is a turn of a session."""
 
-from typing import Any
-
 from completions.exceptions import FieldError
 from completions.models import OnDrift
 from completions.requests.context import Context
@@ -15,7 +13,7 @@ ROOT = "root"
 """The value of `after` that names a session's beginning."""
 
 
-class SessionFields(StrictObject[Any]):
+class SessionFields(StrictObject[object]):
     session = TextField(
         "The id of a session, or `new`: the prompt is what the session holds, and then what this "
         "request gives (docs/sessions.md). Not in lines of batches.",

@@ -66,7 +66,7 @@ class EitherGrammarField(Field[Constrained | None]):
 
     accepts = {"type": "string"}
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         text = TextField().read(data)
         lines = [_COMMENT.sub("", line) for line in text.splitlines()]
         if not text or any("::=" in line for line in lines):

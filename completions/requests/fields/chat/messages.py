@@ -111,7 +111,7 @@ class ReasoningTextField(ContentField):
     text_keys = {**_TEXT_KEYS, "reasoning_text": "text"}
 
 
-class MessageObject(OpenObject[Any]):
+class MessageObject(OpenObject[object]):
     """The fields of all messages. Read as a Message."""
 
     role = ChoiceField(
@@ -201,7 +201,7 @@ _BY_ROLE: Mapping[Any, MessageObject] = {
 }
 
 
-class ChatMessageField(Field[Any]):
+class ChatMessageField(Field[object]):
     """A message with the fields of its role."""
 
     def to_schema(self) -> dict[str, object]:

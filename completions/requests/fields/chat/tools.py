@@ -170,7 +170,7 @@ class ToolChoiceField(Field[ToolChoice | None]):
         words = {"type": "string", "enum": [NONE, AUTO, REQUIRED]}
         return {"anyOf": [words, ToolChoiceObject().to_schema()]}
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         if type(data) is str:
             if data not in (NONE, AUTO, REQUIRED):
                 raise FieldError(f"must be one of: {NONE}, {AUTO}, {REQUIRED}, or an object.")
