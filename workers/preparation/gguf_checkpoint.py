@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-from workers.engine.checkpoints.quantized.gguf import GGUFFile
+from workers.engine.checkpoints.quantized.gguf.file import GGUFFile
 
 _TOKENIZER = "tokenizer.json"
 _TOKENIZER_CONFIG, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"

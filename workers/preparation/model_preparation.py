@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from completions.catalog.entries import ModelEntry
-from workers.engine.checkpoints.quantized.gguf_parts import part_paths
+from workers.engine.checkpoints.quantized.gguf.parts import part_paths
 
 MANIFEST = "manifest.json"
 Report = Callable[[str], None]

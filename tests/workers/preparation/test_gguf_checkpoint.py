@@ -10,7 +10,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from tests.acceptance.service import ROOT
-from tests.workers.engine.checkpoints.quantized.gguf_files import WORDS, tiny_model, write_gguf
+from tests.workers.engine.checkpoints.quantized.gguf.small_files import (
+    WORDS,
+    tiny_model,
+    write_gguf,
+)
 from workers.engine.checkpoints.loader import load_model
 from workers.engine.config import EngineConfig
 from workers.preparation import gguf_checkpoint
@@ -109,7 +113,7 @@ def test_an_unknown_architecture_is_named(tmp_path):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(ValueError, match="architecture 'mamba' are not read, only llama, qwen2,"):
+    with pytest.raises(ValueError, match="architecture 'mamba' are not read, only llama, arcee,"):
         gguf_checkpoint.convert(tmp_path / "a.gguf", tmp_path / "made", "float32")
 
 

@@ -20,7 +20,7 @@ from workers.engine.checkpoints.quantized import (
     modelopt,
     mxfp4,
 )
-from workers.engine.checkpoints.quantized.gguf import GGUFFile
+from workers.engine.checkpoints.quantized.gguf.file import GGUFFile
 from workers.engine.checkpoints.quantized.stored import Stored, open_tensors
 from workers.engine.exceptions import UnsupportedModel
 

@@ -7,7 +7,8 @@ from gguf import GGMLQuantizationType
 
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine.backends.parallel.families import FAMILIES
-from tests.workers.engine.checkpoints.quantized import gguf_files, packing
+from tests.workers.engine.checkpoints.quantized import packing
+from tests.workers.engine.checkpoints.quantized.gguf import small_files
 from tests.workers.engine.checkpoints.quantized.test_formats import FORMATS
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.build import build_engine
@@ -53,8 +54,8 @@ def test_ranks_read_their_parts_of_weights_that_are_composed(
 
 def test_ranks_read_their_parts_of_a_gguf_file(tmp_path: Path) -> None:
     wide = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
-    model = gguf_files.tiny_model("qwen3", **wide)
-    file = gguf_files.write_gguf(
+    model = small_files.tiny_model("qwen3", **wide)
+    file = small_files.write_gguf(
         tmp_path / "a.gguf", "qwen3", model, kind=GGMLQuantizationType.Q4_K
     )
     gguf_checkpoint.describe(file, tmp_path / "made", "float32", str(file))

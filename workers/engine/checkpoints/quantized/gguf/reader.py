@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.integrations.gguf import dequant
 
-from workers.engine.checkpoints.quantized.gguf_parts import first_part, part_paths
+from workers.engine.checkpoints.quantized.gguf.parts import first_part, part_paths
 
 _MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32
 _NUMBERS = {

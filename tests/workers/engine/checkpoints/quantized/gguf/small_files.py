@@ -122,7 +122,7 @@ def write_gguf(
     for key, value in {"rope.freq_base": SIZES["rope_theta"], **(metadata or {})}.items():
         add = writer.add_string if isinstance(value, str) else writer.add_float32
         (writer.add_uint32 if isinstance(value, int) else add)(f"{architecture}.{key}", value)
-    _add_tokenizer(writer, template, control)
+    add_tokenizer(writer, template, control)
     for key, token in (ends or {}).items():
         writer.add_uint32(f"tokenizer.ggml.{key}", token)
     kinds = {name: kind for kind, name in MODEL_ARCH_NAMES.items()}
@@ -145,7 +145,7 @@ def write_gguf(
     return path
 
 
-def _add_tokenizer(writer: GGUFWriter, template: str, control: Sequence[str]) -> None:
+def add_tokenizer(writer: GGUFWriter, template: str, control: Sequence[str]) -> None:
     words = [*WORDS[: len(WORDS) - len(control)], *control]
     is_control = [CONTROL if word in (*WORDS[:2], *control) else NORMAL for word in words]
     writer.add_tokenizer_model("gpt2")

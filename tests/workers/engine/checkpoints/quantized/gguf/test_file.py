@@ -11,14 +11,14 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 
-from tests.workers.engine.checkpoints.quantized import gguf_files
-from tests.workers.engine.checkpoints.quantized.gguf_files import (
+from tests.workers.engine.checkpoints.quantized.gguf import small_files
+from tests.workers.engine.checkpoints.quantized.gguf.small_files import (
     SIZES,
     WORDS,
     tiny_model,
     write_gguf,
 )
-from workers.engine.checkpoints.quantized import gguf_reader
+from workers.engine.checkpoints.quantized.gguf import reader
 from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.exceptions import UnsupportedModel
 from workers.preparation import gguf_checkpoint
@@ -162,8 +162,8 @@ def test_blocks_are_read_as_what_they_stand_for(tmp_path: Path, kind: Q) -> None
         if values.dim() < 2:
             assert torch.equal(made[name], values)
             continue
-        if kind in gguf_files.OF_256:
-            meant = gguf_files.OF_256[kind](values.numpy())[1]
+        if kind in small_files.OF_256:
+            meant = small_files.OF_256[kind](values.numpy())[1]
         else:
             meant = dequantize(quantize(values.numpy(), kind), kind)
         torch.testing.assert_close(made[name], torch.from_numpy(meant), rtol=1e-6, atol=1e-7)
@@ -200,7 +200,7 @@ def test_rows_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     source = write_gguf(tmp_path / "a.gguf", "qwen3", tiny_model("qwen3", **WIDE), kind=Q.Q4_K)
     folder = describe(source, tmp_path / "made")
     whole = read_model(folder, torch.float32, "eager").state_dict()
-    monkeypatch.setattr(gguf_reader, "_VALUES_AT_ONCE", 1000)
+    monkeypatch.setattr(reader, "_VALUES_AT_ONCE", 1000)
     pieces = read_model(folder, torch.float32, "eager").state_dict()
     assert all(torch.equal(pieces[name], values) for name, values in whole.items())
 

@@ -1,0 +1,1 @@
+"""GGUF files of llama.cpp, read as checkpoints of transformers."""
