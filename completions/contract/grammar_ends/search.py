@@ -10,7 +10,12 @@ from typing import Final
 from llguidance import LLMatcher
 
 from completions.contract.grammar_ends.tokens import EndTokens, GrammarTexts, Way
-from completions.contract.grammar_ends.ways import find_suffix, is_accepting, shorten_way
+from completions.contract.grammar_ends.ways import (
+    find_suffix,
+    is_accepting,
+    is_set,
+    shorten_way,
+)
 
 _FEW = 64
 """Where a grammar allows at most so many tokens, all of them are tried."""
@@ -164,19 +169,19 @@ class _Search:
 
     def _list_children(self, node: _Node) -> Sequence[Way]:
         mask = node.mask
-        literals = [each for each in self._literals if _is_set(mask, each[0])]
+        literals = [each for each in self._literals if is_set(mask, each[0])]
         ids = _list_few(mask)
         if ids:
             ids = sorted(set(ids).difference(self._tokens.end_ids), key=self._tokens.get_rank)
         else:
             literals += self._list_samples(node)
-            ids = [id for id in self._tokens.order if _is_set(mask, id)]
+            ids = [id for id in self._tokens.order if is_set(mask, id)]
         ids = [id for id in ids if id not in self._banned]
         return [*literals, *((id,) for id in ids)]
 
     def _list_samples(self, node: _Node) -> list[Way]:
         """Return the shortest ends of texts of patterns that may follow, if their quote may not."""
-        if not self._samples or _is_set(node.mask, self._samples[0][-1]):
+        if not self._samples or is_set(node.mask, self._samples[0][-1]):
             return []
         ends: dict[Way, None] = {}
         for sample in self._samples:
@@ -294,7 +299,3 @@ def _list_few(mask: bytes) -> list[int]:
         if len(ids) > _FEW:
             return []
     return ids
-
-
-def _is_set(mask: bytes, token_id: int) -> bool:
-    return bool(mask[token_id >> 3] >> (token_id & 7) & 1)

@@ -14,27 +14,36 @@ def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) ->
     rest = tokens.tokenize(whole[len(text) :]) if whole.startswith(text) else ()
     if rest and is_way(matcher, rest):
         return rest
+    if _leads_to_end(matcher, tokens, way):
+        return way
     return find_suffix(matcher, tokens, way) or _find_closed_suffix(matcher, tokens, way)
 
 
 def find_suffix(matcher: LLMatcher, tokens: EndTokens, way: Way) -> Way | None:
     """Return tokens of the shortest end of a way's text that leads to an end from where `matcher`
     stands."""
-    split = [*tokens.split(way), *tokens.end_ids[:1]]
-    for start in reversed(range(len(split) - 1)):
-        suffix = split[start:]
-        if matcher.validate_tokens(suffix) == len(suffix):  # a copy would take ten times as long
-            end = tuple(suffix[:-1])
-            if is_way(matcher, end):
-                return shorten_way(matcher, tokens, end)
+    split, mask = tokens.split(way), matcher.compute_bitmask()
+    for start in reversed(range(len(split))):
+        if not is_set(mask, split[start]):
+            continue
+        end = split[start:]
+        if _leads_to_end(matcher, tokens, end):
+            return shorten_way(matcher, tokens, end)
     return None
+
+
+def _leads_to_end(matcher: LLMatcher, tokens: EndTokens, way: Way) -> bool:
+    """Return whether tokens lead to an accepted end; first without a copy, which takes ten times as
+    long."""
+    ids = [*way, *tokens.end_ids[:1]]
+    return matcher.validate_tokens(ids) == len(ids) and is_way(matcher, way)
 
 
 def _find_closed_suffix(matcher: LLMatcher, tokens: EndTokens, way: Way) -> Way | None:
     """Return a token that closes something, and a suffix that leads to an end behind it."""
     mask = matcher.compute_bitmask()
     for prefix in tokens.order_of_closers:
-        if not mask[prefix >> 3] >> (prefix & 7) & 1:
+        if not is_set(mask, prefix):
             continue
         copy = matcher.deep_copy()
         copy.consume_token(prefix)
@@ -67,3 +76,8 @@ def is_broken(matcher: LLMatcher) -> bool:
     """Return whether a copy of the matcher met a limit of the lexer, which ends all of them."""
     matcher.compute_bitmask()
     return bool(matcher.is_error())
+
+
+def is_set(mask: bytes, token_id: int) -> bool:
+    """Return whether a mask allows a token."""
+    return bool(mask[token_id >> 3] >> (token_id & 7) & 1)
