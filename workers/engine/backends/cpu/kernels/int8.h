@@ -96,9 +96,11 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
     Quantized x, int rows, int inputs, const uint8_t *const *blocks, int count,
     float (*out)[ROW_BLOCK][LANES], const uint8_t *const *soon) {
     const int64_t groups = groups_of(inputs);
-    for (int j = 0; j < count; j++)
-        for (int i = 0; i < rows; i++)
-            for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, all_of(0));
+    floats totals[BYTE_ROWS][VECTOR_BLOCKS][VECTORS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < count; j++)
+            for (int v = 0; v < VECTORS; v++) totals[i][j][v] = all_of(0);
     for (int begin = 0; begin < inputs; begin += GROUP, x.steps++, x.starts++) {
         const int end = inputs - begin < GROUP ? inputs : begin + GROUP;
         ints sums[BYTE_ROWS][VECTOR_BLOCKS][VECTORS];
@@ -135,12 +137,16 @@ static inline __attribute__((always_inline)) void multiply_bytes_rows(
 #pragma GCC unroll 2
             for (int j = 0; j < count; j++)
 #pragma GCC unroll 4
-                for (int v = 0; v < VECTORS; v++) {
-                    float *to = out[j][i] + v * WIDTH;
-                    store(to, multiply_add(to_floats(sums[i][j][v]), step, load(to)));
-                }
+                for (int v = 0; v < VECTORS; v++)
+                    totals[i][j][v] = multiply_add(to_floats(sums[i][j][v]), step, totals[i][j][v]);
         }
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < count; j++)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; v++) store(out[j][i] + v * WIDTH, totals[i][j][v]);
 }
 
 /* As multiply_block; the caller applies the columns' steps. Padding rows beyond the batch may be
