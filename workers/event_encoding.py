@@ -1,11 +1,11 @@
 """The engine's deltas and errors in the form of events."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
-from completions.jobs.events import ChoiceEvent, JobError
+from completions.jobs.events import ChoiceEvent, Extras, JobError
 from workers.engine.core.output import ChoiceDelta, TokenLogprobs
 from workers.engine.exceptions import EngineError, GrammarError
 
@@ -53,7 +53,7 @@ def _stands_alone(before: ChoiceEvent, gain: ChoiceEvent) -> bool:
     return not {"forced"}.issuperset(gain.extras) or "logprobs" in before.extras
 
 
-def _join_forced(before: ChoiceEvent, gain: ChoiceEvent) -> Mapping[str, Any]:
+def _join_forced(before: ChoiceEvent, gain: ChoiceEvent) -> Extras:
     """Return the extras of two gains, of which the later one has no others than `forced`."""
     if not gain.extras:
         return before.extras
@@ -61,10 +61,10 @@ def _join_forced(before: ChoiceEvent, gain: ChoiceEvent) -> Mapping[str, Any]:
     return {**before.extras, "forced": [*before.extras.get("forced", ()), *moved]}
 
 
-def _encode_extras(delta: ChoiceDelta) -> dict[str, Any]:
+def _encode_extras(delta: ChoiceDelta) -> Extras:
     """Return the parts of an event that few jobs ask for; ``completions.jobs.events`` describes
     them."""
-    extras: dict[str, Any] = {
+    extras: dict[str, object] = {
         "forced": delta.forced or None,
         "cached_tokens": delta.cached_tokens or None,
         "hidden_states": delta.hidden_states,
@@ -82,7 +82,8 @@ def _encode_extras(delta: ChoiceDelta) -> dict[str, Any]:
     if delta.routed_experts is not None:
         experts = delta.routed_experts.astype("<i4").tobytes()
         extras["routed_experts"] = b64encode(experts).decode()
-    return {name: value for name, value in extras.items() if value is not None}
+    present = {name: value for name, value in extras.items() if value is not None}
+    return cast(Extras, present)  # arrays of numpy stand for the lists that they are written as
 
 
 def _encode_output_rows(scores: TokenLogprobs) -> dict[str, Any]:

@@ -88,8 +88,8 @@ class BatchAdmin(ReadOnlyAdmin):
     show_full_result_count = True
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[Batch], search_term: str
+    ) -> tuple[QuerySet[Batch], bool]:
         term = search_term.strip()
         return (queryset.filter(id=term) if term else queryset), False
 

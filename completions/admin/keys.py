@@ -1,12 +1,13 @@
 """API keys: creation, limits, usage, rotation and revocation. A secret is shown once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
@@ -127,7 +128,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     # The list ------------------------------------------------------------------------------------
 
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Read the usage of all keys on the page in one query."""
         changelist = super().get_changelist_instance(request)
         keys = list(changelist.result_list)
@@ -137,8 +138,8 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         return changelist
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[ApiKey], search_term: str
+    ) -> tuple[QuerySet[ApiKey], bool]:
         """Search for the public id in a secret: nothing else of a secret is stored."""
         typed = search_term.strip()
         term = parse_public_id(typed) if typed.startswith("sk-") else typed
@@ -203,7 +204,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         about = ["name", *(self.readonly if obj else ["organization"])]
         return [("Key", {"fields": about}), *((n, {"fields": names}) for n, names in self.groups)]
 
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, str | list[str]]:
         """Fill the form of a clone with everything but the secret."""
         like = request.GET.get("like", "")
         is_id = like.isascii() and like.isdecimal() and len(like) < 19
@@ -214,7 +215,11 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         return {**policy, "name": f"{key.name} (copy)"[:100], "organization": key.organization_id}
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: Mapping[str, object] | None = None,
     ) -> HttpResponse:
         key = self.get_object(request, object_id)
         extra = {} if key is None else _load_spent(key) | {"graces": GRACES}

@@ -14,7 +14,7 @@ from completions.admin.requests import find_job
 from completions.models import ApiKey, Batch, File, Organization
 from completions.models.organizations import parse_public_id
 
-Item = dict[str, Any]
+Item = dict[str, object]
 
 # The sidebar -------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 """Organizations with their usage, and the users of the admin."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import Count, QuerySet
@@ -43,8 +45,8 @@ class OrganizationForm(forms.ModelForm[Organization]):
         if "suspended" in self.fields:  # the user may change it
             self.fields["suspended"].initial = self.instance.suspended_at is not None
 
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+    def clean(self) -> dict[str, object]:
+        cleaned: dict[str, object] = super().clean() or self.cleaned_data
         if "suspended" in self.changed_data:
             self.instance.suspended_at = timezone.now() if cleaned.get("suspended") else None
         return cleaned
@@ -93,7 +95,9 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         for organization in queryset:
             changes.delete(organization, Actor.from_user(request.user))
 
-    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+    def get_deleted_objects(
+        self, objs: Collection[Organization], request: HttpRequest
+    ) -> tuple[list[str], dict[str, int], set[str], list[str]]:
         """Count what goes with the organizations, and name the work that stands against it.
 
         Django's own method loads every row, and asks for a permission of each table.
@@ -128,7 +132,11 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         return [str(organization) for organization in objs], gone, set(), against
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: Mapping[str, object] | None = None,
     ) -> HttpResponse:
         now = timezone.now()
         found = self.get_object(request, object_id)
@@ -140,7 +148,7 @@ class OrganizationAdmin(ModelAdmin[Organization]):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         return super().get_queryset(request).annotate(keys=Count("api_keys"))
 
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
         """Read the usage of all organizations in one query."""
         changelist = super().get_changelist_instance(request)
         used = figures.sum_by_organization(MONTH, timezone.now())
@@ -170,13 +178,17 @@ class OperatorAdmin(UserAdmin[User], ModelAdmin[User]):
     change_password_form = AdminPasswordChangeForm
     list_display = ["username", "email", "is_staff", "is_superuser", "last_login"]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: User | None = None
+    ) -> list[str] | tuple[str, ...]:
         """Keep the names of users who sign in by OpenID Connect: the form would refuse them."""
         fixed = super().get_readonly_fields(request, obj)
         ours = obj is None or not obj.username.startswith(USER_PREFIX)
         return fixed if ours else (*fixed, "username")
 
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+    def save_related(
+        self, request: HttpRequest, form: forms.ModelForm[User], formsets: object, change: bool
+    ) -> None:
         """Let a user who is given a role sign in, which takes the status of staff."""
         super().save_related(request, form, formsets, change)
         user = form.instance

@@ -1,8 +1,7 @@
 """The table of ended requests, with filters and a search by id."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -58,10 +57,10 @@ class _Filter(admin.SimpleListFilter):
 
     values: Choices = []
 
-    def lookups(self, request: object, model_admin: object) -> Choices:
+    def lookups(self, request: HttpRequest, model_admin: object) -> Choices:
         return self.values
 
-    def queryset(self, request: object, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: object, queryset: QuerySet[UsageRecord]) -> QuerySet[UsageRecord]:
         value = self.value()
         if not value:
             return queryset
@@ -69,7 +68,7 @@ class _Filter(admin.SimpleListFilter):
             raise IncorrectLookupParameters
         return self.filter_rows(queryset, value)
 
-    def filter_rows(self, rows: QuerySet[Any], value: object) -> QuerySet[Any]:
+    def filter_rows(self, rows: QuerySet[UsageRecord], value: str) -> QuerySet[UsageRecord]:
         return rows.filter(**{self.parameter_name or "": value})
 
 
@@ -81,7 +80,7 @@ class StatusFilter(_Filter):
 class ModelFilter(_Filter):
     title = parameter_name = "model"
 
-    def lookups(self, request: Any, model_admin: Any) -> Choices:
+    def lookups(self, request: HttpRequest, model_admin: object) -> Choices:
         names = [entry.id for entry in model_files.load_catalog()]
         model = request.GET.get("model")
         return [(n, n) for n in (*names, *([model] if model and model not in names else []))]
@@ -91,7 +90,7 @@ class EndedFilter(_Filter):
     title = parameter_name = "ended"
     values = [("1", "last hour"), ("24", "last 24 hours"), ("168", "last 7 days")]
 
-    def filter_rows(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+    def filter_rows(self, rows: QuerySet[UsageRecord], value: str) -> QuerySet[UsageRecord]:
         return rows.filter(finished_at__gte=timezone.now() - timedelta(hours=int(value)))
 
 
@@ -102,9 +101,9 @@ class LatencyFilter(_Filter):
     title, parameter_name = "slow in the last 24 hours", "slower"
     values = [("1", "over 1 s"), ("5", "over 5 s"), ("30", "over 30 s"), ("120", "over 2 min")]
 
-    def filter_rows(self, rows: QuerySet[Any], value: Any) -> QuerySet[Any]:
+    def filter_rows(self, rows: QuerySet[UsageRecord], value: str) -> QuerySet[UsageRecord]:
         day = rows.filter(finished_at__gte=timezone.now() - timedelta(days=1))
-        timed: QuerySet[Any] = day.annotate(latency=LATENCY_MS)
+        timed = day.annotate(latency=LATENCY_MS)
         return timed.filter(latency__gt=1000 * int(value))
 
 
@@ -146,7 +145,9 @@ class RequestAdmin(ReadOnlyAdmin):
     search_help_text = "The id of a completion, or the x-request-id of a response."
     paginator = EndlessPaginator
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+    def changelist_view(
+        self, request: HttpRequest, extra_context: Mapping[str, object] | None = None
+    ) -> HttpResponse:
         return super().changelist_view(request, {**(extra_context or {}), "title": "Requests"})
 
     def change_view(
@@ -157,12 +158,12 @@ class RequestAdmin(ReadOnlyAdmin):
             return redirect("admin:completions_usagerecord_changelist")
         return redirect("operations:job", record.job_id)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[UsageRecord]:
         return super().get_queryset(request).defer("parameters")
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
+        self, request: HttpRequest, queryset: QuerySet[UsageRecord], search_term: str
+    ) -> tuple[QuerySet[UsageRecord], bool]:
         """Search full ids only: a substring search would scan the whole table."""
         if term := search_term.strip():
             queryset = queryset.filter(Q(job_id=term) | Q(request_id=term))

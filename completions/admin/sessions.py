@@ -1,7 +1,5 @@
 """Sessions: whose they are, what they take, when they expire, and their turns."""
 
-from typing import Any
-
 from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
@@ -32,8 +30,8 @@ class SessionAdmin(ReadOnlyAdmin):
     list_select_related = ["organization"]
     search_fields = ["id"]
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(num_turns=Count("turns"))
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Session]:
+        rows: QuerySet[Session] = super().get_queryset(request).annotate(num_turns=Count("turns"))
         return rows
 
     @admin.display(description="Newest turns")

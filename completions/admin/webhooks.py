@@ -1,7 +1,5 @@
 """Webhooks: endpoints, and the log of deliveries, which can be sent again."""
 
-from typing import Any
-
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -35,12 +33,16 @@ class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
     fields = ("organization", "url", "events", "enabled")
     actions = ["send_test", "rotate_secret"]
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_fields(
+        self, request: HttpRequest, obj: WebhookEndpoint | None = None
+    ) -> list[str | list[str] | tuple[str, ...] | tuple[()]]:
         """Include the secret for users who may change the address: the receiver needs it."""
         shows_secret = obj is not None and self.has_change_permission(request, obj)
-        return [*self.fields, "secret"] if shows_secret else self.fields
+        return [*self.fields, "secret"] if shows_secret else [*self.fields]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: object = None) -> Any:
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: object = None
+    ) -> list[str] | tuple[str, ...]:
         return ["organization", "secret"] if obj else []
 
     @admin.action(description="Send a test event", permissions=["change"])

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
-from typing import IO, Any
+from typing import IO
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -58,7 +58,7 @@ class FileLostError(Exception):
 
 
 def store_upload(
-    content: Content[Any], filename: str, owner: tuple[int, int], keep: timedelta
+    content: Content[bytes], filename: str, owner: tuple[int, int], keep: timedelta
 ) -> File:
     """Store an upload, which counts towards MAX_STORED_BYTES. `owner` is (organization id, key id).
     Raises StorageLimitError and FileLostError."""
@@ -117,7 +117,7 @@ def check_room(organization_id: int, size: int, number: int = 1) -> None:
         )
 
 
-def store(file: File, content: Content[Any], keep: timedelta) -> File:
+def store(file: File, content: Content[bytes], keep: timedelta) -> File:
     """Store a file. Overwrites what a crashed attempt left behind, and takes the file from a writer
     that still runs. Raises FileLostError."""
     _delete(File.objects.filter(id=file.id))
@@ -134,7 +134,7 @@ def _begin(file: File, size: int) -> None:
     file.save(force_insert=True)
 
 
-def _write(file: File, content: Content[Any], keep: timedelta) -> File:
+def _write(file: File, content: Content[bytes], keep: timedelta) -> File:
     """Store the content of a file that was begun. Raises FileLostError."""
     # Another writer of the same id has another time in its row.
     mine = File.objects.filter(id=file.id, content="", expires_at=file.expires_at)

@@ -42,6 +42,6 @@ def store(
             draft.write(line + b"\n")
         size = draft.tell()
         draft.seek(0)  # flushes
-        content: Content[Any] = Content(draft)
+        content: Content[bytes] = Content(draft)
         content.size = size
         return files.store_upload(content, FILENAME, owner, keep)

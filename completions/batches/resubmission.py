@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import IO, Any
+from typing import IO
 
 from django.conf import settings
 from django.core.files import File as Content
@@ -56,7 +56,7 @@ def copy_batch(batch: Batch, sent: Iterable[bytes]) -> tuple[Batch, File]:
     with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as draft:
         draft.writelines(sent)
         draft.seek(0)  # flushes: the size is read from disk
-        content: Content[Any] = Content(draft)
+        content: Content[bytes] = Content(draft)
         content.size = os.fstat(draft.fileno()).st_size
         owner = batch.organization_id, batch.api_key_id
         keep = timedelta(seconds=batch.output_seconds)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 from django.core.files import File as Content
@@ -38,7 +37,7 @@ def begin(upload: Upload) -> None:
         upload.save(force_insert=True)
 
 
-def add(upload: Upload, content: Content[Any]) -> UploadPart:
+def add(upload: Upload, content: Content[bytes]) -> UploadPart:
     """Store a part. Raises FieldError when the parts are too many, or have more than twice the
     bytes of the file: a client sends a part again if it does not get the answer. Raises
     files.StorageLimitError when such repetitions find no room, and NotPendingError if the upload
@@ -112,7 +111,7 @@ def _join(upload: Upload, parts: Sequence[UploadPart], md5: str | None) -> File:
             raise FieldError(f"the file's MD5 is {digest.hexdigest()}, not {md5}.", "md5")
         whole.seek(0)
         file = files.make_upload((upload.organization_id, upload.api_key_id), upload.filename)
-        content: Content[Any] = Content(whole)
+        content: Content[bytes] = Content(whole)
         content.size = upload.bytes
         return files.store(file, content, timedelta(seconds=upload.file_seconds))
 

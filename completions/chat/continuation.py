@@ -7,12 +7,12 @@ templates drop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from completions.chat.prompt_text import PromptText
 from completions.chat.template import ChatTemplateError
 
-Message = Mapping[str, Any]
+Message = Mapping[str, object]
 Render = Callable[[Sequence[Message], bool], PromptText]
 """Renders messages: all of them, after which the answer begins, or (false) only some of the first.
 Raises ChatTemplateError."""

@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from typing import Any
 
 from completions.batches.planning.outlook import Forecast, explain_late, round_probability
 from completions.batches.planning.speeds import measure_load
@@ -65,7 +64,7 @@ def require_in_time(forecast: Forecast, job: NewJob, now: datetime) -> None:
         raise APIError("window_too_short", message, "completion_window")
 
 
-def show(forecast: Forecast | None, job: NewJob, now: datetime) -> dict[str, Any]:
+def show(forecast: Forecast | None, job: NewJob, now: datetime) -> dict[str, object]:
     """Return the extension `deadline` of the answer to a background job."""
     due = now + timedelta(seconds=job.seconds)
     return {

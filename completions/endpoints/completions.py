@@ -239,7 +239,7 @@ class CancelView(AsyncAPIView):
 
 async def _promise(
     job: NewJob, deadline: DeadlineSettings
-) -> tuple[NewJob, Mapping[str, Any] | None]:
+) -> tuple[NewJob, Mapping[str, object] | None]:
     """Return the job with the forecast of its end, and what the answer says of that, if its request
     asks for it. Raises APIError."""
     if (name := deadline.in_background) and job.kind != "background":

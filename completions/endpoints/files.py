@@ -206,7 +206,7 @@ def _list_visible(principal: Principal) -> FileQuerySet:
 class _Upload(NamedTuple):
     """The parts of a multipart upload."""
 
-    content: UploadedFile[Any]
+    content: UploadedFile[bytes]
     filename: str
     keep: timedelta
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError
@@ -33,6 +33,7 @@ from completions.usage import refusals
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 DRAIN_SECONDS = 8.0
 """Seconds for which streams go on after SIGTERM. Together with the 10 s between keep-alives this is
 less than the 20 s that uvicorn gives open responses."""
@@ -59,7 +60,7 @@ class WebProcess:
         """The last run of the checks of /readyz."""
         self.is_migrated = False
         """Whether all migrations were applied once: nobody reverts them under a running server."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._closing_at = float("inf")
         self.byte_bounds = make_byte_bounds(0)
         self.is_full = False
@@ -90,7 +91,7 @@ class WebProcess:
         self.spawn(self._keep_lease())
         self.spawn(self._keep_refusals())
 
-    def spawn(self, coroutine: Coroutine[object, object, object]) -> asyncio.Task[Any]:
+    def spawn(self, coroutine: Coroutine[object, object, _T]) -> asyncio.Task[_T]:
         """Run a coroutine to its end, whether or not somebody awaits it. A failure is logged."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import redis
@@ -59,9 +60,14 @@ class Bounded:
         await self._limit.__aenter__()
         self._turn()
 
-    async def __aexit__(self, *failure: Any) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._timer.cancel()
-        await self._limit.__aexit__(*failure)
+        await self._limit.__aexit__(kind, error, trace)
 
     def _turn(self) -> None:
         loop = asyncio.get_running_loop()
@@ -114,7 +120,7 @@ class DedicatedConnection:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._pool = client.connection_pool
-        self._connection: Any = None
+        self._connection: redis.asyncio.Connection | None = None
 
     async def ask(self, command: Sequence[object]) -> Any:
         """Send one command and return its reply, undecoded. Raises RedisError or OSError."""
@@ -149,7 +155,7 @@ class DedicatedConnection:
         return replies
 
 
-async def _reply(connection: Any) -> Any:
+async def _reply(connection: redis.asyncio.Connection) -> object:
     try:
         return await connection.read_response()
     except ResponseError as error:

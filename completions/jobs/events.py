@@ -38,9 +38,9 @@ Extras are absent if there are none. All but the last four appear only in jobs t
 `top_ids` and `top` are absent if k is 0, `named` if m is 0.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import orjson
 from msgspec import Struct, convert, field
@@ -53,6 +53,54 @@ EndState = Literal["completed", "failed", "cancelled"]
 `STATUS` (responses/completion.py) list these too; a test compares them."""
 
 
+class TokenScores(TypedDict, total=False):
+    """`logprobs` or `prompt_logprobs` of an event, one element for each token; those of a prompt
+    begin with null."""
+
+    chosen: list[float | None]
+    offsets: list[int]
+    top_ids: list[list[int] | None]
+    top: list[list[float] | None]
+    named: list[list[float] | None]
+    forced: list[bool]
+    ranks: list[int]
+    counts: list[int]
+    log_mass: list[float]
+    support_ids: list[list[int]]
+
+
+class LimitEnding(TypedDict):
+    """How a choice ended that its length limit ended and that was to be closed."""
+
+    is_whole: bool
+    closed_at: int | None
+
+
+class ConstraintEffect(TypedDict):
+    """What a grammar took away from a choice."""
+
+    forced_tokens: int
+    steps: int
+    overruled: int
+    removed: float
+
+
+class Extras(TypedDict, total=False):
+    """What few events have."""
+
+    logprobs: TokenScores
+    prompt_logprobs: TokenScores
+    num_allowed: int
+    limit_ending: LimitEnding
+    hidden_states: list[float]
+    routed_experts: str
+    constraint: ConstraintEffect
+    cached_tokens: int
+    matched_stop_text: str
+    forced: list[int]
+    engine: str
+
+
 class ChoiceEvent(Struct, frozen=True):
     """What one choice gained in one step: a part of an event."""
 
@@ -61,7 +109,7 @@ class ChoiceEvent(Struct, frozen=True):
     text: str
     finish_reason: str | None = None
     matched_stop: int | str | None = None
-    extras: Mapping[str, Any] = field(default_factory=dict)
+    extras: Extras = field(default_factory=Extras)
     sequence_number: int = 0
     """Its number among all of the job's, once it has been published."""
 
@@ -107,10 +155,17 @@ def encode_end(
 
 
 def decode(data: bytes) -> Event:
-    event: dict[str, Any] = orjson.loads(data)
+    event = orjson.loads(data)
     first = event["s"]
     if "end" not in event:
-        return [_read_choice(*choice) for choice in enumerate(event["c"], first)]
+        choices: list[ChoiceEvent] = []
+        for number, values in enumerate(event["c"], first):
+            index, ids, text, finish_reason, matched_stop, *more = values
+            extras = more[0] if more else Extras()
+            choices.append(
+                ChoiceEvent(index, ids, text, finish_reason, matched_stop, extras, number)
+            )
+        return choices
     error, usage = event["error"], event["usage"]
     return EndEvent(
         first,
@@ -118,12 +173,6 @@ def decode(data: bytes) -> Event:
         JobError(**error) if error else None,
         convert(usage, Usage) if usage else None,
     )
-
-
-def _read_choice(sequence_number: int, values: Sequence[Any]) -> ChoiceEvent:
-    index, token_ids, text, finish_reason, matched_stop, *more = values
-    extras = more[0] if more else {}
-    return ChoiceEvent(index, token_ids, text, finish_reason, matched_stop, extras, sequence_number)
 
 
 def decode_entry(entry_id: bytes, data: bytes) -> Event:

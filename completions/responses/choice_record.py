@@ -1,10 +1,16 @@
 """What the choices of a job have gained so far, folded from its events."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from completions.jobs.events import ChoiceEvent, EndEvent
+from completions.jobs.events import (
+    ChoiceEvent,
+    ConstraintEffect,
+    EndEvent,
+    Extras,
+    LimitEnding,
+    TokenScores,
+)
 from completions.responses.response_context import ResponseFields
 
 ABORT: Final = "abort"
@@ -12,11 +18,6 @@ ABORT: Final = "abort"
 
 LENGTH: Final = "length"
 """The finish reason of a choice that ended before the model ended it."""
-
-Scores = Mapping[str, Any]
-"""`logprobs` or `prompt_logprobs` of an event; see `completions.jobs.events`."""
-_SUPPORT = ("counts", "log_mass", "support_ids")
-_LISTS = ("chosen", "offsets", "top_ids", "top", "named", "forced", *_SUPPORT)
 
 
 @dataclass(slots=True)
@@ -32,16 +33,16 @@ class ChoiceRecord:
     cached_tokens: int = 0
     hidden_states: list[float] | None = None
     routed_experts: str | None = None
-    constraint: Mapping[str, float] | None = None
+    constraint: ConstraintEffect | None = None
     """What the grammar removed, from the last event."""
-    scores: dict[str, list[object]] = field(default_factory=dict)
+    scores: TokenScores = field(default_factory=TokenScores)
     """`logprobs` of all its events, joined."""
-    prompt_scores: Scores | None = None
+    prompt_scores: TokenScores | None = None
     forced: list[int] = field(default_factory=list)
     """Places of the tokens about which the grammar left no choice."""
     num_allowed: int | None = None
     """How many tokens of a scored continuation the grammar allows, from the first on."""
-    limit_ending: Mapping[str, object] | None = None
+    limit_ending: LimitEnding | None = None
     """How a choice ended whose length limit ended it, if it was to be closed."""
     engine: str | None = None
     """The build of the engine that ended the choice."""
@@ -73,25 +74,47 @@ class ChoiceRecord:
         self.constraint = extras.get("constraint", self.constraint)
         self.matched_stop_text = extras.get("matched_stop_text", self.matched_stop_text)
         self.prompt_scores = extras.get("prompt_logprobs", self.prompt_scores)
-        scores = extras.get("logprobs", {})
-        for name in _LISTS:
-            if name in scores:
-                self.scores.setdefault(name, []).extend(scores[name])
+        if "logprobs" in extras:
+            _extend(self.scores, extras["logprobs"])
 
     def to_event(self) -> ChoiceEvent:
         """Return all events of the choice as one. A choice without a finish reason was
         cancelled."""
+        extras = Extras()
+        if self.scores:
+            extras["logprobs"] = self.scores
+        if self.forced:
+            extras["forced"] = self.forced
         return ChoiceEvent(
             self.index,
             self.token_ids,
             "".join(self.texts),
             self.finish_reason or ABORT,
             self.matched_stop,
-            {
-                **({"logprobs": self.scores} if self.scores else {}),
-                **({"forced": self.forced} if self.forced else {}),
-            },
+            extras,
         )
+
+
+def _extend(scores: TokenScores, more: TokenScores) -> None:
+    """Append the elements of another event of the same choice."""
+    if "chosen" in more:
+        scores.setdefault("chosen", []).extend(more["chosen"])
+    if "offsets" in more:
+        scores.setdefault("offsets", []).extend(more["offsets"])
+    if "top_ids" in more:
+        scores.setdefault("top_ids", []).extend(more["top_ids"])
+    if "top" in more:
+        scores.setdefault("top", []).extend(more["top"])
+    if "named" in more:
+        scores.setdefault("named", []).extend(more["named"])
+    if "forced" in more:
+        scores.setdefault("forced", []).extend(more["forced"])
+    if "counts" in more:
+        scores.setdefault("counts", []).extend(more["counts"])
+    if "log_mass" in more:
+        scores.setdefault("log_mass", []).extend(more["log_mass"])
+    if "support_ids" in more:
+        scores.setdefault("support_ids", []).extend(more["support_ids"])
 
 
 class Choices:
@@ -126,7 +149,7 @@ class Choices:
         unended = [record.index for record in self.records if record.finish_reason is None]
         return [ChoiceEvent(index, [], "", reason) for index in unended]
 
-    def get_prompt_scores(self, choice: int) -> Scores | None:
+    def get_prompt_scores(self, choice: int) -> TokenScores | None:
         """Return the scores of a choice's prompt, which come with the first of the prompt's
         choices."""
         return self.records[choice - choice % self.context.n].prompt_scores

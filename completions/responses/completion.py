@@ -279,9 +279,8 @@ class ChoiceWriter:
 
     def _make_score(self, event: ChoiceEvent) -> dict[str, object]:
         """Make the sum of a continuation's log probabilities, and where a constraint forbids it."""
-        score: dict[str, object] = {
-            "logprob": sum(event.extras.get("logprobs", {}).get("chosen", ()))
-        }
+        chosen = event.extras.get("logprobs", {}).get("chosen", ())
+        score: dict[str, object] = {"logprob": sum(each for each in chosen if each is not None)}
         if self._context.constrained:
             allowed = self._choices.records[event.index].num_allowed
             score["forbidden_at"] = None if allowed == len(event.token_ids) else allowed

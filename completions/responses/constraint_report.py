@@ -1,8 +1,7 @@
 """How a constraint shaped a choice, for `meta_info.constraint`."""
 
-from collections.abc import Mapping
-
 from completions.grammars.schema.pointers import escape
+from completions.jobs.events import ConstraintEffect
 from completions.responses.choice_record import ChoiceRecord
 from completions.responses.truncated_json import find_path_at_end
 
@@ -19,7 +18,7 @@ def make_report(record: ChoiceRecord, closes: bool = False) -> dict[str, object]
     return effect | (closing if closes else {})
 
 
-def _make_effect(record: ChoiceRecord, effect: Mapping[str, float]) -> dict[str, object]:
+def _make_effect(record: ChoiceRecord, effect: ConstraintEffect) -> dict[str, object]:
     """Return how far the constraint shaped a choice. Shares and means are over the steps; null if
     there are none."""
     steps = effect["steps"]

@@ -67,11 +67,11 @@ class ItemWriter:
         self._kind: ItemKind | None = None
         self._item: dict[str, Any] = {}
         self._texts: list[str] = []
-        self._logprobs: list[Any] = []
-        self._held: Sequence[Any] = ()
+        self._logprobs: list[object] = []
+        self._held: Sequence[object] = ()
         """Log probabilities of tokens whose text has not come yet."""
 
-    def push(self, delta: Delta, logprobs: Sequence[Any] = ()) -> Iterator[Event]:
+    def push(self, delta: Delta, logprobs: Sequence[object] = ()) -> Iterator[Event]:
         """Yield the events of a delta, whose tokens have these log probabilities."""
         if delta.reasoning:
             yield from self._add_text(REASONING, delta.reasoning)
@@ -115,7 +115,7 @@ class ItemWriter:
         kind = CUSTOM_CALL if piece.is_custom else FUNCTION_CALL
         yield from self._begin(kind, call_id=call_id, name=piece.name)
 
-    def _begin(self, kind: ItemKind, **fields: Any) -> Iterator[Event]:
+    def _begin(self, kind: ItemKind, **fields: object) -> Iterator[Event]:
         yield from self._end("completed")
         item_id = make_item_id(kind.prefix, len(self.items), self._response_id)
         self._kind, self._texts, self._logprobs = kind, [], []

@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from completions.responses.choice_record import Scores
+from completions.jobs.events import TokenScores
 from completions.responses.token_texts import TokenTexts
 
 TextOf = Callable[[int], str]
@@ -25,14 +25,14 @@ class TokenScore(NamedTuple):
 
 
 def iter_scores(
-    token_ids: Sequence[int], scores: Scores, offsets: Sequence[int]
+    token_ids: Sequence[int], scores: TokenScores, offsets: Sequence[int]
 ) -> Iterator[TokenScore]:
     """Yield scores position by position."""
     best_ids, best, forced = scores.get("top_ids"), scores.get("top"), scores.get("forced")
     for i, token_id in enumerate(token_ids):
         top: list[tuple[int, float]] = []
-        if best_ids is not None and best is not None and best_ids[i] is not None:
-            top = list(zip(best_ids[i], best[i], strict=True))
+        if best_ids is not None and best is not None:
+            top = list(zip(best_ids[i] or (), best[i] or (), strict=True))
         yield TokenScore(
             token_id, scores["chosen"][i], offsets[i], top, forced[i] if forced else None
         )
@@ -89,7 +89,7 @@ class CompletionLogprobs:
         return by_text
 
 
-def make_support(scores: Scores) -> dict[str, object]:
+def make_support(scores: TokenScores) -> dict[str, object]:
     """Make `sampling_support`: numbers by token, and the ids of all tokens one after another, as
     little-endian int32 in base64. A token has `counts` of them, or as many as the request asks for
     if that is less."""
@@ -102,7 +102,7 @@ def make_support(scores: Scores) -> dict[str, object]:
 
 
 def make_prompt_logprobs(
-    token_ids: Sequence[int], scores: Scores, top: int, texts: TokenTexts
+    token_ids: Sequence[int], scores: TokenScores, top: int, texts: TokenTexts
 ) -> list[dict[str, dict[str, object]] | None]:
     """Make vLLM's `prompt_logprobs`: by position the token itself and the `top` likeliest ones, by
     id. The first position has none."""
@@ -128,7 +128,7 @@ def make_prompt_logprobs(
 
 
 def make_chat_logprobs(
-    token_ids: Sequence[int], scores: Scores, top: int, texts: TokenTexts
+    token_ids: Sequence[int], scores: TokenScores, top: int, texts: TokenTexts
 ) -> dict[str, object]:
     """Make `choices[].logprobs` of a chat completion, with the `top` likeliest tokens per
     position."""

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from completions.contract.usage import Usage
 from completions.exceptions import from_job_error
-from completions.jobs.events import ChoiceEvent, EndEvent
-from completions.responses.choice_record import ChoiceRecord, Scores
+from completions.jobs.events import ChoiceEvent, EndEvent, TokenScores
+from completions.responses.choice_record import ChoiceRecord
 from completions.responses.completion import Chunks, CollectedResponse, ResponseContext
 from completions.responses.logprobs import iter_scores
 from completions.responses.sglang import LogprobArrays, make_meta_info
@@ -159,7 +159,7 @@ class _VLLMChunks(Chunks):
         yield self._context.make_choice(event)
 
 
-def _make_logprobs(event: ChoiceEvent, scores: Scores, top: int) -> list[dict[str, object]]:
+def _make_logprobs(event: ChoiceEvent, scores: TokenScores, top: int) -> list[dict[str, object]]:
     """Make vLLM's entries, in which a token is `token_id:` and its id."""
 
     def make_entry(token_id: int, score: float | None) -> dict[str, object]:

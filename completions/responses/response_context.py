@@ -38,7 +38,7 @@ class SessionReference(msgspec.Struct, frozen=True):
     id: str
     after: str | None
     """The choice that it comes after."""
-    drift: Mapping[str, Any] | None
+    drift: Mapping[str, object] | None
     """From which message on the chat template writes the session in another way, and what was done
     about it."""
 

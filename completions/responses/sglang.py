@@ -1,10 +1,10 @@
 """SGLang's `meta_info` of a choice, with its log probabilities."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from completions.jobs.events import TokenScores
 from completions.responses import constraint_report, token_texts
-from completions.responses.choice_record import ABORT, ChoiceRecord, Choices, Scores
+from completions.responses.choice_record import ABORT, ChoiceRecord, Choices
 from completions.responses.response_context import SGLangLogprobs
 
 
@@ -69,7 +69,7 @@ class LogprobArrays:
         if self._given is None:
             self._given = self._make_given(settings)
         new = slice(self._length, len(record.token_ids))
-        scores = {name: values[new] for name, values in record.scores.items()}
+        scores = _slice(record.scores, new)
         added = self._make_arrays("output_", record.token_ids[new], scores, settings)
         for name, entries in added.items():
             self._sampled.setdefault(name, []).extend(entries)
@@ -91,7 +91,7 @@ class LogprobArrays:
         return self._make_arrays("input_", ids, _cut_last(scores, len(ids)), settings)
 
     def _make_arrays(
-        self, prefix: str, token_ids: Sequence[int], scores: Scores, settings: SGLangLogprobs
+        self, prefix: str, token_ids: Sequence[int], scores: TokenScores, settings: SGLangLogprobs
     ) -> "Arrays":
         context, text_of = self._choices.context, None
         if context.text_in_logprobs:
@@ -99,23 +99,39 @@ class LogprobArrays:
         return make_logprob_arrays(prefix, token_ids, scores, settings, text_of)
 
 
-Arrays = dict[str, list[Any]]
+Arrays = dict[str, list[object]]
 """Log probabilities by the names of `meta_info`."""
 
 
-def _cut_last(scores: Scores, length: int) -> dict[str, Any]:
+def _cut_last(scores: TokenScores, length: int) -> TokenScores:
     """Return the last `length` rows, because other fields may ask for more of the prompt. SGLang's
     first row is null wherever it begins."""
-    cut = {name: list(values)[len(values) - length :] for name, values in scores.items()}
-    for values in cut.values():
-        values[:1] = [None] * len(values[:1])
+    cut = _slice(scores, slice(len(scores["chosen"]) - length, None))
+    cut["chosen"][:1] = [None] * len(cut["chosen"][:1])
+    for name in ("top_ids", "top", "named"):
+        if name in cut:
+            cut[name][:1] = [None] * len(cut[name][:1])
+    return cut
+
+
+def _slice(scores: TokenScores, rows: slice) -> TokenScores:
+    """Return copies of the arrays that `meta_info` shows."""
+    cut = TokenScores()
+    if "chosen" in scores:
+        cut["chosen"] = scores["chosen"][rows]
+    if "top_ids" in scores:
+        cut["top_ids"] = scores["top_ids"][rows]
+    if "top" in scores:
+        cut["top"] = scores["top"][rows]
+    if "named" in scores:
+        cut["named"] = scores["named"][rows]
     return cut
 
 
 def make_logprob_arrays(
     prefix: str,
     token_ids: Sequence[int],
-    scores: Scores,
+    scores: TokenScores,
     settings: SGLangLogprobs,
     text_of: Callable[[int], str] | None,
 ) -> Arrays:
@@ -126,10 +142,12 @@ def make_logprob_arrays(
         return [score, token_id, text_of(token_id) if text_of else None]
 
     def make_entries(
-        values: Sequence[float] | None, ids: Sequence[int]
+        values: Sequence[float | None] | None, ids: Sequence[int] | None
     ) -> list[list[object]] | None:
         return (
-            None if values is None else [make_entry(v, i) for v, i in zip(values, ids, strict=True)]
+            None
+            if values is None or ids is None
+            else [make_entry(v, i) for v, i in zip(values, ids, strict=True)]
         )
 
     arrays: Arrays = {}

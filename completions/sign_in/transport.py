@@ -73,7 +73,9 @@ class _Bounded(HTTPAdapter):
         close_old_connections()  # of this thread: others need it if the provider is slow
         return _REQUESTS.send(request.url, SECONDS, read)
 
-    def _read(self, request: Any, options: dict[str, Any]) -> requests.Response:
+    def _read(
+        self, request: requests.PreparedRequest, options: dict[str, Any]
+    ) -> requests.Response:
         response = super().send(request, **options)
         try:
             body = response.raw.read(MAX_BYTES + 1, decode_content=True)
@@ -112,7 +114,7 @@ def limit(session: requests.Session) -> requests.Session:
     return session
 
 
-def read(url: str) -> Any:
+def read(url: str) -> object:
     """Return the JSON document at a URL. Raises OSError, of which requests' errors are, and
     ValueError."""
     with limit(requests.Session()) as session:

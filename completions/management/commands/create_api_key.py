@@ -42,7 +42,7 @@ def _money(text: str) -> Decimal:
 
 
 _count = _integer(1, 2**31 - 1)
-_LIMITS: tuple[tuple[str, str, Callable[[str], Any], str], ...] = (
+_LIMITS: tuple[tuple[str, str, Callable[[str], object], str], ...] = (
     *((limit.option, limit.column, _count, limit.help) for limit in LIMITS),
     ("--daily-token-budget", "daily_token_budget", _count, "tokens per day (UTC)"),
     ("--monthly-token-budget", "monthly_token_budget", _count, "tokens per month (UTC)"),

@@ -1,7 +1,5 @@
 """`manage.py example_data`: a month of made-up usage, for looking at the admin."""
 
-from typing import Any
-
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
@@ -19,17 +17,16 @@ class Command(BaseCommand):
         parser.add_argument("--days", type=int, default=30, help="default 30")
         parser.add_argument("--remove", action="store_true", help="delete the example data")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        if options["remove"]:
+    def handle(self, *, requests: int, days: int, remove: bool, **options: object) -> None:
+        if remove:
             self.stdout.write(f"{example_data.remove()} example organizations deleted")
             return
-        if options["requests"] < 1 or options["days"] < 1:
+        if requests < 1 or days < 1:
             raise CommandError("--requests and --days must be at least 1")
         try:
-            example_data.fill(options["requests"], timezone.now(), options["days"])
+            example_data.fill(requests, timezone.now(), days)
         except example_data.ExampleDataExistsError:
             raise CommandError("example data exists already; delete it with --remove") from None
         self.stdout.write(
-            f"{options['requests']} requests created; delete them with: "
-            "manage.py example_data --remove"
+            f"{requests} requests created; delete them with: manage.py example_data --remove"
         )

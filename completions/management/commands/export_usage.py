@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -29,23 +28,32 @@ class Command(BaseCommand):
             "--refusals", action="store_true", help="print refused requests instead, by hour"
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        if options["begin"] and options["end"] and options["end"] < options["begin"]:
+    def handle(
+        self,
+        *,
+        begin: datetime | None,
+        end: datetime | None,
+        organization: str | None,
+        bucket: str,
+        refusals: bool,
+        **options: object,
+    ) -> None:
+        if begin and end and end < begin:
             raise CommandError("--to must not be before --from")
         span: dict[str, object] = {}
-        if options["begin"]:
-            span["hour__gte"] = options["begin"]
-        if options["end"]:
-            span["hour__lte"] = options["end"] + timedelta(hours=23)
-        if options["organization"]:
-            owner = Organization.objects.filter(name=options["organization"]).first()
+        if begin:
+            span["hour__gte"] = begin
+        if end:
+            span["hour__lte"] = end + timedelta(hours=23)
+        if organization:
+            owner = Organization.objects.filter(name=organization).first()
             if owner is None:
                 raise CommandError(f"there is no organization {options['organization']!r}")
             span["organization"] = owner
-        if options["refusals"]:
+        if refusals:
             report.write_refusals(Refusal.objects.filter(**span), self.stdout)
         else:
-            report.write_csv(UsageHour.objects.filter(**span), options["bucket"], self.stdout)
+            report.write_csv(UsageHour.objects.filter(**span), bucket, self.stdout)
 
 
 def _day(text: str) -> datetime:

@@ -1,7 +1,5 @@
 """Django's own command, for databases that recorded a migration before it replaced others."""
 
-from typing import Any
-
 from django.core.management.commands import migrate
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -10,9 +8,9 @@ from django.db.migrations.recorder import MigrationRecorder
 
 
 class Command(migrate.Command):
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         if not (options["plan"] or options["check_unapplied"]):
-            record_replaced(connections[options["database"]])
+            record_replaced(connections[str(options["database"])])
         super().handle(*args, **options)
 
 

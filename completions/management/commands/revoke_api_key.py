@@ -1,7 +1,6 @@
 """`manage.py revoke_api_key NAME_OR_PREFIX`: revokes one key in every web process."""
 
 from argparse import ArgumentParser
-from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.utils import timezone
@@ -20,8 +19,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name_or_prefix", help="a key's name, or the beginning of its secret")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        key = find_only_key(options["name_or_prefix"])
+    def handle(self, *, name_or_prefix: str, **options: object) -> None:
+        key = find_only_key(name_or_prefix)
         changes.revoke(key, Actor.from_shell())
         names = " and ".join(f"sk-{each}-…" for each in key.working_public_ids(timezone.now()))
         self.stdout.write(f"Revoked {names}, {describe_key(key)}.")

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser
 from datetime import timedelta
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -26,11 +25,11 @@ class Command(BaseCommand):
             help="hours for which the old secret still works (default: %(default)g)",
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        hours = options["grace_hours"]
+    def handle(self, *, name_or_prefix: str, grace_hours: int, **options: object) -> None:
+        hours = grace_hours
         if not 0 <= hours <= MAX_HOURS:
             raise CommandError(f"--grace-hours must be from 0 to {MAX_HOURS}")
-        key = find_only_key(options["name_or_prefix"])
+        key = find_only_key(name_or_prefix)
         secret = changes.rotate(key, timedelta(hours=hours), Actor.from_shell())
         self.stderr.write(
             f"sk-{key.public_id}-…, {describe_key(key)}, works for {hours:g} more hours."

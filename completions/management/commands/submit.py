@@ -100,7 +100,7 @@ class Command(BaseCommand):
             help="run N random lines first, to narrow the forecast",
         )
 
-    def handle(self, *args: Any, file: Path, wait: bool, **options: Any) -> None:
+    def handle(self, *args: object, file: Path, wait: bool, **options: Any) -> None:
         dry_run = options["dry_run"]
         target = _parse_target(options["to"])
         if not file.is_file():

@@ -12,7 +12,7 @@ from completions.requests.fields.base import Field, TextField
 from completions.requests.fields.objects import OpenObject
 
 
-class ArgumentsField(Field[dict[str, Any] | str | None]):
+class ArgumentsField(Field[dict[str, object] | str | None]):
     """The arguments of a past call: a dict if they are one JSON object, else the text as it is.
 
     Nothing is refused: a model writes calls that `max_tokens` cuts off, and repeats keys.
@@ -33,26 +33,26 @@ class ArgumentsField(Field[dict[str, Any] | str | None]):
         return value if type(value) is dict else data
 
 
-class CalledFunctionObject(OpenObject[dict[str, Any] | None]):
+class CalledFunctionObject(OpenObject[dict[str, object] | None]):
     name = TextField("The tool that was called.", default="")
     arguments = ArgumentsField("A JSON object, as text; any other text stays a text.")
 
-    def check(self, values: Self) -> Any:
+    def check(self, values: Self) -> object:
         arguments = values.arguments
         return {"name": values.name, "arguments": {} if arguments is None else arguments}
 
 
-class CustomCallObject(OpenObject[dict[str, Any] | None]):
+class CustomCallObject(OpenObject[dict[str, object] | None]):
     """A call of a custom tool. Read as a called function, as models see it."""
 
     name = TextField("The tool that was called.", default="")
     input = TextField("The text that it got.", default="")
 
-    def check(self, values: Self) -> Any:
+    def check(self, values: Self) -> object:
         return {"name": values.name, "arguments": {INPUT: values.input}}
 
 
-class ToolCallObject(OpenObject[dict[str, Any]]):
+class ToolCallObject(OpenObject[dict[str, object]]):
     id = TextField("The id that the tool's message refers to; default: in the order of messages.")
     type = TextField("The kind of tool.")
     function = CalledFunctionObject("Name and arguments.")
