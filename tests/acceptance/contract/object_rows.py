@@ -148,6 +148,10 @@ TAKEN: Sequence[Taken] = (
     _made("/v1/batches", completion_window="168h")(
         lambda seen: seen["expires_at"] - seen["created_at"] == 168 * 3600
     ),
+    _made("/v1/batches", completion_window="2d", on_late="accept")(
+        lambda seen: seen["expires_at"] - seen["created_at"] == 2 * DAY
+        and seen["on_late"] == "accept"
+    ),
     _made("/v1/batches", endpoint="/v1/chat/completions")(
         lambda seen: seen["endpoint"] == "/v1/chat/completions"
     ),
@@ -253,7 +257,8 @@ DENIED: Sequence[Denied] = (
     *(_post("/v1/batches", "invalid_value", "endpoint", endpoint=endpoint) for endpoint in
       ("/v1/embeddings", "/v1/moderations", "/v1/images/generations")),
     *(_post("/v1/batches", "invalid_value", "completion_window", completion_window=window)
-      for window in ("0h", "169h", "1d", "")),
+      for window in ("0h", "169h", "8d", "0m", "-5m", "")),
+    _post("/v1/batches", "invalid_value", "on_late", on_late="run"),
     _post("/v1/batches", "invalid_value", "metadata", metadata={str(n): "" for n in range(17)}),
     _post("/v1/batches", "invalid_value", "metadata", metadata={"k" * 65: ""}),
     _post("/v1/batches", "invalid_value", "metadata.k", metadata={"k": "v" * 513}),

@@ -148,4 +148,27 @@ ROWS: list[Row] = [
     row("metadata", {"a": "b"}, ignored("metadata"), wrong("metadata", 1, "x", [])),
     row("store", False, ignored("store"), wrong("store", *BOOLEAN)),
     row("background", False, lambda answer, _: None, wrong("background", *BOOLEAN)),
+    row(
+        "completion_window",
+        None,
+        lambda answer, _: None,
+        [
+            Refused({"completion_window": "5m"}, BAD, "completion_window"),
+            *(
+                Refused({"background": True, "completion_window": window}, BAD, "completion_window")
+                for window in ("0m", "-5m", "8d", "5 parsecs")
+            ),
+            *wrong("completion_window", *TEXT),
+        ],
+    ),
+    row(
+        "on_late",
+        None,
+        lambda answer, _: None,
+        [
+            Refused({"on_late": "refuse"}, BAD, "on_late"),
+            *wrong("on_late", *TEXT),
+            *wrong("on_late", "run", code=BAD),
+        ],
+    ),
 ]
