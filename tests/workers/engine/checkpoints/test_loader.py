@@ -37,7 +37,8 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "gpt_neox": {},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
                 "rope_parameters": None, "sliding_window": 7},
-    "llama4_text": {"head_dim": 16, "num_local_experts": 2, "attention_chunk_size": 8},
+    "llama4_text": {"num_hidden_layers": 4, "head_dim": 16, "num_local_experts": 2,
+                    "attention_chunk_size": 8, "floor_scale": 16},
     "qwen2_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                   "shared_expert_intermediate_size": 32},
     "deepseek_v3": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
@@ -49,10 +50,6 @@ SUPPORTED: dict[str, dict[str, Any]] = {
 GENERAL: dict[str, tuple[dict[str, Any], str]] = {
     "bloom": ({"max_position_embeddings": 512}, "stores no keys and values"),
     "falcon": ({"alibi": True}, "Falcon with ALiBi does not run over pages"),
-    "llama4_text": (
-        {"num_hidden_layers": 4, "head_dim": 16, "num_local_experts": 2, "floor_scale": 16},
-        "differs from generate",
-    ),
     "rwkv": ({"max_position_embeddings": 512}, "more than keys and values"),
 }
 

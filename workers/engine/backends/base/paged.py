@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from workers.engine.backends.base.attention import attending
+from workers.engine.backends.base.temperatures import follow_positions, placing
 
 
 class NativeForward(Protocol):
@@ -56,6 +57,7 @@ class PagedModel:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        follow_positions(model)
         self.native: NativeForward | None = None
         self.mixers: StatefulModules | None = None
         self.fusion: FusedOperations | None = None
@@ -90,7 +92,7 @@ class PagedModel:
         if self.selects_rows:
             options["logits_to_keep"] = logits_rows
         ids, positions = input_ids[None], position_ids[None]
-        with attending(metadata), self.fusion or nullcontext():
+        with attending(metadata), placing(position_ids), self.fusion or nullcontext():
             output = self.model(input_ids=ids, position_ids=positions, **options)
         logits: Tensor = output.logits[0]
         return logits if self.selects_rows else logits[logits_rows]

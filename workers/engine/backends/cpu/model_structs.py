@@ -140,7 +140,9 @@ class ModelStructs:
         struct.cosine, struct.sine = map(self._address, layer.angles or (None, None))
         rule = layer.rule
         struct.sinks = None if rule.sinks is None else self._address(rule.sinks.detach().float())
+        struct.temperatures = self._address(layer.temperatures)
         struct.window = rule.visible.window or _UNLIMITED
+        struct.chunk = rule.visible.chunk or 0
         struct.scale, struct.softcap = rule.scale, rule.softcap or 0
 
     def _delta_struct(self, delta: DeltaParts) -> DeltaStruct:
@@ -217,6 +219,7 @@ class ModelStructs:
             group_best=router.groups.best,
             sigmoid=router.sigmoid,
             normalizes=router.normalizes,
+            scales_inputs=router.scales_inputs,
             scale=router.scale,
             factors=self._address(router.factors),
             router_norm=self._norm_struct(experts.router_norm),

@@ -68,7 +68,8 @@ class OwnAttention:
         self.vocab_size: int = model.get_output_embeddings().out_features
         with finding_routed_modules(model) as routed:
             self._logits = self._own_logits("eager", draw=0)
-        self._draws = _DRAWS if routed else 1
+        has_routers = any(isinstance(getattr(x, "top_k", None), int) for x in model.modules())
+        self._draws = _DRAWS if routed or has_routers else 1
 
     def compare(self, paged: PagedModel, shapes: dict[nn.Module, LayerShape]) -> None:
         """Raises UnsupportedModel for a forward that fails, or is further off than rounding

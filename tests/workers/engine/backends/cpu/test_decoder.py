@@ -164,6 +164,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "apertus": {},
     "olmo with clips": {"clip_qkv": 0.5},
     "hyperclovax": {"use_post_norm": True},
+    "llama4_text": {
+        "num_hidden_layers": 4, "interleave_moe_layer_step": 2, "head_dim": 32,
+        "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size_mlp": 160,
+        "attention_chunk_size": 40, "floor_scale": 16, "attn_scale": 0.5,
+    },
     "minicpm3": {**LATENT, "dim_model_base": 64, "scale_depth": 0.7, "scale_emb": 2},
     "youtu": {**LATENT, "v_head_dim": 96, "attention_bias": True},
 }  # fmt: skip
@@ -175,7 +180,7 @@ register; learned positions; more heads of one key than a tile holds; vocabulari
 heads from latents, whose values have another size, with groups of experts; gated delta networks and
 gated attention; layers whose heads differ, with inputs of their own, keys and values of earlier
 layers, and experts beside an MLP; norms of rotated heads; corrections that routers are given;
-xIELU; clipped heads."""
+xIELU; clipped heads; chunks, temperatures by position, and experts whose inputs are weighed."""
 OTHERS: dict[str, dict[str, Any]] = {
     "olmoe": {"clip_qkv": 0.5, "num_experts": 4, "num_experts_per_tok": 2},
     "phimoe": {"num_local_experts": 4, "num_experts_per_tok": 2},

@@ -33,7 +33,7 @@ MODELS = ("qwen3_5_text", "gemma4_text")
 """Models that keep more than keys and values of each layer, or less."""
 OTHERS = (
     "gemma4_text with experts", "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "apertus",
-    "olmo with clips", "hyperclovax",
+    "olmo with clips", "hyperclovax", "llama4_text",
 )  # fmt: skip
 QUICK = {(name, "bfloat16") for name in MODELS}
 CASES = [

@@ -58,6 +58,7 @@ static void choose_experts(const Experts *e, float *logits, int32_t *chosen, flo
     float highest = logits[0], total = 0, kept = 0;
     for (int i = 1; i < e->count; i++) highest = fmaxf(highest, logits[i]);
     for (int i = 0; i < e->count; i++) {
+        if (e->scales_inputs) continue;
         logits[i] = e->sigmoid ? logistic(logits[i]) : expf(logits[i] - highest);
         total += logits[i];
     }
@@ -79,8 +80,8 @@ static void choose_experts(const Experts *e, float *logits, int32_t *chosen, flo
             best_score = score;
         }
         chosen[rank] = best;
-        weights[rank] = logits[best];
-        kept += logits[best];
+        weights[rank] = e->scales_inputs ? logistic(logits[best]) : logits[best];
+        kept += weights[rank];
     }
     const float by = e->normalizes ? kept : e->sigmoid ? 1 : total;
     for (int rank = 0; rank < e->chosen; rank++)
@@ -112,12 +113,24 @@ static void sort_routes(const Model *m, const Experts *e, const Batch *b) {
             (Route){i / e->chosen, b->expert_weights[i] * m->residual_scale};
 }
 
+/* Write the input of an expert: a row times the weight of its route, which the output then has none
+   of. */
+static inline void scale_input(const Model *m, const bf16 *row, Route *route, bf16 *to) {
+    const floats weight = all_of(route->weight);
+    for (int i = 0; i < m->hidden; i += WIDTH) narrow(to + i, widen(row + i) * weight);
+    route->weight = 1;
+}
+
 /* Copies of the rows in the order of routes, prepared for their experts. */
 static void gather_rows(const Model *m, const Experts *e, const Batch *b) {
     const Share share = share_of((int64_t)b->rows * e->chosen);
     for (int64_t i = share.begin; i < share.end; i++) {
-        memcpy(b->gathered + i * m->hidden, b->normed + (int64_t)b->routes[i].row * m->hidden,
-               sizeof(bf16) * (size_t)m->hidden);
+        const bf16 *row = b->normed + (int64_t)b->routes[i].row * m->hidden;
+        bf16 *to = b->gathered + i * m->hidden;
+        if (e->scales_inputs)
+            scale_input(m, row, b->routes + i, to);
+        else
+            memcpy(to, row, sizeof(bf16) * (size_t)m->hidden);
         prepare_row(&e->mlps->up, b->gathered, i, &b->prepared);
     }
 }

@@ -82,6 +82,16 @@ static inline void clip_row(float *x, int size, float most) {
         store(x + i, larger(smaller(load(x + i), all_of(most)), all_of(-most)));
 }
 
+/* Multiply the queries of a row by the temperature of its position. */
+static inline void tune_queries(const Layer *layer, float *x, int64_t position) {
+    const Heads *h = layer->heads;
+    const floats by = all_of(layer->temperatures[position]);
+    for (int i = 0; i < h->heads; i++) {
+        float *query = query_in(h, x, i);
+        for (int j = 0; j < h->dim; j += WIDTH) store(query + j, load(query + j) * by);
+    }
+}
+
 /* Clip and normalize the heads of a row, as far as that comes before they are rotated. */
 static void normalize_row(const Layer *layer, float *x) {
     const Heads *h = layer->heads;
@@ -124,6 +134,7 @@ static void place_rows(const Model *m, const Layer *layer, const Batch *b) {
         bf16 *queries = b->queries + row * h->heads * h->dim;
         const int64_t position = b->positions[row];
         normalize_row(layer, x);
+        if (layer->temperatures) tune_queries(layer, x, position);
         for (int i = 0; i < h->heads; i++)
             finish_head(layer, &layer->query_norm, i, query_in(h, x, i), position,
                         queries + i * h->dim);

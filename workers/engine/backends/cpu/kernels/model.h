@@ -38,6 +38,7 @@ typedef struct {
        (1 or 2) best scores decide which. There may be one group. */
     int32_t groups, kept_groups, group_best;
     int32_t sigmoid, normalizes; /* scores by sigmoid, not softmax; weights that sum to one */
+    int32_t scales_inputs;       /* weights by sigmoid of the inputs of experts, chosen by logits */
     float scale;
     const float *factors; /* [count] or NULL: of the weights of experts */
     Norm router_norm;     /* of the router's input, if that is not the experts' */
@@ -138,9 +139,11 @@ typedef struct {
     int32_t stores; /* keys and values of its own; else it reads those of an earlier layer */
     const float *cosine, *sine;            /* [positions][rotary_dim], or NULL */
     const float *sinks;                    /* [heads], or NULL */
+    const float *temperatures;             /* [positions]: factors of queries, or NULL */
     bf16 *keys;   /* [kv_heads][blocks][block_size / LANES][dim / 2][LANES][2] */
     bf16 *values; /* [kv_heads][blocks][block_size][value_dim] */
     int64_t window;                        /* tokens that a token attends to, itself included */
+    int64_t chunk;                         /* it attends to its own chunk of so many tokens; or 0 */
     float scale, softcap;                  /* of scores; 0 means no softcap */
 } Layer;
 

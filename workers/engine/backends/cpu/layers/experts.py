@@ -1,5 +1,6 @@
 """Experts of a mixture, whose weights are packed for the C kernels, and the routers before them."""
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -34,13 +35,13 @@ class PackedExperts(nn.Module):
         both, down = experts.gate_up_proj.detach(), experts.down_proj.detach()
         both_bias = getattr(experts, "gate_up_proj_bias", None)
         down_bias = getattr(experts, "down_proj_bias", None)
-        if experts.is_transposed:
+        if self.takes_scaled or experts.is_transposed:
             both, down = both.transpose(1, 2), down.transpose(1, 2)
         self.num_experts = len(both)
         gate_ups, downs = [], []
         for i in range(self.num_experts):
             weight, bias = both[i], None if both_bias is None else both_bias[i].detach()
-            if not experts.is_concatenated:
+            if not (self.takes_scaled or experts.is_concatenated):
                 weight = torch.cat([weight[::2], weight[1::2]])
                 bias = None if bias is None else torch.cat([bias[::2], bias[1::2]])
             gate_ups.append(_pack(kind, weight, bias))
@@ -48,6 +49,12 @@ class PackedExperts(nn.Module):
             downs.append(_pack(kind, down[i], bias))
         self.hidden_size, self.bits = gate_ups[0].in_features, gate_ups[0].bits
         self.gate_up, self.down = nn.ModuleList(gate_ups), nn.ModuleList(downs)
+
+    @property
+    def takes_scaled(self) -> bool:
+        """Whether it takes rows that are scaled for each expert, as :class:`PackedScaledExperts`
+        does."""
+        return False
 
     @classmethod
     @torch.inference_mode()
@@ -62,14 +69,18 @@ class PackedExperts(nn.Module):
             return None
         draw = torch.Generator().manual_seed(5)
         rows = torch.randn(_TRIED_TOKENS, packed.hidden_size, generator=draw).to(torch.bfloat16)
-        ids = torch.tensor([[0, packed.num_experts - 1]] * _TRIED_TOKENS)
-        weights = torch.rand(ids.shape, generator=draw).to(torch.bfloat16)
+        given = packed.draw_inputs(rows, draw)
         try:
-            expected = experts(rows, ids, weights).float()
+            expected = experts(*given).float()
         except Exception:  # noqa: BLE001 - it takes something else
             return None
-        error = (packed(rows, ids, weights).float() - expected).norm()
+        error = (packed(*given).float() - expected).norm()
         return packed if error <= _ALLOWED[packed.bits] * expected.norm() else None
+
+    def draw_inputs(self, rows: Tensor, draw: torch.Generator) -> tuple[Tensor, ...]:
+        """Return inputs of a forward by which it is compared with the original one."""
+        ids = torch.tensor([[0, self.num_experts - 1]] * len(rows))
+        return rows, ids, torch.rand(ids.shape, generator=draw).to(torch.bfloat16)
 
     def forward(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """``hidden`` [tokens, hidden] through the experts ``chosen`` [tokens, n], weighted by
@@ -77,12 +88,40 @@ class PackedExperts(nn.Module):
         output = torch.zeros_like(hidden)
         for expert in sorted(set(chosen.flatten().tolist())):
             tokens, ranks = torch.where(chosen == expert)
-            gate, up = self.gate_up[expert](hidden[tokens]).chunk(2, dim=-1)
-            assert self.activation is not None
-            result = self.down[expert](activate(self.activation, self.limit, gate, up))
+            result = self.compute(expert, hidden[tokens])
             share = weights[tokens, ranks, None].to(result.dtype)
             output.index_add_(0, tokens, (result * share).to(output.dtype))
         return output
+
+    def compute(self, expert: int, rows: Tensor) -> Tensor:
+        """Return one expert's output for ``rows`` [tokens, hidden]."""
+        gate, up = self.gate_up[expert](rows).chunk(2, dim=-1)
+        assert self.activation is not None
+        output: Tensor = self.down[expert](activate(self.activation, self.limit, gate, up))
+        return output
+
+
+class PackedScaledExperts(PackedExperts):
+    """Experts whose input has all rows for each of them, times the row's weight there (Llama 4): 0
+    if the row does not choose the expert."""
+
+    @property
+    def takes_scaled(self) -> bool:
+        return True
+
+    def draw_inputs(self, rows: Tensor, draw: torch.Generator) -> tuple[Tensor, ...]:
+        return (rows.repeat(self.num_experts, 1),)
+
+    def forward(self, scaled: Tensor) -> Tensor:  # type: ignore[override]
+        """``scaled`` [experts * tokens, hidden], those of an expert one after the other, to the
+        same shape. A row of zeros stays one."""
+        rows = scaled.view(self.num_experts, -1, self.hidden_size)
+        output = torch.zeros_like(rows)
+        for expert, own in enumerate(rows):
+            chosen = own.any(1).nonzero()[:, 0]
+            if len(chosen):
+                output[expert, chosen] = self.compute(expert, own[chosen]).to(output.dtype)
+        return output.view_as(scaled)
 
 
 class _NoKernelsError(Exception):
@@ -97,9 +136,14 @@ def _are_experts(module: Any) -> bool:
         == {"gate_up_proj": 3, "down_proj": 3}
         and all(parameters.get(name, dim) == dim for name, dim in biases.items())
         and module.gate_up_proj.dtype == torch.bfloat16
-        and bool(getattr(module, "has_gate", False))
+        and (bool(getattr(module, "has_gate", False)) or takes_scaled(module))
         and not getattr(module, "has_post_expert_norm", False)
     )
+
+
+def takes_scaled(experts: nn.Module) -> bool:
+    """Return whether experts take rows alone, which are scaled for each of them."""
+    return list(inspect.signature(experts.forward).parameters) == ["hidden_states"]
 
 
 def _activation(experts: Any) -> int | None:
@@ -164,6 +208,8 @@ class RouterParts:
     groups: Groups
     factors: Tensor | None = None
     """[experts]: by which the weight of each expert is multiplied."""
+    scales_inputs: bool = False
+    """Whether weights are of the experts' inputs; experts are then chosen by logits."""
 
     @classmethod
     @torch.inference_mode()
@@ -183,7 +229,12 @@ class RouterParts:
         draw = torch.Generator().manual_seed(6)
         rows = torch.randn(_TRIED_TOKENS, weight.shape[1], generator=draw).to(weight.dtype)
         try:
-            _, scores, ids = router(rows) if given is None else router(rows, given)
+            answers = router(rows) if given is None else router(rows, given)
+            scales_inputs = len(answers) == 2  # (weights of all experts, logits)
+            if scales_inputs:
+                scores, ids = answers[0].topk(chosen)
+            else:
+                _, scores, ids = answers
         except Exception:  # noqa: BLE001 - it answers something else
             return None
         if scores.shape != ids.shape or scores.shape[1] != chosen:
@@ -193,9 +244,10 @@ class RouterParts:
         common = weight.detach(), bias, correction, chosen
         for sigmoid in (False, True):
             for normalizes in (True, False):
-                parts = cls(*common, sigmoid, normalizes, scale, Groups(), factors)
+                parts = cls(*common, sigmoid, normalizes, scale, Groups(), factors, scales_inputs)
                 if torch.allclose(parts.weights(rows, ids), scores.float(), rtol=0.03, atol=1e-3):
-                    return parts._match_groups(router)
+                    is_known = not scales_inputs or (sigmoid and not normalizes and scale == 1)
+                    return parts._match_groups(router) if is_known else None
         return None
 
     def _match_groups(self, router: Any) -> Self | None:

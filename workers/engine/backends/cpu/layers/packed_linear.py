@@ -9,7 +9,11 @@ from transformers.pytorch_utils import Conv1D
 
 from workers.engine.backends.base.linear import LinearLayer
 from workers.engine.backends.cpu.layers.direct_weights import LayerName
-from workers.engine.backends.cpu.layers.experts import PackedExperts
+from workers.engine.backends.cpu.layers.experts import (
+    PackedExperts,
+    PackedScaledExperts,
+    takes_scaled,
+)
 from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.backends.cpu.layers.linear import Int4Linear, Int8Linear, TiledLinear
 from workers.engine.compat import has_onednn_bfloat16, multiply_reordered, reorder_linear_weight
@@ -103,7 +107,8 @@ def _make_linear(module: nn.Module) -> nn.Linear | None:
 def _pack_experts(module: nn.Module, dtype: str) -> PackedExperts | None:
     if load_library() is None:
         return None
-    return PackedExperts.pack(module, _ROUNDED.get(dtype, TiledLinear))
+    packs = PackedScaledExperts if takes_scaled(module) else PackedExperts
+    return packs.pack(module, _ROUNDED.get(dtype, TiledLinear))
 
 
 def pack_linear(linear: nn.Linear, dtype: str, is_head: bool) -> PackedLinear | TiledLinear | None:

@@ -103,6 +103,8 @@ class AttentionLayer:
     parts: AttentionParts
     angles: tuple[Tensor, Tensor] | None
     rotation: Rotation | None
+    temperatures: Tensor | None
+    """Factors of queries [positions]."""
 
     @property
     def kind(self) -> KindOfHeads:
@@ -195,6 +197,7 @@ def read_decoder(
     """Return the parts of ``model``, whose attention layers ran in the order of ``probe``'s rules.
     ``stateful`` are the modules that keep states. Raises Unrecognised."""
     decoder = model.get_decoder()
+    decoder = getattr(model, "model", decoder) if decoder is model else decoder  # Llama 4
     children = get_children(decoder)
     embedding = take_one(children, _EMBEDDING)
     layers = take_one(children, _LAYERS)
@@ -283,6 +286,9 @@ def _layer(layer: Any, probe: CacheProbe, hidden: int, angles: Angles | None) ->
     is_single = isinstance(mlp, MlpParts)
     expect(is_single or not parallel, "experts are added in an unknown way")
     is_scaled = _residual_scale(layer) != 1
+    experts = mlp if isinstance(mlp, ExpertsParts) else None
+    scales_inputs = experts is not None and experts.router.scales_inputs
+    expect(not (is_scaled and scales_inputs), "experts are scaled twice")
     expect(is_single or not (is_scaled and places.mlp_out), "experts are scaled twice")
     is_known = not isinstance(mlp, ExpertsBesideMlp) or places.mlp_out is not None
     expect(is_known, "experts are added in an unknown way")
@@ -303,13 +309,16 @@ def _attention(attention: Any, probe: CacheProbe, angles: Angles | None) -> Atte
     rule = probe.rules.get(attention)
     if rule is None:
         raise Unrecognised("layers attend never or more than once")
-    expect(rule.visible.chunk is None, "attention is cut into chunks")
     parts = read_attention(attention, probe.shapes[attention])
     size = parts.rotated
     rotation, tables = (None, None) if angles is None else angles.get(attention, size)
     turns_whole = tables is not None and rotation is not None and rotation.dim == size
     expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
-    return AttentionLayer(attention, _whole_rule(rule, attention), parts, tables, rotation)
+    temperatures = None if angles is None else angles.compute_temperatures(attention)
+    is_known = temperatures is None or (tables is None and not any(parts.norms))
+    expect(is_known, "heads are tuned in an unknown order")
+    whole = _whole_rule(rule, attention)
+    return AttentionLayer(attention, whole, parts, tables, rotation, temperatures)
 
 
 def _whole_rule(rule: AttentionRule, attention: Any) -> AttentionRule:

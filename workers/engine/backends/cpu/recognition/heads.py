@@ -21,6 +21,8 @@ _FUSED = ("qkv_proj", "query_key_value", "c_attn")
 _OUTPUT = ("o_proj", "dense", "out_proj", "c_proj")
 _LAST_NORMS = ("query_layernorm", "key_layernorm")
 """Norms of rotated heads."""
+_LAST_NORM_OF_BOTH = "qk_norm"
+"""One such norm of queries and of keys."""
 _QUERY_NORM = ("q_norm", "q_layernorm", _LAST_NORMS[0])
 _KEY_NORM = ("k_norm", "k_layernorm", _LAST_NORMS[1])
 _VALUE_NORM = ("v_norm",)
@@ -151,6 +153,8 @@ def _read_projections(attention: Any, children: dict[str, Any]) -> AttentionPart
         first = num_heads * head_step
         places = (group * head_step, dim, first, first + kv_heads * dim)
     heads = Heads(num_heads, kv_heads, dim, dim, width, head_step, *places)
+    if (both := children.pop(_LAST_NORM_OF_BOTH, None)) is not None:
+        children |= dict.fromkeys(_LAST_NORMS, both)
     norms_last = children.keys() >= set(_LAST_NORMS)
     copied = kv_heads * dim if len(projections) == 2 else 0
     projected = copied + sum(x.out_features for x in projections)

@@ -21,6 +21,7 @@ from workers.engine.backends.cpu.recognition.parts import (
     take_one,
 )
 
+_MLP = ("mlp", "feed_forward")
 _SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 _UP = ("up_proj", "fc1", "dense_h_to_4h", "c_fc")
 _DOWN = ("down_proj", "fc2", "dense_4h_to_h", "c_proj")
@@ -89,10 +90,11 @@ def read_mlp(
         norms = (NormParts.read_row(take_one(children, (x,)), hidden) for x in _NORMS_BESIDE_MLP)
         parts = {name: take_one(children, (name,)) for name in ("experts", "router")}
         return ExpertsBesideMlp(_mlp(mlp, get_children(mlp)), _read_experts(parts), *norms)
-    if "mlp" not in children:
+    name = next((x for x in _MLP if x in children), None)
+    if name is None:
         names = (*_UP, *_DOWN, *_FUNCTION)
         return _mlp(layer, {name: children.pop(name) for name in names if name in children})
-    mlp = children.pop("mlp")
+    mlp = children.pop(name)
     inner = get_children(mlp)
     if "experts" not in inner:
         return _mlp(mlp, inner)
@@ -106,7 +108,7 @@ def _read_experts(children: dict[str, Any], correction: Tensor | None = None) ->
     expect(isinstance(experts, PackedExperts), "experts are not packed")
     module = take_one(children, ("gate", "router"))
     router = RouterParts.read(module, correction)
-    if router is None:
+    if router is None or router.scales_inputs != experts.takes_scaled:
         raise Unrecognised("a router is not known")
     shared = next((children.pop(name) for name in _SHARED if name in children), None)
     gate = children.pop("shared_expert_gate", None)

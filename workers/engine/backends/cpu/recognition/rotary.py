@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from workers.engine.backends.base.temperatures import compute_temperatures, is_tuned
 from workers.engine.backends.cpu.recognition.parts import Unrecognised
 
 _STATIC_ROTARY = {"default", "linear", "llama3", "proportional", "yarn"}
@@ -22,6 +23,9 @@ _COMPLEX = "apply_rotary_emb"
 
 _POSITIONS_AT_ONCE = 65536
 """How many positions tables are made for at a time: several copies of them are needed."""
+
+_TRIED_POSITIONS = 3
+"""With how many positions it is tried whether heads or positions come first. More than heads."""
 
 Tables = tuple[Tensor, ...]
 """What a rotary module answers: cosines and sines [positions, numbers], or complex numbers."""
@@ -101,14 +105,27 @@ def _turn(attention: Any, heads: Tensor, tables: Tables) -> Tensor | None:
     function = getattr(sys.modules[type(attention).__module__], name, None)
     if function is None:
         return None
-    query = heads[None, :, None].expand(1, -1, len(tables[0]), -1).contiguous()
+    query = heads[None, :, None].expand(1, -1, len(tables[0]), -1)
     takes_one = list(inspect.signature(function).parameters)[1:3] == ["cos", "sin"]
-    given = [table[None] for table in tables]
-    try:
-        turned = function(query, *given) if takes_one else function(query, query.clone(), *given)[0]
-    except Exception:  # noqa: BLE001 - it takes heads of another size
+
+    def turn(query: Tensor, tables: Tables) -> Tensor | None:
+        query, given = query.contiguous(), [table[None] for table in tables]
+        try:
+            turned = (
+                function(query, *given) if takes_one else function(query, query.clone(), *given)[0]
+            )
+        except Exception:  # noqa: BLE001 - it takes heads of another size
+            return None
+        return turned if turned.shape == query.shape else None
+
+    few, part = tuple(x[:_TRIED_POSITIONS] for x in tables), query[:, :, :_TRIED_POSITIONS]
+    if turn(part, few) is not None:
+        turned = turn(query, tables)
+        return None if turned is None else turned[0].transpose(0, 1)
+    if turn(part.transpose(1, 2), few) is None:
         return None
-    return turned[0].transpose(0, 1) if turned.shape == query.shape else None
+    turned = turn(query.transpose(1, 2), tables)
+    return None if turned is None else turned[0]
 
 
 class Angles:
@@ -122,6 +139,7 @@ class Angles:
         parameters = inspect.signature(rotary.forward).parameters
         self._has_kinds = "layer_type" in parameters
         self._known: dict[Any, tuple[Rotation, tuple[Tensor, Tensor]]] = {}
+        self._temperatures: dict[Any, Tensor] = {}
 
     def get(
         self, attention: Any, head_dim: int
@@ -134,6 +152,16 @@ class Angles:
             self._known[kind] = self._read(attention, head_dim, kind)
         rotation, tables = self._known[kind]
         return rotation, None if attention in self._positionless else tables
+
+    def compute_temperatures(self, attention: Any) -> Tensor | None:
+        """Return the factors of a layer's queries [positions]; None if it has none. Layers share
+        them."""
+        if not is_tuned(attention):
+            return None
+        key = attention.floor_scale, attention.attn_scale
+        if key not in self._temperatures:
+            self._temperatures[key] = compute_temperatures(attention, self._positions[0])
+        return self._temperatures[key]
 
     @torch.inference_mode()
     def _read(

@@ -6,9 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 
 from tests.workers.engine.backends.cpu.test_decoder import SHAPE
-from workers.engine.backends.cpu.layers.experts import Groups, PackedExperts, RouterParts
+from workers.engine.backends.cpu.layers.experts import (
+    Groups,
+    PackedExperts,
+    PackedScaledExperts,
+    RouterParts,
+)
 from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.backends.cpu.layers.linear import Int4Linear, Int8Linear, TiledLinear
 
@@ -114,3 +120,42 @@ def test_what_answers_something_else_is_not_known() -> None:
     assert RouterParts.read(_Doubled(mixture.gate)) is None
     mixture.experts.act_fn = nn.Tanh()
     assert PackedExperts.pack(mixture.experts, TiledLinear) is None
+
+
+def llama4_mixture() -> Any:
+    config = AutoConfig.for_model(
+        "llama4_text", **{**SHAPE, "num_local_experts": 5, "num_experts_per_tok": 2}
+    )
+    torch.manual_seed(0)
+    mixture = Llama4TextMoe(config).to(torch.bfloat16)
+    with torch.no_grad():
+        for tensor in mixture.parameters():
+            tensor.normal_(0, 0.3)
+    return mixture
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@torch.inference_mode()
+def test_packed_experts_of_scaled_rows_answer_what_they_do(kind: type[TiledLinear]) -> None:
+    mixture = llama4_mixture()
+    packed = PackedScaledExperts.pack(mixture.experts, kind)
+    assert packed is not None
+    rows = torch.randn(33, 192).to(torch.bfloat16)
+    weights = mixture.router(rows)[0]
+    scaled = (rows * weights.T[..., None]).flatten(0, 1)
+    expected = mixture.experts(scaled).float()
+    answer = packed(scaled).float()
+    assert (answer - expected).norm() < ERRORS[kind] * expected.norm()
+    assert not answer[weights.T.flatten() == 0].any()
+
+
+@torch.inference_mode()
+def test_a_router_that_weighs_inputs_is_read() -> None:
+    router = llama4_mixture().router
+    parts = RouterParts.read(router)
+    assert parts is not None
+    assert (parts.scales_inputs, parts.sigmoid, parts.normalizes) == (True, True, False)
+    rows = torch.randn(50, 192).to(torch.bfloat16)
+    expected = router(rows)[0].float()
+    ids = expected.topk(2).indices
+    assert torch.allclose(parts.weights(rows, ids), expected.gather(1, ids), atol=0.01)

@@ -48,6 +48,7 @@ static Context find_context(const Model *m, const Layer *layer, int64_t head) {
         .dim = h->dim,
         .value_dim = h->value_dim,
         .window = layer->window,
+        .chunk = layer->chunk,
         .scale = layer->scale,
         .softcap = layer->softcap,
     };
@@ -96,7 +97,7 @@ static Stretch find_stretch(const Task *task, int segment_index) {
     int64_t first = INT64_MAX;
     for (int i = segment->first; i < segment->last; i++) {
         const Run *run = task->plan->runs + i;
-        const int64_t seen = run->end - run->count + 1 - task->context.window;
+        const int64_t seen = find_first(&task->context, run->end - run->count + 1);
         if (seen < first) first = seen;
     }
     const int64_t begin = segment->begin * SPAN;

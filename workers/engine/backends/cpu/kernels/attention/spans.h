@@ -18,6 +18,7 @@ typedef struct {
     int32_t block_size;     /* a multiple of SLICE */
     int32_t dim, value_dim; /* multiples of 8 */
     int64_t window;         /* tokens that a token attends to, itself included */
+    int64_t chunk;          /* it attends to its own chunk of so many tokens; 0 if there are none */
     float scale, softcap;
     const float *sinks; /* of the heads of a group, or NULL */
 } Context;

@@ -33,8 +33,16 @@ static inline int within_span(int64_t token) {
     return token < 0 ? 0 : token > SPAN ? SPAN : (int)token;
 }
 
+/* The first token that a query sees which follows the tokens before `end`, itself included. */
+static inline int64_t find_first(const Context *c, int64_t end) {
+    const int64_t by_window = end - c->window;
+    if (!c->chunk) return by_window;
+    const int64_t by_chunk = (end - 1) / c->chunk * c->chunk;
+    return by_chunk > by_window ? by_chunk : by_window;
+}
+
 static inline Seen find_seen(const Context *c, int64_t start, int64_t end) {
-    return (Seen){within_span(end - start - c->window), within_span(end - start)};
+    return (Seen){within_span(find_first(c, end) - start), within_span(end - start)};
 }
 
 /* Whether any of `rows` queries with these ends sees a token of a span. */
