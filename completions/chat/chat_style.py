@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from completions.catalog.entries import AUTO, NONE
 from completions.catalog.model_files import ModelFiles, ModelFilesError
@@ -51,7 +50,7 @@ class ChatStyle:
         """Return the value of the switch that turns thinking on or off."""
         return _SWITCHES.get(self.thinking_switch or "", (False, True))[is_on]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         tags = self.think_tags
         return {
             "tool_format": self.tool_format.name if self.tool_format else None,

@@ -53,7 +53,7 @@ def _format_now(pattern: str) -> str:
 
 
 def _dump_json(
-    value: Any,
+    value: object,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
@@ -110,7 +110,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return partial(_format, value.__self__, plain)
 
 
-def _format(text: PromptText, plain: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+def _format(text: PromptText, plain: Callable[..., str], *args: object, **kwargs: object) -> str:
     """Return a formatted text, with its mask if all of its fields are plain names or empty."""
     result = plain(*args, **kwargs)
     parts: list[str] = []
@@ -126,7 +126,7 @@ def _format(text: PromptText, plain: Callable[..., str], *args: Any, **kwargs: A
 @jinja2.pass_environment
 def _join(
     environment: jinja2.Environment,
-    value: Iterable[Any],
+    value: Iterable[object],
     d: str = "",
     attribute: str | int | None = None,
 ) -> str:
@@ -182,7 +182,7 @@ def render(
     *,
     add_generation_prompt: bool,
     tools: Sequence[Mapping[str, object]] | None = None,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, object] = MappingProxyType({}),
 ) -> PromptText:
     """Return the prompt text of a conversation. Raises ChatTemplateError.
 

@@ -1,6 +1,6 @@
 """The page for trying out a model, a prompt and a constraint."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 from django.http import HttpRequest, HttpResponseBase
@@ -58,7 +58,7 @@ def _load_request(job_id: str) -> dict[str, object] | None:
     }
 
 
-def _list_models() -> Any:
+def _list_models() -> Iterator[tuple[str, bool]]:
     """Return (id, has a chat template) for each model whose files are present, and for its
     adapters."""
     for entry in model_files.load_catalog():

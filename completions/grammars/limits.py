@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from completions.catalog.entries import JSON_WHITESPACES
 from completions.grammars.exceptions import GrammarError
@@ -97,13 +97,13 @@ def measure_depth(value: object, enough: int) -> int:
     return levels
 
 
-def get_children(value: object) -> list[Any]:
+def get_children(value: object) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
 
 
-def iter_values(value: object) -> Iterator[Any]:
+def iter_values(value: object) -> Iterator[object]:
     """Yield a JSON value and all values inside it."""
     waiting = [value]
     while waiting:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, cast
+from typing import cast
 
 import redis.asyncio
 from redis.exceptions import RedisError
@@ -116,7 +116,7 @@ class EventReader:
         """Read until cancelled. A lost connection fails the followers and is tried again."""
         await self._anchor_cursors()
         while True:
-            cursors: dict[Any, Any] = dict(self._cursors)
+            cursors = dict(self._cursors)
             self._wake = None
             try:
                 async with Bounded(BLOCK + 5):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from msgspec import to_builtins
@@ -49,7 +49,7 @@ _SHARED_FIELDS: Final = (
 class ResponseInput:
     """What SQL stores of a response beside its job; see `StoredResponse`."""
 
-    items: Sequence[Mapping[str, Any]]
+    items: Sequence[Mapping[str, object]]
     previous_id: str = ""
     conversation_id: str | None = None
     last_item: int = 0
@@ -115,7 +115,7 @@ class NewJob:
     """Seconds that an ended job can still be fetched."""
     head_start: float = 0.0
     """Seconds by which it goes before its turn, among the jobs of its API key."""
-    promise: Mapping[str, Any] | None = None
+    promise: Mapping[str, object] | None = None
     """The forecast of its end, for SQL."""
     limits: Limits = UNLIMITED
     """What its API key may use."""

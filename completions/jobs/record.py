@@ -41,7 +41,7 @@ def redis_name(name: str) -> str:
     return REDIS_NAMES.get(name, name)
 
 
-def hash_field(decode: Callable[[bytes], Any]) -> Mapping[str, object]:
+def hash_field(decode: Callable[[bytes], object]) -> Mapping[str, object]:
     """Return the metadata of a dataclass field that is read from a record in Redis."""
     return {"decode": decode}
 

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.contrib.sessions.models import Session as Login
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 from completions.batches import files, uploads, writing
 from completions.jobs import durable
@@ -57,7 +56,7 @@ def prune(now: datetime) -> Counter[str]:
     )
 
 
-def _delete(rows: QuerySet[Any]) -> int:
+def _delete(rows: QuerySet[Model]) -> int:
     """Delete in short transactions, because the ledger is written meanwhile."""
     deleted = 0
     while ids := list(rows.order_by().values_list("pk", flat=True)[:_BATCH_SIZE]):

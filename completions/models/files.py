@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 from django.core.files.storage import default_storage
 from django.db import models, transaction
@@ -28,7 +27,7 @@ def new_file_id() -> str:
     return new_id(FILE_ID)
 
 
-def path_in_storage(file: Any, _filename: str = "") -> str:
+def path_in_storage(file: "File", _filename: str = "") -> str:
     """Return the path of a file. It never contains the file name that the client chose."""
     return f"{file.organization_id}/{file.id}"
 

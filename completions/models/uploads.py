@@ -2,7 +2,6 @@
 
 import uuid
 from functools import partial
-from typing import Any
 
 from django.core.files.storage import default_storage
 from django.db import models, transaction
@@ -48,7 +47,7 @@ class Upload(models.Model):
         return self.id
 
 
-def path_of_part(part: Any, _filename: str = "") -> str:
+def path_of_part(part: "UploadPart", _filename: str = "") -> str:
     return f"{part.upload.organization_id}/{part.id}"
 
 

@@ -28,7 +28,7 @@ class PastContinuation(NamedTuple):
 def continue_past(
     past: Past,
     render: Render,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, object]],
     files: ModelFiles,
 ) -> PastContinuation:
     """Return how the session goes on with the messages after those that it has. Raises

@@ -205,7 +205,7 @@ class CollectedChat(CollectedResponse):
             _join(delta, message.push(ChoiceEvent(record.index, [], "", ABORT)))
         return delta, message.finish_reason(record.finish_reason or ABORT)
 
-    def make_choice(self, record: ChoiceRecord) -> dict[str, Any]:
+    def make_choice(self, record: ChoiceRecord) -> dict[str, object]:
         index = record.index
         choice = super().make_choice(record)
         choice.pop("prompt_logprobs", None)

@@ -161,7 +161,7 @@ class CollectedMessage(CollectedChat):
 
     _context: MessageContext
 
-    def make_response(self, usage: Usage | None) -> dict[str, Any]:
+    def make_response(self, usage: Usage | None) -> dict[str, object]:
         (record,) = self.choices.records
         delta, reason = self.release(record)
         writer = BlockWriter(self._context)

@@ -168,7 +168,7 @@ class CollectedItems(CollectedResponse):
         if self._context.alternatives is not None:
             self._events += events
 
-    def make_response(self, usage: Usage | None) -> dict[str, Any]:
+    def make_response(self, usage: Usage | None) -> dict[str, object]:
         return self._read_answer(self._context).make_object(usage, finished=self.finished)
 
     def make_polled(self, job: JobRecord) -> dict[str, object]:

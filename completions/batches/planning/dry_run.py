@@ -58,7 +58,7 @@ def perform_dry_run(
     return DryRunResult(result, is_valid)
 
 
-def _forecast_end(batch: Batch) -> dict[str, Any]:
+def _forecast_end(batch: Batch) -> dict[str, object]:
     now = timezone.now()
     found = outlook.forecast_valid(batch, now)
     batch.promise = found and found.to_json(now)

@@ -28,7 +28,7 @@ class JSONObject:
     def has(self, name: str) -> bool:
         return self._fields.get(name) is not None
 
-    def take(self, name: str, default: Any = _REQUIRED) -> Any:
+    def take(self, name: str, default: object = _REQUIRED) -> Any:
         """Return a field of any type. null counts as absent."""
         value = self._fields.pop(name, None)
         if value is None:
@@ -45,16 +45,16 @@ class JSONObject:
             raise self.make_error(f"{name} must be {what}, not {format_value(value)}", f"/{name}")
         return value
 
-    def take_text(self, name: str, default: Any = _REQUIRED) -> str:
+    def take_text(self, name: str, default: object = _REQUIRED) -> str:
         return self._take_typed(name, str, "a string", default)
 
     def take_flag(self, name: str, default: bool = False) -> bool:
         return self._take_typed(name, bool, "true or false", default)
 
-    def take_array(self, name: str, default: Any = _REQUIRED) -> list[Any]:
+    def take_array(self, name: str, default: object = _REQUIRED) -> list[Any]:
         return self._take_typed(name, list, "an array", default)
 
-    def take_count(self, name: str, default: Any = _REQUIRED, low: int = 0) -> Any:
+    def take_count(self, name: str, default: object = _REQUIRED, low: int = 0) -> Any:
         count = self._take_typed(name, int, "an integer", default)
         if count is not None and count < low:
             raise self.make_error(
@@ -62,7 +62,7 @@ class JSONObject:
             )
         return count
 
-    def take_texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
+    def take_texts(self, name: str, default: object = _REQUIRED) -> tuple[str, ...]:
         """Return an array of strings that are not empty."""
         values = self.take_array(name, default)
         for index, item in enumerate(values):
@@ -71,19 +71,19 @@ class JSONObject:
                 raise self.make_error(message, f"/{name}/{index}")
         return tuple(values)
 
-    def take_tokens(self, name: str, default: Any = _REQUIRED) -> tuple[int | str, ...]:
+    def take_tokens(self, name: str, default: object = _REQUIRED) -> tuple[int | str, ...]:
         """Return an array of token ids and token texts."""
         values = self.take_array(name, default)
         return tuple(
             self.check_token(item, f"/{name}/{index}") for index, item in enumerate(values)
         )
 
-    def check_token(self, value: Any, path: str) -> int | str:
+    def check_token(self, value: object, path: str) -> int | str:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise self.make_error(f"must be a token's id or text, not {format_value(value)}", path)
         return value
 
-    def open_object(self, value: Any, path: str) -> "JSONObject":
+    def open_object(self, value: object, path: str) -> "JSONObject":
         return JSONObject(value, f"{self.pointer}{path}", self._readers)
 
     def take_objects(self, name: str) -> "list[JSONObject]":

@@ -2,7 +2,6 @@
 
 import time
 from argparse import ArgumentParser
-from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -33,25 +32,27 @@ class Command(BaseCommand):
             "--wait", action="store_true", help="with --drain: wait until its last job has ended"
         )
 
-    def handle(self, *args: object, **options: object) -> None:
-        if options["wait"] and not options["drain"]:
+    def handle(
+        self, *, drain: str | None, resume: str | None, wait: bool, **options: object
+    ) -> None:
+        if wait and not drain:
             raise CommandError("--wait needs --drain WORKER")
         try:
             with connect(settings.REDIS_URL) as client:
-                self._run(JobStore(client, settings.REDIS_PREFIX), options)
+                self._run(JobStore(client, settings.REDIS_PREFIX), drain, resume, wait)
         except (RedisError, OSError) as error:
             raise CommandError(f"Redis does not answer: {error}") from error
 
-    def _run(self, store: SyncStore, options: dict[str, Any]) -> None:
-        if worker_id := options["drain"]:
-            worker = _only(store, worker_id)
+    def _run(self, store: SyncStore, drain: str | None, resume: str | None, wait: bool) -> None:
+        if drain:
+            worker = _only(store, drain)
             registry.drain(store, worker.id)
-            while options["wait"] and _has_jobs(store, worker.id):
+            while wait and _has_jobs(store, worker.id):
                 time.sleep(_LOOK_EVERY)
-            done = "has no jobs any more" if options["wait"] else "takes no new jobs within seconds"
+            done = "has no jobs any more" if wait else "takes no new jobs within seconds"
             self.stdout.write(f"{worker.id} {done}")
-        elif worker_id := options["resume"]:
-            worker = _only(store, worker_id)
+        elif resume:
+            worker = _only(store, resume)
             registry.resume(store, worker.id)
             self.stdout.write(f"{worker.id} takes jobs again within seconds")
         else:

@@ -115,7 +115,7 @@ class Field(Generic[T]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.key = name
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         """Return the validated form of a JSON value that is not null. Raises FieldError.
 
         `context` is None in a body that names no model.
@@ -359,7 +359,7 @@ class SchemaField(Field[Any]):
 
     accepts = {"anyOf": [{"type": "object"}, {"type": "string"}]}
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         if type(data) is not str:
             expect(data, dict, "an object, or a string that holds one")
         return data

@@ -96,7 +96,7 @@ _BLOCKS: Final[Mapping[str, Mapping[str, OpenObject[Message]]]] = {
 class TurnField(Field[Sequence[Message]]):
     """What one side said: a text, or content blocks. Read as one or more messages of a chat."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"anyOf": [_describe_turn(role) for role in _BLOCKS]}
 
     def read(self, data: object, context: Context | None = None) -> Sequence[Message]:
@@ -206,7 +206,7 @@ class MessageToolObject(StrictObject[Tool]):
     cache_control = UnusedField(ObjectField("No effect; prefixes are always cached."))
     eager_input_streaming = UnusedField(BooleanField("No effect; inputs are always streamed."))
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         kind = data.get("type") if type(data) is dict else None
         if type(kind) is str and kind != CUSTOM:
             message = (

@@ -36,7 +36,7 @@ class PartsField(Field[Any]):
         self._kind = kind
         self._text = text or ContentField()
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return self._text.to_schema()
 
     def read(self, data: object, context: Context | None = None) -> Any:
@@ -133,7 +133,7 @@ class ItemField(Field[Item]):
     """An item, read as the object that clients see, without an id; or a reference to one that is
     stored."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         objects = [("message", _ANSWER), *_BY_TYPE.items()]
         reference = {"type": {"const": _REFERENCE}, "id": {"type": "string"}}
         items = [_describe(kind, each) for kind, each in objects]
@@ -186,7 +186,7 @@ def list_references(data: object) -> list[str]:
 class ItemsField(ListField[Any]):
     """Items; or a text, which is a user's message."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"anyOf": [super().to_schema(), {"type": "string"}]}
 
     def read(self, data: object, context: Context | None = None) -> Any:

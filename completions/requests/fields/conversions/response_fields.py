@@ -124,7 +124,7 @@ _TOOLS: Final[Mapping[str, StrictObject[Tool]]] = {
 class ResponseToolField(Field[Tool]):
     """A function or a custom tool. Read as a Tool."""
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"anyOf": [each.to_schema() for each in _TOOLS.values()]}
 
     def read(self, data: object, context: Context | None = None) -> Any:
