@@ -107,13 +107,13 @@ def _make_answer(
     start: list[JSONNode] = []
     before: list[JSONNode] = []
     if around is not None:
-        start = [make_optional(make_text(around.content[0]))] if around.content[0] else []
-        otherwise = make_sequence(make_text(around.content[1]), otherwise)
-        if around.content_end:
-            said = make_tag(around.content[1], make_node("any_text"), around.content_end)
+        lead, begin, end = around.content
+        start = [make_optional(make_text(lead))] if lead else []
+        otherwise = make_sequence(make_text(begin), otherwise)
+        if end:
+            said = make_tag(begin, make_node("any_text"), end)
             before = [make_optional(said)]
-            end = make_text(around.content_end)
-            otherwise = said if constraint is None else make_sequence(otherwise, end)
+            otherwise = said if constraint is None else make_sequence(otherwise, make_text(end))
     if calls is None:
         return make_sequence(*start, otherwise)
     if calls.choice.mode != REQUIRED and constraint is None and around is None:

@@ -2,7 +2,7 @@
 writer read."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, starmap
@@ -51,17 +51,15 @@ class ToolFormat:
     """The texts around all calls that follow each other; empty if each call stands alone."""
     separator: str = "\n"
     """The text between two calls; tool_formats.toml has it only where it is unusual."""
-    content: tuple[str, str] = ("", "")
+    content: tuple[str, str, str] = ("", "", "")
     """Where an answer's own text does not stand alone: the text that may begin each of its parts,
-    and the text before its own text."""
+    the text before its own text, and the text after that, which calls may follow."""
     think: tuple[str, str] | None = None
     """The tags around reasoning, which the chat template puts together from special tokens."""
     ends_reasoning: bool = False
     """Whether a call may end the reasoning, without its end tag."""
     first_id: int = 0
     """The number of the first call."""
-    content_end: str = ""
-    """The text after its own text, which calls may follow."""
     unseen: tuple[str, ...] = ()
     """Further texts that are no part of an answer's own text."""
     around: tuple[str, str] = ("", "")
@@ -70,12 +68,10 @@ class ToolFormat:
     """The text that a section or call begins with, and that free text cannot contain; default: the
     mark or line at its beginning. With {name}, there is one for each tool."""
     ids: str = "[0-9]{1,3}"
-    """A pattern for the ids of calls."""
+    """A pattern for the ids of calls, which ends with their length."""
     call_id: str = ""
     """The id of a call that templates print, with the fields {name} and {id}, which counts the
     calls of a conversation; empty where any id will do."""
-    id_digits: int = 1
-    """Digits of the numbers in ids, at least."""
     signature: tuple[str, ...] | None = None
     """Texts that are all in the chat templates of models that write this format; default: the
     trigger."""
@@ -177,7 +173,8 @@ class ToolFormat:
         return self.call_id.replace(NAME, name).replace(ID, self._make_number(index))
 
     def _make_number(self, index: int) -> str:
-        return f"{self.first_id + index:0{self.id_digits}}"
+        shortest = self.ids.rpartition("{")[2].partition(",")[0].rstrip("}")
+        return str(self.first_id + index).zfill(int(shortest))
 
     def _write_arguments(self, call: ToolCall) -> str:
         style = self.arguments
@@ -196,27 +193,19 @@ class ToolFormat:
 
     def write_preamble(self, tools: Sequence[Tool]) -> PromptText:
         """Return the text that describes these tools."""
-        text = self.instructions.replace("{example}", "".join(self._iter_example()))
+        text = self.instructions.replace("{example}", self._write_example())
         list_text = self.tools_apart.join(dump(tool.to_dict()) for tool in tools)
         return join(list_text, map(trust, text.split("{tools}")))
 
-    def _iter_example(self) -> Iterator[str]:
-        yield self.section[0]
-        for segment in self.segments:
-            if segment == NAME:
-                yield "{function name}"
-            elif segment == ID:
-                yield str(self.first_id)
-            elif segment != ARGUMENTS:
-                yield segment
-            elif isinstance(style := self.arguments, Literals):
-                yield f"{{argument name}}{style.assign}{{argument value}}{style.separator}..."
-            elif style is not None:
-                yield from style.write("{argument name}", "{argument value}")
-                yield "\n..."
-            else:
-                yield "{arguments as a JSON object}"
-        yield self.section[1]
+    def _write_example(self) -> str:
+        style, name, value = self.arguments, "{argument name}", "{argument value}"
+        if style is None:
+            arguments = "{arguments as a JSON object}"
+        elif isinstance(style, Literals):
+            arguments = f"{name}{style.assign}{value}{style.separator}..."
+        else:
+            arguments = "".join([*style.write(name, value), "\n..."])
+        return self.write(ToolCall("{function name}", arguments))
 
 
 @lru_cache

@@ -1,5 +1,6 @@
 """Conversations into prompts: templates that know tools, and templates that do not."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles
 from completions.chat.conversation import can_trace, render_prompt
 from completions.chat.template import ChatTemplateError
+from completions.chat.tool_format import ID
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall, dump
 
@@ -78,6 +80,14 @@ def test_tools_are_listed_as_the_format_separates_them(form: str, apart: str) ->
     tools = [Tool("f"), Tool("g")]
     listed = apart.join(dump(tool.to_dict()) for tool in tools)
     assert f"\n{listed}" in TOOL_FORMATS[form].write_preamble(tools)
+
+
+@pytest.mark.parametrize("form", [name for name, each in TOOL_FORMATS.items() if ID in each.call])
+def test_the_example_has_an_id_that_the_grammar_allows(form: str) -> None:
+    record = TOOL_FORMATS[form]
+    at = record.segments.index(ID)
+    before, after = map(re.escape, (record.segments[at - 1], record.segments[at + 1]))
+    assert re.search(f"{before}{record.ids}{after}", record.write_preamble([Tool("f")]))
 
 
 def test_a_template_that_lists_tools_but_no_calls_gets_calls_as_text(tmp_path: Path) -> None:

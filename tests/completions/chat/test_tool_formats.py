@@ -432,13 +432,13 @@ def test_what_models_write_is_read(
 def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -> None:
     record = TOOL_FORMATS[form]
     written = record.write
-    said = f"{record.content[1]}I look.{record.content_end}"
+    said = f"{record.content[1]}I look.{record.content[2]}"
     bad = written(ToolCall("weather", {"city": "Rome"}))
     for special in (False, True):
         bench = Bench(tmp_path, ["<|x|>", *record.delimiters] if special else [])
         for text, fits, choice in (
             (f"I look.\n{written(GOOD, ANY)}", not any(record.content), {}),
-            (f"{said if record.content_end else ''}{written(GOOD, ANY)}", True, {}),
+            (f"{said if record.content[2] else ''}{written(GOOD, ANY)}", True, {}),
             (written(GOOD, ANY), True, {"mode": "required"}),
             (written(GOOD, GOOD), False, {"parallel": False}),
             (written(GOOD)[:-1], False, {}),
