@@ -44,7 +44,8 @@ class _Alternative:
         kinds: set[str] | None = None
         for node in self.nodes:
             if theirs := set(node.types) or node.value_types:
-                kinds = theirs if kinds is None else _intersect_kinds(kinds, theirs)
+                theirs = theirs | {"integer"} if "number" in theirs else theirs
+                kinds = theirs if kinds is None else kinds & theirs
         return kinds
 
     def list_declared(self, name: str | None) -> list[list[SchemaNode]]:
@@ -199,11 +200,3 @@ class ArgumentTypes:
             self._is_fit(value, self._iter_alternatives([node.get_property(name) or others]))
             for name, value in values.items()
         )
-
-
-def _intersect_kinds(one: set[str], other: set[str]) -> set[str]:
-    common = one & other
-    for kinds, others in ((one, other), (other, one)):
-        if "integer" in kinds and "number" in others:
-            common.add("integer")
-    return common

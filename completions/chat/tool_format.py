@@ -139,17 +139,12 @@ class ToolFormat:
 
     def make_spans(self, names: Sequence[str]) -> list[StopSpan]:
         """Return calls in an answer's text, with what is dropped behind them."""
-        separator = self.separator.strip()
+        separator, style = self.separator.strip(), self.arguments
+        is_json = style is None or (isinstance(style, Literals) and style.quote == JSON_QUOTE)
         return [
-            StopSpan(trigger, self.closing, self.nests_brackets, WHITESPACE, separator)
+            StopSpan(trigger, self.closing, is_json, WHITESPACE, separator)
             for trigger in self.list_triggers(names)
         ]
-
-    @property
-    def nests_brackets(self) -> bool:
-        """Whether brackets and quotes in a call are those of JSON."""
-        style = self.arguments
-        return style is None or (isinstance(style, Literals) and style.quote == JSON_QUOTE)
 
     @property
     def is_object(self) -> bool:
@@ -181,15 +176,13 @@ class ToolFormat:
         if style is None or isinstance(call.arguments, str):
             return call.text
         if isinstance(style, Literals):
-            return _trust_quotes(style, style.write_members(call.arguments), call)
+            text, quote = style.write_members(call.arguments), style.quote
+            is_plain = quote == JSON_QUOTE or dump(quote)[1:-1] in call.text  # a value may have it
+            return text if is_plain else join(trust(quote), text.split(quote))
         begin = self.call.partition(ARGUMENTS)[0]
         apart = "\n" if begin.endswith("\n") else ""
-        return join(trust(apart), starmap(self._write_parameter, call.arguments.items()))
-
-    def _write_parameter(self, name: str, value: object) -> PromptText:
-        assert isinstance(self.arguments, Style)
-        parts = self.arguments.write(name, value)
-        return concatenate(trust(part) if at % 2 == 0 else part for at, part in enumerate(parts))
+        parameters = starmap(style.write, call.arguments.items())
+        return join(trust(apart), map(_trust_own, parameters))
 
     def write_preamble(self, tools: Sequence[Tool]) -> PromptText:
         """Return the text that describes these tools."""
@@ -218,9 +211,6 @@ def _share_beginnings(texts: frozenset[str]) -> Sequence[str]:
     return triggers
 
 
-def _trust_quotes(literals: Literals, text: str, call: ToolCall) -> str:
-    """Return a call's arguments, with quotes that may be special tokens unless a value has one."""
-    quote = literals.quote
-    if quote == JSON_QUOTE or dump(quote)[1:-1] in call.text:
-        return text
-    return join(trust(quote), text.split(quote))
+def _trust_own(parts: Sequence[str]) -> PromptText:
+    """Return texts of the format and others in turn."""
+    return concatenate(trust(part) if at % 2 == 0 else part for at, part in enumerate(parts))
