@@ -212,7 +212,8 @@ class LiteralReader:
                     yield
                     continue
                 source.text = text[len(word) :]
-                source.write(opener + (dump(word) if is_key else _convert_word(word)))
+                value = _CONSTANTS.get(word, word)
+                source.write(opener + (value if not is_key and _is_json(value) else dump(word)))
                 opener = ""
 
     def _read_string(self, quote: str) -> Reading:
@@ -235,12 +236,6 @@ class LiteralReader:
             else:
                 text, source.text = source.text[0], source.text[1:]
                 source.write(escape(text))
-
-
-def _convert_word(word: str) -> str:
-    """Return the JSON of a value without quotes."""
-    word = _CONSTANTS.get(word, word)
-    return word if _is_json(word) else dump(word)
 
 
 class _Text:

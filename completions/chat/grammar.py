@@ -186,9 +186,7 @@ def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNod
     )
 
 
-def _add_reasoning(
-    reasoning: Reasoning, answer: JSONNode, calls: ToolCalls | None = None
-) -> JSONNode:
+def _add_reasoning(reasoning: Reasoning, answer: JSONNode, calls: ToolCalls | None) -> JSONNode:
     end_id, budget = reasoning.end_id, reasoning.budget
     parts = (
         [] if reasoning.is_open else [make_node("delimiter", value=reasoning.tags.begin, cuts=True)]
