@@ -240,7 +240,7 @@ def _sample_models(file: File) -> dict[str, float]:
         for line in content.read(_SAMPLED_BYTES).splitlines():
             try:
                 sizes[str(json.loads(line)["body"]["model"])] += len(line)
-            except (ValueError, TypeError, LookupError):  # validation says what is wrong with it
+            except (ValueError, TypeError, LookupError, RecursionError):  # validation says why
                 continue
     whole = sum(sizes.values())
     return {model: size / whole * file.bytes for model, size in sizes.items()}

@@ -65,6 +65,14 @@ def test_nothing_is_forecast_of_a_model_that_has_run_nothing(bench: Bench) -> No
     assert seen["deadline"]["done_by"] is None
 
 
+@pytest.mark.parametrize("line", [b"[" * 5000, b"{", b"[]", b"\xff", b'{"body": 1}', b"1" * 5000])
+def test_a_line_that_names_no_model_is_left_to_the_validation(bench: Bench, line: bytes) -> None:
+    batch = bench.create([line + b"\n"])
+    bench.turn()
+    [error] = bench.get(batch)["errors"]["data"]
+    assert error["line"] == 1
+
+
 def test_the_answer_says_when_the_batch_ends(bench: Bench, owner: Any) -> None:
     run_requests(owner)
     sent = lines(10, 50)  # 510 tokens: 5 s

@@ -51,7 +51,7 @@ MODELS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "helium": (56, 18, {}),
     "hunyuan_v1_dense": (66, 21, {}),
     "llama": (50, 18, {}),
-    "llama4_text": (74, 43, MIXTRAL),
+    "llama4_text": (74, 44, MIXTRAL),
     "ministral": (50, 18, {}),
     "ministral3": (58, 27, {}),
     "mistral": (50, 18, {"sliding_window": 1024}),
