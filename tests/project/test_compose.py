@@ -168,6 +168,7 @@ def test_django_finds_nothing_to_deplore_in_a_deployment_behind_tls(tmp_path):
         "POSTGRES_PASSWORD": "b",
         "QUIRE_HTTPS": "true",
         "QUIRE_ALLOWED_HOSTS": "api.example.com",
+        "QUIRE_TRUSTED_PROXIES": "172.18.0.1",
     }
     environment = {**os.environ, **make_environment("web", given), "QUIRE_HOME": str(tmp_path)}
     assert environment["DATABASE_URL"] == "postgres://quire:b@postgres:5432/quire"

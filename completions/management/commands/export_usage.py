@@ -48,7 +48,7 @@ class Command(BaseCommand):
         if organization:
             owner = Organization.objects.filter(name=organization).first()
             if owner is None:
-                raise CommandError(f"there is no organization {options['organization']!r}")
+                raise CommandError(f"there is no organization {organization!r}")
             span["organization"] = owner
         if refusals:
             report.write_refusals(Refusal.objects.filter(**span), self.stdout)

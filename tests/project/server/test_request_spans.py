@@ -66,6 +66,7 @@ async def test_it_is_a_child_of_the_clients_span_and_the_job_carries_it(spans, s
                 model=SimpleNamespace(entry=SimpleNamespace(token_prices=())), response=None
             ),
             session_turn=None,
+            deadline=None,
         )
         made.append(enqueueing.new_job(prepared, "sync", Principal(1, 2, "abc", (), None)))
 
