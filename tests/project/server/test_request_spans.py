@@ -63,10 +63,11 @@ async def test_it_is_a_child_of_the_clients_span_and_the_job_carries_it(spans, s
             context=SimpleNamespace(id="cmpl-1", served_model="tiny", rids=(), to_json=bytes),
             job_request=JobRequest(),
             request=SimpleNamespace(
-                model=SimpleNamespace(entry=SimpleNamespace(token_prices=())), response=None
+                model=SimpleNamespace(entry=SimpleNamespace(token_prices=())),
+                response=None,
+                deadline=None,
             ),
             session_turn=None,
-            deadline=None,
         )
         made.append(enqueueing.new_job(prepared, "sync", Principal(1, 2, "abc", (), None)))
 
