@@ -45,8 +45,12 @@ class Latents:
 
     def matrices(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return what makes keys [heads, key_dim, rank] and values [heads, value_dim, rank] of
-        latents."""
+        latents. Raises UnsupportedModel for a weight that was rounded."""
         weight = self._up.weight
+        if weight.is_meta:
+            raise UnsupportedModel(
+                'attention over latents reads its weights in 16 bits: set dtype = "bfloat16"'
+            )
         if weight.dtype != dtype:
             if self._converted is None or self._converted[0] is not weight:
                 self._converted = weight, weight.detach().to(dtype)
