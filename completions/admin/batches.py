@@ -31,6 +31,7 @@ from completions.batches.progress import Progress
 from completions.batches.summary import Summary
 from completions.chat.tools import dump
 from completions.models import Batch, BatchStatus, File, UsageRecord
+from completions.models.batches import parse_job_id
 
 _LINES_NAMED = 12
 """Lines listed per error code, with links to their jobs."""
@@ -176,7 +177,7 @@ def _group_errors(batch: Batch) -> list[dict[str, Any]]:
     grouped = []
     for name in sorted(codes, key=codes.__getitem__, reverse=True)[:_CODES_SHOWN]:
         ids = failed.filter(error_code=name).values_list("job_id", flat=True)[:_LINES_NAMED]
-        numbers = sorted((lines.parse_job_id(job_id)[1], job_id) for job_id in ids)
+        numbers = sorted((parse_job_id(job_id)[1], job_id) for job_id in ids)
         grouped.append(
             {
                 "code": name or "unknown",

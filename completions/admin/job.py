@@ -26,11 +26,11 @@ from completions.admin.display import (
 )
 from completions.admin.job_texts import decode_prompt, list_answers
 from completions.admin.live import state
-from completions.batches import lines
 from completions.exceptions import from_job_error
 from completions.jobs import durable, operate
 from completions.jobs.record import JobRecord
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
+from completions.models.batches import parse_job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def show_job(request: HttpRequest, job_id: str) -> HttpResponseBase:
     code, message = _get_error(facts)
     batch = None
     with suppress(ValueError):
-        batch = lines.parse_job_id(job_id)
+        batch = parse_job_id(job_id)
     context = {
         "job_id": job_id,
         "status_label": make_label(_get_status(facts)),

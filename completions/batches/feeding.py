@@ -21,6 +21,7 @@ from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_durable
 from completions.jobs.workers import list_workers_sync
 from completions.models import Batch, BatchLine, BatchStatus, LineState
+from completions.models.batches import parse_job_id
 from completions.models.parts import parts, portions
 from completions.usage import budgets
 
@@ -145,7 +146,7 @@ def _send(
                 size += job.size
                 publish(job.id, job.model, job.priority)
             else:
-                refused.append(lines.parse_job_id(job.id)[1])
+                refused.append(parse_job_id(job.id)[1])
         if refused:
             _wait(batch, refused)
             break

@@ -1,6 +1,5 @@
 """One line of a batch: its job, its compressed form in SQL, and its line of output."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ LINE_TTL = 10
 """Seconds that Redis keeps an ended line: nobody follows it, and each takes some 7 KiB."""
 BATCH_SIZE = 200
 """Lines with results to hold in memory."""
-_JOB_ID = re.compile(r"([0-9a-f]{32})-(\d+)$")
 
 
 class LineJob(Struct, frozen=True):
@@ -82,14 +80,6 @@ def make_job(batch: Batch, line: BatchLine) -> NewJob:
         prices=entry.token_prices if entry else (),
         stored=batch.organization.store_prompts,
     )
-
-
-def parse_job_id(job_id: str) -> tuple[str, int]:
-    """Return (batch id, line number) for the id of a line's job. Raises ValueError."""
-    match = _JOB_ID.search(job_id)
-    if match is None:
-        raise ValueError(f"{job_id} is not the job of a line")
-    return f"batch_{match[1]}", int(match[2])
 
 
 def iterate_lines(batch: Batch) -> Iterator[BatchLine]:

@@ -1,5 +1,6 @@
 """Batches and their lines. A line is stored from its validation until its result is in a file."""
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ from completions.models.timed_ids import new_id
 from completions.models.window import parse_window
 
 BATCH_ID = "batch_"
+_JOB_ID = re.compile(r"([0-9a-f]{32})-(\d+)$")
 
 
 class BatchStatus(models.TextChoices):
@@ -216,6 +218,14 @@ class Batch(models.Model):
     @property
     def _hex(self) -> str:
         return self.id.removeprefix("batch_")
+
+
+def parse_job_id(job_id: str) -> tuple[str, int]:
+    """Return (batch id, line number) for the id of a line's job. Raises ValueError."""
+    match = _JOB_ID.search(job_id)
+    if match is None:
+        raise ValueError(f"{job_id} is not the job of a line")
+    return f"{BATCH_ID}{match[1]}", int(match[2])
 
 
 class LineState(models.IntegerChoices):

@@ -112,7 +112,7 @@ class StoredPrompt(models.Model):
 
 
 class UsageHour(models.Model):
-    """Sums over the jobs of one key, model and adapter that ended in one hour (UTC).
+    """Sums over the jobs of one key, model, adapter, kind and batch that ended in one hour (UTC).
 
     After QUIRE_USAGE_HOUR_DAYS, the hours of a day are added to its first hour. The columns in
     LATENCY and FIRST_TOKEN are histograms of completed jobs without lines of batches.
@@ -122,6 +122,12 @@ class UsageHour(models.Model):
     api_key = models.ForeignKey(ApiKey, models.CASCADE, related_name="usage_hours")
     model = models.CharField(max_length=200)
     adapter = models.CharField(max_length=200, blank=True)
+    kind = models.CharField(
+        max_length=10, blank=True, help_text="As in UsageRecord; empty before it was summed."
+    )
+    batch = models.CharField(
+        max_length=64, blank=True, help_text="The batch of the lines; empty for other jobs."
+    )
     hour = models.DateTimeField(db_index=True, help_text="The beginning of the hour.")
     requests = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
@@ -139,7 +145,8 @@ class UsageHour(models.Model):
         indexes = [models.Index(fields=["organization", "hour"])]
         constraints = [
             models.UniqueConstraint(
-                fields=["api_key", "hour", "model", "adapter"], name="one_row_per_key_and_hour"
+                fields=["api_key", "hour", "model", "adapter", "kind", "batch"],
+                name="one_row_per_key_and_hour",
             ),
         ]
 

@@ -13,6 +13,7 @@ from django.db.models import F
 from completions.contract.json_lines import compress_lines
 from completions.jobs.ended import EndedJob
 from completions.models import ApiKey, JobStatus, Organization, StoredPrompt, UsageHour, UsageRecord
+from completions.models.batches import parse_job_id
 from completions.models.storable import replace_nul
 from completions.models.usage import BOUNDS_MS, COUNTED, USAGE_COUNTS
 
@@ -27,7 +28,14 @@ class _Cell(NamedTuple):
     api_key_id: int
     model: str
     adapter: str
+    kind: str
+    batch: str
     hour: datetime
+
+    @classmethod
+    def of(cls, row: UsageRecord | UsageHour, batch: str, hour: datetime) -> "_Cell":
+        owner = row.organization_id, row.api_key_id
+        return cls(*owner, row.model, row.adapter, row.kind, batch, hour)
 
 
 def record(jobs: Sequence[EndedJob]) -> None:
@@ -108,9 +116,16 @@ def add_up(records: Iterable[UsageRecord]) -> None:
     sums: dict[_Cell, Counter[str]] = defaultdict(Counter)
     for each in records:
         hour = each.finished_at.replace(minute=0, second=0, microsecond=0)
-        cell = _Cell(each.organization_id, each.api_key_id, each.model, each.adapter, hour)
-        sums[cell].update(_counts(each))
+        sums[_Cell.of(each, _find_batch(each), hour)].update(_counts(each))
     _add(sums)
+
+
+def _find_batch(each: UsageRecord) -> str:
+    """Return the batch of a line. An id of another form must not hold up the other jobs."""
+    try:
+        return parse_job_id(each.job_id)[0] if each.kind == "batch" else ""
+    except ValueError:
+        return ""
 
 
 def _counts(each: UsageRecord) -> Counter[str]:
@@ -147,8 +162,8 @@ def fold(before: datetime) -> int:
             sums: dict[_Cell, Counter[str]] = defaultdict(Counter)
             rows = list(hours)
             for row in rows:
-                cell = _Cell(row.organization_id, row.api_key_id, row.model, row.adapter, day)
-                sums[cell].update({name: getattr(row, name) for name in COUNTED})
+                counts = {name: getattr(row, name) for name in COUNTED}
+                sums[_Cell.of(row, row.batch, day)].update(counts)
             UsageHour.objects.filter(pk__in=[row.pk for row in rows]).delete()
             _add(sums)
         folded += 1

@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,30 @@ def test_a_database_that_recorded_only_the_replacing_migration(
             cursor.execute("SELECT name FROM completions_organization")
             assert cursor.fetchall() == [("kept",)]
     assert tables == new_tables
+
+
+def test_hourly_sums_stay_exact_on_the_way_back(
+    url: str, django_db_blocker: DjangoDbBlocker
+) -> None:
+    """The older table has one row where this one has a row for each kind and batch."""
+    with connect(url, django_db_blocker) as new:
+        migrate(new)
+        apps = MigrationLoader(new).project_state().apps
+        owner = apps.get_model("completions", "Organization")(name="kept")
+        owner.save(using=new.alias)
+        key = apps.get_model("completions", "ApiKey")(organization=owner, name="k", digest="d")
+        key.save(using=new.alias)
+        common = {
+            "organization": owner, "api_key": key, "model": "m", "latency_3": 1,
+            "hour": datetime(2026, 11, 20, tzinfo=UTC),
+        }  # fmt: skip
+        for number, kind in enumerate(("sync", "stream", "batch")):
+            row = apps.get_model("completions", "UsageHour")(kind=kind, requests=number, **common)
+            row.save(using=new.alias)
+        MigrationExecutor(new).migrate([("completions", "0014_words_of_webhooks")])
+        with new.cursor() as cursor:
+            cursor.execute("SELECT requests, latency_3 FROM completions_usagehour")
+            assert cursor.fetchall() == [(3, 3)]
 
 
 @pytest.mark.integration

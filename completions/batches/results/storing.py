@@ -15,6 +15,7 @@ from completions.catalog.model_files import ModelFilesError
 from completions.contract.usage import Usage
 from completions.jobs.ended import EndedJob
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
+from completions.models.batches import parse_job_id
 from completions.models.updates import update_each
 from completions.responses.whole_response import make_whole_response
 
@@ -41,7 +42,7 @@ class Answer:
 
 
 def make_answer(job: EndedJob) -> Answer:
-    batch_id, number = lines.parse_job_id(job.id)
+    batch_id, number = parse_job_id(job.id)
     timed_out = job.error is not None and job.error.code in _TIMEOUTS
     meta = lines.make_meta(job)
     result, succeeded, reasoning = None, False, 0

@@ -43,16 +43,32 @@ def test_a_record_has_every_field(owner: Tenant) -> None:
 def test_an_hour_adds_up_what_ended_in_it(owner: Tenant) -> None:
     ledger.record([ended(owner, "a"), ended(owner, "b", state="failed", error=JobError("x", ""))])
     cancelled = ended(owner, "c", state="cancelled", usage=None)
-    ledger.record([cancelled, ended(owner, "d", kind="batch")])
+    ledger.record([cancelled, ended(owner, "d")])
     (row,) = UsageHour.objects.all()
     assert row.hour == datetime(2026, 11, 20, 12, tzinfo=UTC)
     assert (row.requests, row.failed, row.cancelled) == (4, 1, 1)
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (9, 3, 15)
     assert (row.forced_tokens, row.cost_nanos) == (6, 4 * 53)
     # three seconds, half of them to the first token; only of what somebody waited for and got
-    assert [getattr(row, name) for name in LATENCY] == [0] * 8 + [1] + [0] * 6
-    assert [getattr(row, name) for name in FIRST_TOKEN] == [0] * 7 + [1] + [0] * 7
+    assert [getattr(row, name) for name in LATENCY] == [0] * 8 + [2] + [0] * 6
+    assert [getattr(row, name) for name in FIRST_TOKEN] == [0] * 7 + [2] + [0] * 7
     assert BOUNDS_MS[7] == 2000
+
+
+def test_kinds_and_batches_have_rows_of_their_own(owner: Tenant) -> None:
+    one, other = f"{1:032x}", f"{2:032x}"
+    ids = (f"cmpl-{one}-1", f"cmpl-{one}-2", f"cmpl-{other}-1", "a line with another id")
+    lines = [ended(owner, job_id, kind="batch") for job_id in ids]
+    ledger.record([ended(owner, "a"), ended(owner, "b", kind="stream"), *lines])
+    rows = UsageHour.objects.order_by("kind", "batch")
+    assert list(rows.values_list("kind", "batch", "requests", "latency_8")) == [
+        ("batch", "", 1, 0), ("batch", f"batch_{one}", 2, 0), ("batch", f"batch_{other}", 1, 0),
+        ("stream", "", 1, 1), ("sync", "", 1, 1),
+    ]  # fmt: skip
+    ledger.fold(datetime(2026, 11, 22, tzinfo=UTC))
+    assert list(rows.values_list("batch", "requests"))[:3] == [
+        ("", 1), (f"batch_{one}", 2), (f"batch_{other}", 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
