@@ -202,7 +202,7 @@ def store(
     """Store a new batch, unless too many lines or batches of its organization are waiting. Raises
     APIError."""
     _plan(batch, file, principal)
-    _promise(batch, file)
+    _promise(batch, file, principal)
     if key is not None:
         batch.idempotency_key, batch.body_digest = key.key, key.body_digest
     try:
@@ -224,12 +224,12 @@ def store_again(
         raise
 
 
-def _promise(batch: Batch, file: File) -> None:
+def _promise(batch: Batch, file: File, principal: Principal) -> None:
     """Note the forecast that the size of the file gives, until its lines are known. Raises
     APIError."""
     now = timezone.now()
     try:
-        found = outlook.forecast_file(batch, file, now)
+        found = outlook.forecast_file(batch, file, principal, now)
     except File.DoesNotExist:  # the validation says so
         return
     batch.promise = found and found.to_json(now)

@@ -131,15 +131,21 @@ class ModelRequestObject(StrictObject[T]):
 
 def _find_model(given: Any, principal: Principal) -> RequestedModel:
     """Return the model that a body names, or else the only one. Raises FieldError and APIError."""
+    name, entry, adapter = find_given(given, principal)
+    return RequestedModel(name, entry, adapter, model_files.load(entry))
+
+
+def find_given(given: object, principal: Principal) -> tuple[str, ModelEntry, str | None]:
+    """Return the name, the served model and the adapter that a body's `model` means. Raises
+    FieldError and APIError."""
     try:
         name = DEFAULT_MODEL if given is None else TextField().read(given)
         if name == DEFAULT_MODEL and model_files.load_catalog().get(name) is None:
-            name = choose_model(principal, given)
+            name = choose_model(principal, None if given is None else name)
     except FieldError as error:
         error.inside("model")
         raise
-    entry, adapter = find_entry(name, principal)
-    return RequestedModel(name, entry, adapter, model_files.load(entry))
+    return name, *find_entry(name, principal)
 
 
 def _is_fast(name: str, value: object) -> bool:

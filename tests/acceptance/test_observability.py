@@ -54,7 +54,9 @@ def test_a_request_id_leads_through_web_and_worker(service, http, tokenize):
                 assert json.loads(line)["timestamp"], line
 
 
-def test_a_refusal_says_why_in_the_log(service, http):
+def test_a_refusal_says_why_in_the_log(service):
+    key = service.manage("create_api_key", "refused", "--organization", "refused").strip()
+    http = service.http(key)
     http.post("/v1/completions", json={"model": "none"}, headers={"X-Request-Id": "refused-1"})
     (access,) = until(lambda: lines_about(service, "web", "refused-1"))
     assert (access["status"], access["code"]) == (404, "model_not_found")

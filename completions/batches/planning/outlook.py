@@ -4,11 +4,13 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from completions.accounts.keys import Principal
 from completions.batches import files
 from completions.batches.planning.intervals import COVERED
 from completions.batches.planning.speeds import measure_requests
@@ -25,7 +27,9 @@ from completions.batches.planning.windows import (
     order,
 )
 from completions.batches.summary import BY_MODEL
+from completions.exceptions import APIError, FieldError
 from completions.models import Batch, BatchStatus, File
+from completions.requests.model import find_given
 
 _MEASURED = 20
 """The number of latest batches that say how long answers are."""
@@ -202,11 +206,11 @@ def forecast_valid(batch: Batch, now: datetime) -> Forecast | None:
     return _combine([queue.admit(batch) for queue in queues.values()])
 
 
-def forecast_file(batch: Batch, file: File, now: datetime) -> Forecast | None:
+def forecast_file(batch: Batch, file: File, principal: Principal, now: datetime) -> Forecast | None:
     """Forecast the end of a batch from the size of its file, as earlier files were; None if too
     little is known. Notes the tokens in the batch, so that others see them before it is
     validated."""
-    sizes = _sample_models(file)
+    sizes = _sample_models(file, principal)
     if not sizes:
         return None
     admitted, tokens = [], {}
@@ -233,15 +237,21 @@ def _combine(admitted: Sequence[tuple[Queued, Outlook] | None]) -> Forecast | No
     )
 
 
-def _sample_models(file: File) -> dict[str, float]:
-    """Return the bytes of a file by model, as its first lines have them."""
-    sizes: dict[str, float] = defaultdict(float)
+def _sample_models(file: File, principal: Principal) -> dict[str, float]:
+    """Return the bytes of a file by model, as its first lines have them. Lines that the validation
+    refuses count for none."""
+    named: dict[object, int] = defaultdict(int)
     with files.open_file(file) as content:
         for line in content.read(_SAMPLED_BYTES).splitlines():
             try:
-                sizes[str(json.loads(line)["body"]["model"])] += len(line)
-            except (ValueError, TypeError, LookupError, RecursionError):  # validation says why
+                named[json.loads(line)["body"].get("model")] += len(line)
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                 continue
+    sizes: dict[str, float] = defaultdict(float)
+    for name, size in named.items():
+        with suppress(APIError, FieldError):
+            _, entry, _ = find_given(name, principal)
+            sizes[entry.id] += size
     whole = sum(sizes.values())
     return {model: size / whole * file.bytes for model, size in sizes.items()}
 

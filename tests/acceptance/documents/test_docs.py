@@ -30,6 +30,7 @@ def test_the_examples_run(service, page, tmp_path):
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "QUIRE_API_KEY": service.key,
         "QUIRE_HTTPS": "true",
+        "QUIRE_TRUSTED_PROXIES": "127.0.0.1",
         "TMPDIR": str(tmp_path),
     }
     for block in blocks(page):

@@ -97,6 +97,10 @@ def test_no_page_has_a_serious_finding(
 
 
 def test_a_small_laptop_shows_the_last_column(chromium: browser.Browser, service: Installation):
+    name = 20 * "long"
+    key = service.manage("create_api_key", name, "--organization", name).strip()
+    with service.client(key) as client:
+        client.files.create(file=(f"{3 * name}.jsonl", b"{}"), purpose="batch")
     page = open_page(chromium, service, LAPTOP, "light")
     ends = {}
     for path in LISTS:

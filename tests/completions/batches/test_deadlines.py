@@ -65,12 +65,29 @@ def test_nothing_is_forecast_of_a_model_that_has_run_nothing(bench: Bench) -> No
     assert seen["deadline"]["done_by"] is None
 
 
-@pytest.mark.parametrize("line", [b"[" * 5000, b"{", b"[]", b"\xff", b'{"body": 1}', b"1" * 5000])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 5000, b"{", b"[]", b"\xff", b'{"body": 1}', b"1" * 5000,
+        *(b'{"body": {"model": %b}}' % name for name in (b'"\\u0000"', b'"\\ud800"', b"[]", b"1")),
+    ],
+)  # fmt: skip
 def test_a_line_that_names_no_model_is_left_to_the_validation(bench: Bench, line: bytes) -> None:
     batch = bench.create([line + b"\n"])
     bench.turn()
     [error] = bench.get(batch)["errors"]["data"]
     assert error["line"] == 1
+
+
+def test_a_file_without_names_is_forecast_for_the_only_model(bench: Bench, owner: Any) -> None:
+    owner.key.allowed_models = ["tiny"]
+    owner.key.save()
+    run_requests(owner)
+    sent = lines(10, 50)
+    for line in sent:
+        del line["body"]["model"]
+    run_batch(owner, bytes=10 * len(json.dumps(sent[0])), most=1000, tokens=500)
+    assert bench.create(sent)["deadline"]["done_by"] is not None
 
 
 def test_the_answer_says_when_the_batch_ends(bench: Bench, owner: Any) -> None:

@@ -67,7 +67,8 @@ def test_a_long_prompt_does_not_stop_a_stream() -> None:
 def test_steps_beside_streams_stay_within_the_limit(
     costs: tuple[float, ...], streams: int, prompts: list[int]
 ) -> None:
-    """From the third chunk on, as far as the smallest chunks allow it; and every prompt ends."""
+    """From the third chunk on, as far as the smallest chunks allow it; and every prompt ends. The
+    costs are learnt from two chunks then, to some 20 %."""
     bench = machine(costs, slots=16)
     for _ in range(streams):
         stream(bench)
@@ -80,7 +81,7 @@ def test_steps_beside_streams_stay_within_the_limit(
         steps += 1
         assert rows
         if steps > 2 and rows > LEAST_CHUNK:
-            assert bench.seconds <= 1.1 * max(LIMIT, 3 * alone)
+            assert bench.seconds <= 1.2 * max(LIMIT, 3 * alone)
         assert steps <= sum(prompts) / LEAST_CHUNK + 2 * len(prompts)
 
 
