@@ -41,8 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
         metavar="WORD",
-        help=f"all that is not long, and one of {scheduling.SHARES} shares of the rest, which a "
-        "hash of WORD chooses",
+        help=f"all that is neither long nor a fault, and one of {scheduling.SHARES} shares of the "
+        "rest, which a hash of WORD chooses",
     )
 
 

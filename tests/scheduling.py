@@ -11,7 +11,9 @@ from hypothesis.errors import InvalidArgument
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-SHARES = 4
+SHARES = 8
+COSTLY = ("long", "faults")
+"""Marks of the tests that are dealt to shares."""
 
 _WAITING = ("tests/faults/", "tests/acceptance/", "tests/upgrades/")
 """Folders whose tests mostly wait for processes."""
@@ -58,12 +60,13 @@ def order_items(items: list[pytest.Item]) -> None:
 
 
 def select_share(items: Sequence[pytest.Item], word: str) -> list[bool]:
-    """Return for each test whether it runs: all that is not long, and one share of the rest.
+    """Return for each test whether it runs: all that is neither long nor a fault, and one share of
+    the rest.
 
     The property tests of the share draw the examples of the long profile.
     """
     chosen = zlib.crc32(word.encode()) % SHARES
-    long = [item for item in items if item.get_closest_marker("long")]
+    costly = [item for item in items if any(map(item.get_closest_marker, COSTLY))]
     properties = [
         item for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
     ]
@@ -71,9 +74,9 @@ def select_share(items: Sequence[pytest.Item], word: str) -> list[bool]:
     for item in properties:
         if _function_name(item.nodeid) in at_length:
             draw_at_length(item.function, item.cls)
-    units = [name_unit(item) for item in long]
+    units = [name_unit(item) for item in costly]
     kept = set(deal(set(units))[chosen])
-    left_out = {item.nodeid for item, unit in zip(long, units, strict=True) if unit not in kept}
+    left_out = {item.nodeid for item, unit in zip(costly, units, strict=True) if unit not in kept}
     return [item.nodeid not in left_out for item in items]
 
 

@@ -115,7 +115,7 @@ def some_answers(service: Installation) -> dict[Call, Answer]:
 
 @pytest.fixture(scope="module")
 def all_answers(service: Installation, request: pytest.FixtureRequest) -> dict[Call, Answer]:
-    """Those of the rows that run: one share of the long tests has a quarter of them."""
+    """Those of the rows that run: one share of the long tests has few of them."""
     function = test_what_is_taken_shows_in_every_form.__name__
     chosen = {
         item.callspec.params["number"]
