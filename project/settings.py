@@ -196,6 +196,8 @@ USAGE_HOUR_DAYS = env.int("QUIRE_USAGE_HOUR_DAYS", default=400)
 """Days after which the hourly sums of a day are merged into one row."""
 STORED_PROMPT_DAYS = env.int("QUIRE_STORED_PROMPT_DAYS", default=30)
 """Days for which prompts are kept, for organizations that have them stored."""
+SWAP_MODELS = env.bool("QUIRE_SWAP_MODELS", default=False)
+"""Whether `up` starts one worker that loads one model at a time, instead of one for each model."""
 SHUTDOWN_GRACE = env.float("QUIRE_SHUTDOWN_GRACE", default=25.0)
 """Seconds for running jobs to finish after SIGTERM. The rest move to another worker."""
 

@@ -80,7 +80,7 @@ async def _check_worker(process: WebProcess) -> str:
     except (RedisError, OSError):
         return "unknown, because Redis does not answer"
     served = [entry.id for entry in model_files.load_catalog()]
-    if live.keys() & set(served):
+    if (live.loaded.keys() | live.standby) & set(served):
         return ""
     return f"no worker that takes new jobs serves any of: {', '.join(served)}"
 

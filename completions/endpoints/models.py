@@ -1,7 +1,5 @@
 """GET /v1/models: the served models and their capabilities."""
 
-from collections.abc import Mapping
-
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles, ModelFilesError
@@ -10,6 +8,7 @@ from completions.contract.sampling import INTEGERS
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
+from completions.jobs.workers import LiveModels
 from completions.requests.fields.constraint import CONSTRAINT_KINDS
 from completions.requests.model import find_entry
 
@@ -52,9 +51,7 @@ class ModelView(AsyncAPIView):
         return JSONResponse(_make_model(entry, adapter, await request.process.list_live_models()))
 
 
-def _make_model(
-    entry: ModelEntry, adapter: str | None, live: Mapping[str, str | None]
-) -> dict[str, object]:
+def _make_model(entry: ModelEntry, adapter: str | None, live: LiveModels) -> dict[str, object]:
     """Return OpenAI's model object with Quire's fields, some of them null while files are
     missing."""
     try:
@@ -68,7 +65,8 @@ def _make_model(
         "owned_by": OWNER,
         "root": entry.id,
         "parent": None if adapter is None else entry.id,
-        "status": "loaded" if entry.id in live else "unloaded",
+        "status": "loaded" if entry.id in live.loaded else "unloaded",
+        "cold_start": live.is_cold(entry.id),
         "max_model_len": files.max_model_len if files else None,
         "vocab_size": files.vocab_size if files else None,
         "max_token_id": files.vocab_size - 1 if files else None,
@@ -76,7 +74,9 @@ def _make_model(
         "default_max_tokens": INTEGERS["max_tokens"].default,
         "prices_per_million_tokens": entry.prices or None,
         "chat_style": find_chat_style(files).to_dict() if files else None,
-        "capabilities": _make_capabilities(entry, files, live.get(entry.id)) if files else None,
+        "capabilities": _make_capabilities(entry, files, live.loaded.get(entry.id))
+        if files
+        else None,
     }
 
 

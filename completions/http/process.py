@@ -25,7 +25,7 @@ from completions.jobs.record import Canceller
 from completions.jobs.rids import Rids
 from completions.jobs.store import JobStore
 from completions.jobs.submit import WEB_LEASE, Submission
-from completions.jobs.workers import list_workers
+from completions.jobs.workers import LiveModels, list_live_models
 from completions.models.release import run_and_release
 from completions.requests.fair_semaphore import Checks
 from completions.requests.validation import make_validator
@@ -151,11 +151,9 @@ class WebProcess:
         """Return how full the queue is. Raises RedisError or OSError."""
         return await read_queue_load(self.store)
 
-    async def list_live_models(self) -> dict[str, str | None]:
-        """Return the models that live workers serve, each with the forward pass that one of them
-        uses. Raises RedisError or OSError."""
-        workers = await list_workers(self.store)
-        return {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting}
+    async def list_live_models(self) -> LiveModels:
+        """Return the models that workers serve. Raises RedisError or OSError."""
+        return await list_live_models(self.store)
 
     async def ping(self) -> None:
         """Raise RedisError or OSError when Redis does not answer or refuses writes (maxmemory)."""

@@ -5,7 +5,7 @@ import socket
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import orjson
 
@@ -67,6 +67,36 @@ def list_workers_sync(store: SyncStore) -> list[WorkerRecord]:
 async def list_workers(store: AsyncStore) -> list[WorkerRecord]:
     """List the workers as `list_workers_sync`, for an event loop."""
     return _records(await store.call("workers"))
+
+
+class LiveModels(NamedTuple):
+    """The models that a request would run on."""
+
+    loaded: dict[str, str | None]
+    """Those of workers that take jobs, each with the forward pass that one of them uses."""
+    standby: set[str]
+    """Those that a worker loads once jobs wait for them."""
+
+    def is_cold(self, model: str) -> bool:
+        """Return whether a request first waits until the model is loaded."""
+        return model in self.standby and model not in self.loaded
+
+
+async def list_live_models(store: AsyncStore) -> LiveModels:
+    now, _ = await store.client.time()
+    names = await store.client.zrangebyscore(store.keys.standby, now - HEARTBEAT_TTL, "+inf")
+    workers = await list_workers(store)
+    return LiveModels(
+        {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting},
+        {name.decode() for name in cast("list[bytes]", names)},
+    )
+
+
+def list_standby_sync(store: SyncStore) -> set[str]:
+    """List the models that a worker loads once jobs wait for them."""
+    now, _ = store.client.time()
+    names = store.client.zrangebyscore(store.keys.standby, now - HEARTBEAT_TTL, "+inf")
+    return {name.decode() for name in cast("list[bytes]", names)}
 
 
 def _records(replies: Iterable[tuple[bytes, bytes, int, int]]) -> list[WorkerRecord]:

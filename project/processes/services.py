@@ -41,10 +41,14 @@ def list_services(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -
     if settings.VALKEY_SOCKET:
         chosen.append(valkey.make_service(settings.QUIRE_HOME / "valkey", settings.VALKEY_SOCKET))
     if "worker" in only:
-        for number, entry in enumerate(catalog, start=1):
+        ids = [entry.id for entry in catalog]
+        served = (
+            [["--models", ",".join(ids)]] if _is_swapping(ids) else [["--model", i] for i in ids]
+        )
+        for number, models in enumerate(served, start=1):
             name = "worker" if number == 1 else f"worker-{number}"
-            command = ["manage.py", "engine_worker", "--model", entry.id]
-            chosen.append(_make_service(name, command, settings.SHUTDOWN_GRACE + 10, _WORKERS))
+            command = ["manage.py", "engine_worker", *models]
+            chosen.append(_make_service(name, command, settings.SHUTDOWN_GRACE + 15, _WORKERS))
     if "cpu-worker" in only:
         chosen.append(_make_service("cpu-worker", ["manage.py", "cpu_worker"], 20, _WORKERS))
     if "web" in only:
@@ -52,6 +56,10 @@ def list_services(catalog: Catalog, endpoint: Endpoint, only: Collection[str]) -
         _refuse_options_of_uvicorn(command)
         chosen.append(_make_service("web", command, WEB_GRACE + 5, _WEB))
     return chosen
+
+
+def _is_swapping(models: Collection[str]) -> bool:
+    return settings.SWAP_MODELS and len(models) > 1
 
 
 def _refuse_options_of_uvicorn(command: Collection[str]) -> None:

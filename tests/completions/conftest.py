@@ -20,6 +20,7 @@ from completions.http import base
 from completions.http.process import WebProcess
 from completions.jobs.connection import connect
 from completions.jobs.operate import QueueLoad
+from completions.jobs.workers import LiveModels
 from completions.models import ApiKey, Organization
 from completions.requests.fair_semaphore import Checks
 from completions.usage.refusals import RefusalCounter
@@ -143,6 +144,7 @@ class FakeProcess:
         self.key_ring = keys.KeyRing()
         self.refusals = RefusalCounter()
         self.live: dict[str, str | None] = {"tiny": "torch"}
+        self.standby: set[str] = set()
         self.failure: Exception | None = None
         self.is_closing = False
         self.load = QueueLoad(0, 0, 0, 0, {"used_memory": 1, "maxmemory": 0})
@@ -156,10 +158,10 @@ class FakeProcess:
         """Those of the event loop: the client of Django's tests runs one for each request."""
         return self._checks.setdefault(asyncio.get_running_loop(), new_checks())
 
-    async def list_live_models(self) -> dict[str, str | None]:
+    async def list_live_models(self) -> LiveModels:
         if self.failure:
             raise self.failure
-        return self.live
+        return LiveModels(self.live, self.standby)
 
     async def measure_queue(self) -> QueueLoad:
         if self.failure:

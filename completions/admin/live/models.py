@@ -37,6 +37,8 @@ def _make_row(
         missing = ""
     if not live.reachable:
         standing = "unreachable"
+    elif entry.id in live.standby and not accepting:
+        standing = "on demand"
     else:
         standing = "loaded" if accepting else "drained" if workers else "no worker"
     return {

@@ -4,7 +4,7 @@ While Redis is down, pages still work and report it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +17,7 @@ from completions.jobs import operate
 from completions.jobs.connection import connect
 from completions.jobs.record import JobRecord
 from completions.jobs.store import JobStore, SyncStore
-from completions.jobs.workers import WorkerRecord, list_workers_sync
+from completions.jobs.workers import WorkerRecord, list_standby_sync, list_workers_sync
 
 _TIMEOUT = 2.0
 UNREACHABLE = "Redis does not answer: the queue is unknown, and requests are refused."
@@ -38,6 +38,8 @@ class Live:
     """Number of open jobs; `jobs` may hold only the first of them."""
     queued: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Number of queued jobs by model and kind."""
+    standby: Collection[str] = ()
+    """Models that a worker loads once jobs wait for them."""
 
     def count_queued(self, model: str) -> int:
         return sum(count for (of, _), count in self.queued.items() if of == model)
@@ -66,6 +68,8 @@ class Live:
         messages = []
         for entry in model_files.load_catalog():
             of_model = [worker for worker in self.workers if worker.model == entry.id]
+            if entry.id in self.standby:
+                continue
             if not of_model:
                 messages.append(f"No worker serves {entry.id}: its requests wait or are refused.")
             elif not any(worker.accepting for worker in of_model):
@@ -96,12 +100,12 @@ def read() -> Live:
     """Read the live state; `reachable` is false if Redis does not answer."""
     try:
         with open_store() as redis:
-            workers = list_workers_sync(redis)
+            workers, standby = list_workers_sync(redis), list_standby_sync(redis)
             jobs, total = operate.list_open_jobs(redis)
             queued = operate.count_queued(redis)
     except UnreachableError:
         return Live(reachable=False)
-    return Live(True, workers, jobs, total, queued)
+    return Live(True, workers, jobs, total, queued, standby)
 
 
 def count_slots(worker: WorkerRecord) -> int:

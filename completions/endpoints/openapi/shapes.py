@@ -179,6 +179,7 @@ MODEL = make_named(
         "root": MODEL_ID,
         "parent": make_null_or("base"),
         "status": make_one_of("loaded", "unloaded"),
+        "cold_start": False,
         "max_model_len": make_or_null(8192),
         "vocab_size": make_or_null(49152),
         "max_token_id": make_or_null(49151),

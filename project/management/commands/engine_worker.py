@@ -1,4 +1,4 @@
-"""`manage.py engine_worker`: one engine, one model, one GPU (or the CPU).
+"""`manage.py engine_worker`: one engine, one model at a time, one GPU (or the CPU).
 
 It needs the settings but no Django application. manage.py runs it without `django.setup()`, which
 saves a second.
@@ -13,45 +13,85 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from completions.catalog import entries
+from completions.catalog.entries import ModelEntry
+from completions.jobs.connection import connect
+from completions.jobs.store import JobStore
 from project.celery import make_engine_app
 
 
 class Command(BaseCommand):
-    help = "Run an engine worker for one model of models.toml."
+    help = "Run an engine worker for a model of models.toml, or for several by turns."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--model", help="model id; may be left out when there is only one")
+        served = parser.add_mutually_exclusive_group()
+        served.add_argument("--model", help="model id; may be left out when there is only one")
+        served.add_argument(
+            "--models",
+            metavar="A,B,...",
+            type=lambda text: text.split(","),
+            help="ids of models of which one at a time is loaded, by what waits",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from workers.launch import WorkerOptions, check_device, run
-
         try:
-            models = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
-            entry = models.choose(options["model"])
+            catalog = entries.load(settings.MODELS_FILE, settings.MODELS_DIR)
+            names = options["models"] or [options["model"]]
+            chosen = [_require_files(catalog.choose(name)) for name in names]
         except entries.CatalogError as error:
             raise CommandError(str(error)) from error
-        if settings.TENSOR_PARALLEL_SIZE and entry is next(iter(models)):
+        if len({entry.id for entry in chosen}) < len(chosen):
+            raise CommandError(f"--models names a model twice: {', '.join(names)}")
+        _check_device()
+        if len(chosen) > 1:
+            sys.exit(_swap([entry.id for entry in chosen]))
+        [entry] = chosen
+        if settings.TENSOR_PARALLEL_SIZE and entry is next(iter(catalog)):
             entry = replace(entry, tensor_parallel_size=settings.TENSOR_PARALLEL_SIZE)
-        if not (entry.folder / "config.json").exists():
-            raise CommandError(
-                f"{entry.id} is not in {entry.folder}; run: manage.py prepare_model {entry.id}"
-            )
-        try:
-            check_device(settings.DEVICE)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
-        worker_options = WorkerOptions(
-            redis_url=settings.REDIS_URL,
-            redis_prefix=settings.REDIS_PREFIX,
-            device=settings.DEVICE,
-            dtype=settings.DTYPE,
-            shutdown_grace=settings.SHUTDOWN_GRACE,
-            step_limit=settings.STEP_LIMIT,
-            step_ms=settings.STEP_MS,
-            max_held_bytes=settings.MAX_HELD_BYTES,
+        sys.exit(_serve(entry))
+
+
+def _require_files(entry: ModelEntry) -> ModelEntry:
+    if not (entry.folder / "config.json").exists():
+        raise CommandError(
+            f"{entry.id} is not in {entry.folder}; run: manage.py prepare_model {entry.id}"
         )
-        sys.exit(run(make_engine_app(), entry, worker_options))
+    return entry
+
+
+def _check_device() -> None:
+    from workers.launch import check_device
+
+    try:
+        check_device(settings.DEVICE)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _serve(entry: ModelEntry) -> int:
+    from workers.launch import WorkerOptions, run
+
+    options = WorkerOptions(
+        redis_url=settings.REDIS_URL,
+        redis_prefix=settings.REDIS_PREFIX,
+        device=settings.DEVICE,
+        dtype=settings.DTYPE,
+        shutdown_grace=settings.SHUTDOWN_GRACE,
+        step_limit=settings.STEP_LIMIT,
+        step_ms=settings.STEP_MS,
+        max_held_bytes=settings.MAX_HELD_BYTES,
+    )
+    return run(make_engine_app(), entry, options)
+
+
+def _swap(models: list[str]) -> int:
+    from project.processes.swapper import Swapper
+
+    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "engine_worker", "--model"]
+    with connect(settings.REDIS_URL) as client:
+        store = JobStore(client, settings.REDIS_PREFIX)
+        grace = settings.SHUTDOWN_GRACE
+        return Swapper(store, models, lambda model: [*command, model], grace).run()
 
 
 def main(arguments: list[str]) -> None:

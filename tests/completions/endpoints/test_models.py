@@ -26,6 +26,7 @@ def test_listed_models(api: Client) -> None:
         "root": "tiny",
         "parent": None,
         "status": "loaded",
+        "cold_start": False,
         "max_model_len": TINY_CONTEXT,
         "vocab_size": 260,
         "max_token_id": 259,
@@ -73,6 +74,19 @@ def test_an_adapter_is_a_model_with_a_parent(api: Client) -> None:
     assert (adapted["id"], adapted["root"], adapted["parent"]) == ("tiny:polite", "tiny", "tiny")
     unknown = api.get("/v1/models/tiny:rude")
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "adapter_not_found")
+
+
+def test_a_model_that_is_loaded_when_asked_for_starts_cold(
+    api: Client, fake_process: FakeProcess
+) -> None:
+    fake_process.standby = {"tiny", "texts"}
+    shown = {name: api.get(f"/v1/models/{name}").json() for name in ("tiny", "texts")}
+    assert {name: (m["status"], m["cold_start"]) for name, m in shown.items()} == {
+        "tiny": ("loaded", False),
+        "texts": ("unloaded", True),
+    }
+    fake_process.live = {}
+    assert api.get("/readyz").status_code == 200
 
 
 def test_a_model_without_files_or_worker_is_listed_as_such(api: Client) -> None:
