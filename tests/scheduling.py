@@ -15,8 +15,8 @@ SHARES = 8
 COSTLY = ("long", "faults")
 """Marks of the tests that are dealt to shares."""
 
-_WAITING = ("tests/faults/", "tests/acceptance/", "tests/upgrades/")
-"""Folders whose tests mostly wait for processes."""
+_WAITING = ("tests/acceptance/", "tests/upgrades/", "tests/faults/")
+"""Folders whose tests mostly wait for processes. What one process does longest begins first."""
 
 _LARGE = ("tests/conformance/", "tests/workers/engine/")
 """Folders of large files. What begins last has to be small, or one processor waits at the end."""
@@ -29,8 +29,15 @@ _DIVISIBLE = ("tests/conformance/families/test_families.py",)
 _PARTS = 8
 
 TOGETHER = {
+    "tests/acceptance/kills/test_split_model.py": (),
+    "tests/acceptance/pages/test_sign_in.py": (),
+    "tests/acceptance/test_chat.py": (),
+    "tests/acceptance/test_open_responses.py": (),
+    "tests/acceptance/test_padded_vocabularies.py": (),
+    "tests/acceptance/test_real_models.py": ("served",),
     "tests/conformance/chat_templates/": ("package",),
     "tests/conformance/tokenizers/": ("family", "sides"),
+    "tests/faults/": (),
     "tests/upgrades/test_stored_homes.py": ("upgraded",),
     "tests/upgrades/test_mixed_versions.py": ("version", "mixed"),
     "tests/workers/engine/backends/parallel/test_captures.py": (),
@@ -46,6 +53,19 @@ _SCRIPTED = (
     "tests/acceptance/kills/test_rolling_restart.py",
     "tests/acceptance/test_limits.py",
 )
+
+ALONE = (
+    "tests/acceptance/documents/test_rollouts.py",
+    "tests/acceptance/documents/test_tour.py",
+    "tests/acceptance/kills/test_split_model.py",
+    "tests/acceptance/pages/test_sign_in.py",
+    "tests/acceptance/test_open_responses.py",
+    "tests/acceptance/test_padded_vocabularies.py",
+    "tests/acceptance/test_real_models.py",
+    "tests/acceptance/test_seeds.py",
+    "tests/acceptance/test_servers.py",
+)
+"""Acceptance tests that share no installation with other files."""
 
 _SCRIPTED_FAULTS = tuple(
     f"tests/faults/test_{name}.py" for name in ("clients", "messages", "resources", "storm")
@@ -119,9 +139,9 @@ def draw_at_length(function: Callable[..., object], case: type | None = None) ->
 
 
 class ByInstallation(LoadScopeScheduling):
-    """Each file runs in one process, so that its fixtures are made once. The acceptance tests run
-    in two: those of the scripted installation, which mostly wait, and all others, most of which
-    share the real one. While something else is left, few processes run what waits."""
+    """Each file runs in one process, so that its fixtures are made once, and so do the acceptance
+    tests of the scripted installation, and those of the real one. While something else is left, few
+    processes run what waits."""
 
     def _split_scope(self, nodeid: str) -> str:
         file, *_ = nodeid.split("::")
@@ -129,8 +149,8 @@ class ByInstallation(LoadScopeScheduling):
             return "tests/acceptance/: scripted installation"
         if file in _SCRIPTED_FAULTS:
             return "tests/faults/: scripted installation"
-        if file.startswith("tests/acceptance/"):
-            return "tests/acceptance/: installations"
+        if file.startswith("tests/acceptance/") and file not in ALONE:
+            return "tests/acceptance/: real installation"
         if file in _DIVISIBLE:
             return f"{file}: part {zlib.crc32(nodeid.encode()) % _PARTS}"
         return file
