@@ -44,7 +44,11 @@ PAGES = {
         "/admin/completions/usagerecord/?status=failed&error_code=worker_error"
     ),
     "requests slower than 2 min": "/admin/completions/usagerecord/?slower=120",
-    "usage": "/admin/completions/usagehour/",
+    "usage by key": "/admin/usage/?by=key",
+    "usage by batch": "/admin/usage/?by=batch&show=cost",
+    "usage by key and hour": "/admin/usage/?by=key&per=hour",
+    "usage as CSV": "/admin/usage.csv?by=key",
+    "hourly usage": "/admin/completions/usagehour/",
     "requests, by an id": "/admin/completions/usagerecord/?q={request}",
     "search box": "/admin/search/?extended=1&s={request}",
     "a job": "/admin/jobs/{job}/",

@@ -7,6 +7,6 @@ from completions.admin import (  # noqa: F401 - importing registers
     organizations,
     requests,
     sessions,
-    usage,
     webhooks,
 )
+from completions.admin.usage import hours  # noqa: F401

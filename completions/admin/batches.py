@@ -1,7 +1,7 @@
 """Batches with their progress, speed and failures, and the files that they read and write."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
@@ -25,6 +25,9 @@ from completions.admin.display import (
     make_code,
     make_label,
 )
+from completions.admin.usage.panel import make_panel
+from completions.admin.usage.periods import Span, find_midnight
+from completions.admin.usage.view_state import Defaults
 from completions.batches import lines, progress, states
 from completions.batches.planning import outlook
 from completions.batches.progress import Progress
@@ -160,8 +163,16 @@ def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
         "errors": _group_errors(batch),
         "summary": _make_summary(batch),
         "may_cancel": can_cancel and request.user.has_perm("completions.change_batch"),
+        **_make_usage(request, batch, now),
     }
     return render_page(request, "quire/batch.html", "Batch", context)
+
+
+def _make_usage(request: HttpRequest, batch: Batch, now: datetime) -> dict[str, Any]:
+    """Return the panel of usage, over the days of the batch unless others are asked for."""
+    ends = batch.ended_at or now
+    days = Span(find_midnight(batch.created_at), find_midnight(ends) + timedelta(days=1))
+    return make_panel(request, {"batch": batch.id}, Defaults(group="model", span=days))
 
 
 def _select_records(batch: Batch) -> QuerySet[UsageRecord]:

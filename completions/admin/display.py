@@ -101,6 +101,13 @@ def format_share(part: float, whole: float) -> str:
     return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.1f} %"
 
 
+def format_change(now: float, before: float) -> str:
+    """Return the change from the previous period; empty if that period had almost none."""
+    if now > 10 * before:
+        return ""
+    return f"{round(100 * (now - before) / before):+d} %" if before else ""
+
+
 def format_size(count: float | None) -> str:
     """Format a number of bytes: 3.2 MiB."""
     if count is None:

@@ -1,7 +1,6 @@
 """API keys: creation, limits, usage, rotation and revocation. A secret is shown once."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +28,6 @@ from completions.admin.base import (
 from completions.admin.dashboard import chart_js, figures
 from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import (
-    NONE,
     format_ago,
     format_compact,
     format_exact,
@@ -38,6 +36,8 @@ from completions.admin.display import (
     make_two_lines,
 )
 from completions.admin.refusals import list_refusals, list_wrong_keys
+from completions.admin.usage.panel import make_panel
+from completions.admin.usage.view_state import Defaults
 from completions.catalog import model_files
 from completions.contract.limits import LIMITS
 from completions.models import ApiKey, Scope
@@ -47,7 +47,6 @@ from completions.models.organizations import (
     parse_public_id,
     validate_networks,
 )
-from completions.usage import budgets
 from completions.usage.refusals import select_refusals
 
 GRACES = (
@@ -114,6 +113,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     ordering = ["name"]
     sortable_by = ["named", "last_used"]
     readonly = ["organization", "prefix", "state", "created_at", "last_used", "revoked_at"]
+    change_form_outer_before_template = "quire/usage_panel.html"
     change_form_before_template = "quire/key.html"
     change_form_outer_after_template = "quire/key_actions.html"
     groups = (
@@ -222,7 +222,10 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         extra_context: Mapping[str, object] | None = None,
     ) -> HttpResponse:
         key = self.get_object(request, object_id)
-        extra = {} if key is None else _load_spent(key) | {"graces": GRACES}
+        extra: dict[str, object] = {}
+        if key is not None:
+            panel = make_panel(request, {"key": key.pk}, Defaults(group="model"))
+            extra = {**_load_refusals(key), **panel, "graces": GRACES}
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
@@ -255,28 +258,13 @@ def _show_secret(request: HttpRequest, key: ApiKey, secret: str, did: str) -> Ht
     return render_page(request, "quire/secret.html", f"Key {key.name} {did}", context)
 
 
-def _load_spent(key: ApiKey) -> dict[str, object]:
+def _load_refusals(key: ApiKey) -> dict[str, object]:
     now = timezone.now()
-    spent = budgets.sum_spent("api_key_id", [key.pk], now)[key.pk]
-    rows = zip(_SPENT, spent, astuple(read_limits(key).budget), strict=True)
     previous_ends = key.previous_expires_at
-    daily = figures.count_daily_tokens([key.pk], now)[key.pk]
-    labels = [MONTH.format_bucket(day) for day in MONTH.list_buckets(now)]
     requests = reverse("admin:completions_usagerecord_changelist")
     return {
         "key": key,
         "key_state": key.state(now),
-        "use": chart_js.make_bars(labels, [chart_js.Series("tokens", daily, chart_js.PRIMARY)]),
-        "used": any(daily),
-        "spent": [
-            {
-                "name": name,
-                "value": title(used),
-                "budget": title(limit) if limit is not None else NONE,
-                "percent": min(100, round(100 * used / limit)) if limit else 0,
-            }
-            for (name, title), used, limit in rows
-        ],
         "requests_link": f"{requests}?api_key={key.pk}",
         "refusals": list_refusals(
             select_refusals(MONTH.start(now)).filter(api_key=key), now, api_key=key.pk
@@ -286,15 +274,6 @@ def _load_spent(key: ApiKey) -> dict[str, object]:
         if previous_ends and previous_ends > now
         else "",
     }
-
-
-_SPENT: Sequence[tuple[str, Callable[[int], str]]] = (
-    ("Tokens today", format_compact),
-    ("Tokens this month", format_compact),
-    ("Cost today", format_money),
-    ("Cost this month", format_money),
-)
-"""Titles of what is spent, in the order of Budget and Spent."""
 
 
 @require_change("change_apikey")

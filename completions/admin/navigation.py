@@ -22,7 +22,10 @@ Item = dict[str, object]
 def make_items(request: HttpRequest) -> list[Item]:
     """Return groups of links; unfold hides links that the user has no permission for."""
     return [
-        _make_group(_make_link("Dashboard", "monitoring", "admin:index")),
+        _make_group(
+            _make_link("Dashboard", "monitoring", "admin:index"),
+            _make_link("Usage", "bar_chart", "operations:usage", "completions.view_usagehour"),
+        ),
         _make_group(
             _make_link("Live jobs", "bolt", "operations:live", "completions.view_job"),
             _make_table("Requests", "receipt_long", "usagerecord"),
@@ -44,7 +47,7 @@ def make_items(request: HttpRequest) -> list[Item]:
             _make_table("Organizations", "apartment", "organization"),
             _make_table("Webhooks", "webhook", "webhookendpoint"),
             _make_table("Deliveries", "outbox", "webhookdelivery"),
-            _make_table("Usage", "bar_chart", "usagehour"),
+            _make_table("Hourly usage", "table_rows", "usagehour"),
             _make_table("Refusals", "block", "refusal"),
             _make_table("Wrong keys", "key_off", "wrongkey"),
             _make_table("Audit trail", "history", "auditentry"),

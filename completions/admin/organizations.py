@@ -29,6 +29,8 @@ from completions.admin.dashboard import figures
 from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import format_compact, format_money, make_label
 from completions.admin.refusals import list_refusals
+from completions.admin.usage.panel import make_panel
+from completions.admin.usage.view_state import Defaults
 from completions.models import ApiKey, Batch, File, Job, JobStatus, Organization
 from completions.models.organizations import BUDGETS
 from completions.usage.refusals import select_refusals
@@ -72,6 +74,7 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         "store_prompts",
     ]
     search_fields = ["name"]
+    change_form_outer_before_template = "quire/usage_panel.html"
     change_form_before_template = "quire/refusals.html"
     form = OrganizationForm
     changeable = ["name", "store_prompts", "suspended_at", *BUDGETS]
@@ -142,7 +145,10 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         found = self.get_object(request, object_id)
         rows = select_refusals(MONTH.start(now)).filter(organization=found)
         listed = list_refusals(rows, now, organization__id__exact=object_id)
-        extra = {"rows": listed, "span": "30 days"} if found else {}
+        extra: dict[str, object] = {}
+        if found is not None:
+            panel = make_panel(request, {"organization": found.pk}, Defaults(group="key"))
+            extra = {"rows": listed, "span": "30 days", **panel}
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:

@@ -5,6 +5,7 @@ from django.urls import path
 
 from completions.admin import batches, job, keys, navigation
 from completions.admin.live import jobs, models, workers
+from completions.admin.usage import pages
 
 _PAGES = (
     ("search/", navigation.search, "search"),
@@ -19,6 +20,8 @@ _PAGES = (
     ("workers/<str:worker_id>/drain/", workers.drain, "drain"),
     ("workers/<str:worker_id>/resume/", workers.resume, "resume"),
     ("models/", models.list_models, "models"),
+    ("usage/", pages.explore, "usage"),
+    ("usage.csv", pages.download, "usage-csv"),
 )
 app_name = "operations"
 urlpatterns = [path(route, admin.site.admin_view(view), name=name) for route, view, name in _PAGES]

@@ -19,7 +19,7 @@ from completions.models import ApiKey, Refusal, Scope, UsageHour
 from completions.models.organizations import parse_public_id
 from completions.models.usage import FIRST_TOKEN, LATENCY, USAGE_COUNTS
 from completions.usage import report
-from completions.usage.report import WIDTHS, UsageRow
+from completions.usage.report import UNITS, WIDTHS, UsageRow
 
 _M = TypeVar("_M", UsageHour, Refusal)
 
@@ -104,7 +104,7 @@ class UsageView(AsyncAPIView):
         hours = _select_hours(query, owner, until)
         names = await _load_names(owner)
         by_start: dict[datetime, list[UsageRow]] = {start: [] for start in page_buckets}
-        async for values in report.group_rows(hours, query.width, query.groups):
+        async for values in report.group_rows(hours, UNITS[query.width], query.groups):
             row = report.make_row(values, query.groups)
             by_start[row.start].append(row)
         refused = await _load_refusals(query, owner, until, names)

@@ -159,3 +159,12 @@ class UnseededError(Exception):
 
     scope: str
     """`k` and an API key's id, or `o` and an organization's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsUsed:
+    """How much of its limits an API key uses at this moment."""
+
+    rates: Mapping[str, float]
+    """What is missing in the buckets of its rates, by their names."""
+    concurrency: int

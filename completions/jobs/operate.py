@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from completions.catalog.entries import make_queue_name
 from completions.jobs.connection import Entries
+from completions.jobs.limits import MINUTE, LimitsUsed
 from completions.jobs.record import JobRecord, redis_name
 from completions.jobs.store import AsyncStore, SyncStore
 
@@ -92,6 +93,30 @@ def requeue(store: SyncStore, job_id: str) -> str | None:
 def _act(store: SyncStore, script: str, job_id: str, *arguments: str) -> str | None:
     state: bytes | None = store.call(script, job_id, *arguments)
     return state.decode() if state else None
+
+
+def read_limits_used(
+    store: SyncStore, rates: Mapping[int, Mapping[str, int]]
+) -> dict[int, LimitsUsed]:
+    """Read how much of their limits some API keys use now. `rates` has the limit of each rate that
+    is limited, by the ids of the keys."""
+    client, keys = store.client, store.keys
+    seconds, micros = client.time()
+    now = seconds + micros / 1e6
+    pipeline = client.pipeline(transaction=False)
+    for key_id in rates:
+        pipeline.hgetall(keys.limits(key_id))
+        pipeline.zcount(keys.busy(key_id), f"({now}", "+inf")
+    replies = iter(pipeline.execute())
+    used = {}
+    for (key_id, limits), bucket, busy in zip(rates.items(), replies, replies, strict=True):
+        elapsed = max(0.0, now - float(bucket.get(b"at", now)))
+        missing = {
+            name: limit - float(bucket.get(name.encode(), limit)) - elapsed * limit / MINUTE
+            for name, limit in limits.items()
+        }
+        used[key_id] = LimitsUsed({name: max(0.0, each) for name, each in missing.items()}, busy)
+    return used
 
 
 # How much waits ----------------------------------------------------------------------------------

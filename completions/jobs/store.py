@@ -60,6 +60,9 @@ class Keys:
 
     rid = _keys("rid")
     """By the id of an API key and the client's own request id."""
+    # By the id of an API key.
+    limits = _keys("limits")
+    busy = _keys("busy")
     lock = _keys("lock")
     login = _keys("login")
     """By kind and digest."""
@@ -74,8 +77,6 @@ SCRIPT_KEYS: Final = (
     "quarantined",
     "queued",
     "spent",
-    "limits",
-    "busy",
     "turns",
     "key_turns",
     "waiting",

@@ -7,7 +7,7 @@ so `remove` finds exactly this data. The secrets of its keys are discarded.
 import math
 import random
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,13 +16,10 @@ from django.db import transaction
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
+from completions.management.example_batches import Nights, make_stories
 from completions.models import (
     ApiKey,
     AuditEntry,
-    Batch,
-    BatchStatus,
-    File,
-    FilePurpose,
     LoadSample,
     Organization,
     Refusal,
@@ -139,25 +136,34 @@ _PATIENCE_MS = 300_000
 """Timeout of calls and streams."""
 
 
-def fill(requests: int, now: datetime, days: int = 30) -> None:
-    """Create the data for the `days` before `now`. Raises ExampleDataExistsError."""
+def fill(
+    requests: int, now: datetime, days: int = 30, tell: Callable[[int], None] = lambda count: None
+) -> None:
+    """Create the data for the `days` before `now`. `tell` is told how many requests there are so
+    far. Raises ExampleDataExistsError."""
     if Organization.objects.filter(name__startswith=MARK).exists():
         raise ExampleDataExistsError
     chance = random.Random(1)  # noqa: S311 - nothing secret is drawn
     keys = _keys()
     last_used: dict[int, datetime] = {}
+    nights, made = Nights(LARGE.id, chance), 0
     for group in parts(_records(keys, requests, now, days, chance), _BATCH_SIZE):
+        nights.take_lines(group)
         with transaction.atomic():
             UsageRecord.objects.bulk_create(group)
             ledger.add_up(group)
         for record in group:
             last_used[record.api_key_id] = record.finished_at
+        made += len(group)
+        tell(made)
     for key_id, moment in last_used.items():
         ApiKey.objects.filter(pk=key_id).update(last_used_at=moment)
     for samples in parts(_samples(now, days, chance), _BATCH_SIZE):
         LoadSample.objects.bulk_create(samples)
     with transaction.atomic():
-        _batches(keys, now)
+        nightly = next(key for key, use in zip(keys, _USES, strict=True) if use.kind == "batch")
+        nights.save(nightly, now)
+        make_stories(nightly, LARGE.id, now)
         _refusals(keys, now, days, chance)
         changes.rotate(keys[0], timedelta(hours=24), ACTOR)
         old, _ = changes.create(keys[-1].organization, "old notebook", ACTOR)
@@ -306,66 +312,3 @@ def _refusals(keys: list[ApiKey], now: datetime, days: int, chance: random.Rando
         for code, mean, message in _REFUSALS
         if chance.random() < 0.05
     )
-
-
-# Batches -----------------------------------------------------------------------------------------
-
-
-def _batches(keys: list[ApiKey], now: datetime) -> None:
-    """Create batches that have ended; the service would run others."""
-    nightly = next(key for key, use in zip(keys, _USES, strict=True) if use.kind == "batch")
-    stories = (
-        (BatchStatus.COMPLETED, 8, 4000, 3988, 12),
-        (BatchStatus.EXPIRED, 32, 9000, 7204, 41),
-        (BatchStatus.CANCELLED, 56, 2500, 610, 0),
-        (BatchStatus.FAILED, 80, 0, 0, 0),
-        (BatchStatus.COMPLETED, 104, 4000, 4000, 0),
-    )
-    for status, hours_ago, total, completed, failed in stories:
-        created = now - timedelta(hours=hours_ago)
-        ended = created + timedelta(minutes=3 if status == BatchStatus.FAILED else 140)
-        file = File(
-            organization_id=nightly.organization_id,
-            api_key=nightly,
-            filename="example-documents.jsonl",
-            purpose=FilePurpose.BATCH,
-            bytes=1500 * (total or 900),
-            content="example/none",  # no content is stored
-            created_at=created,
-            expires_at=now + timedelta(days=20),
-        )
-        file.save(force_insert=True)
-        Batch.objects.create(
-            organization_id=nightly.organization_id,
-            api_key=nightly,
-            endpoint="/v1/completions",
-            model=LARGE.id,
-            job_prefix="cmpl-",
-            input_file_id=file.id,
-            completion_window="24h",
-            output_seconds=86400,
-            status=status,
-            outcome=status,
-            errors=_REFUSED if status == BatchStatus.FAILED else [],
-            total=total,
-            completed=completed,
-            failed=failed,
-            prompt_tokens=2200 * completed,
-            cached_tokens=440 * completed,
-            completion_tokens=180 * completed,
-            created_at=created,
-            expires_at=created + timedelta(hours=24),
-            in_progress_at=None if status == BatchStatus.FAILED else created + timedelta(minutes=1),
-            cancelling_at=ended if status == BatchStatus.CANCELLED else None,
-            ended_at=ended,
-        )
-
-
-_REFUSED = [
-    {
-        "code": "invalid_value",
-        "line": 17,
-        "param": "max_tokens",
-        "message": "max_tokens must be an integer of at least 0.",
-    },
-]

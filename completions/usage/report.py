@@ -1,4 +1,4 @@
-"""Usage per hour or day, by key, model and adapter, for the API, the admin and CSV."""
+"""Usage by time and group, for the API, the admin and CSV."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,8 @@ from completions.models import ApiKey, Organization, Refusal, UsageHour
 from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, NANOS, USAGE_COUNTS
 
 WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
+UNITS = {"1h": "hour", "1d": "day"}
+"""What buckets of these widths are called in SQL."""
 GROUPS = ("organization_id", "api_key_id", "model", "adapter")
 PERCENTILES = {"p50": 0.5, "p95": 0.95}
 
@@ -64,10 +66,10 @@ def find_bucket(moment: datetime, width: str) -> datetime:
 
 
 def group_rows(
-    hours: QuerySet[UsageHour], width: str, groups: Sequence[str]
+    hours: QuerySet[UsageHour], unit: str, groups: Sequence[str]
 ) -> QuerySet[UsageHour, dict[str, object]]:
-    """Sum hours by bucket and group, ordered by both."""
-    start = Trunc("hour", "day" if width == "1d" else "hour", output_field=DateTimeField())
+    """Sum hours by bucket and group, ordered by both. `unit` is hour, day, week or month."""
+    start = Trunc("hour", unit, output_field=DateTimeField())
     split = hours.annotate(start=start).order_by("start", *groups).values("start", *groups)
     sums: QuerySet[UsageHour, dict[str, object]]
     sums = split.annotate(**{f"sum_{name}": Sum(name) for name in COUNTED})
@@ -90,13 +92,12 @@ class Writer(Protocol):
 
 
 _COUNTS = tuple(each.name for each in USAGE_COUNTS)
-_COLUMNS = (
-    "start",
-    "organization",
-    "api_key",
-    "api_key_name",
-    "model",
-    "adapter",
+_NAMES = {
+    "organization_id": ("organization",),
+    "api_key_id": ("api_key", "api_key_name"),
+}
+"""The columns of groups whose names are not their own."""
+_FIGURES = (
     *_COUNTS,
     "cost",
     "latency_p50_ms",
@@ -131,21 +132,33 @@ def write_refusals(rows: QuerySet[Refusal], to: Writer) -> None:
         table.writerow((row.hour.isoformat(), *map(_escape_formula, names), row.count, *last))
 
 
-def write_csv(hours: QuerySet[UsageHour], width: str, to: Writer) -> None:
-    """Write a header, and a line per bucket, key, model and adapter."""
+def write_csv(
+    hours: QuerySet[UsageHour], unit: str, to: Writer, groups: Sequence[str] = GROUPS
+) -> None:
+    """Write a header, and a line per bucket and group. `unit` is hour, day, week or month."""
     table = csv.writer(to, lineterminator="\n")
-    table.writerow(_COLUMNS)
-    table.writerows(_lines(hours, width))
+    names = [name for group in groups for name in _NAMES.get(group, (group,))]
+    table.writerow(("start", *names, *_FIGURES))
+    table.writerows(_lines(hours, unit, groups))
 
 
-def _lines(hours: QuerySet[UsageHour], width: str) -> Iterator[Iterable[object]]:
+def _lines(
+    hours: QuerySet[UsageHour], unit: str, groups: Sequence[str]
+) -> Iterator[Iterable[object]]:
     organizations = dict(Organization.objects.values_list("id", "name"))
-    keys = {key.pk: key for key in ApiKey.objects.only("id", "name", "public_id")}
-    for values in group_rows(hours, width, GROUPS).iterator(chunk_size=1000):
-        row = make_row(values, GROUPS)
-        key = keys[row.group["api_key_id"]]
-        names = (organizations[row.group["organization_id"]], f"sk-{key.public_id}", key.name)
-        texts = (*names, row.group["model"], row.group["adapter"])
+    keys = {
+        key.pk: (f"sk-{key.public_id}", key.name)
+        for key in ApiKey.objects.only("id", "name", "public_id")
+    }
+
+    def list_texts(group: str, value: Any) -> Sequence[str]:
+        if group == "api_key_id":
+            return keys[value]
+        return (organizations[value] if group == "organization_id" else value,)
+
+    for values in group_rows(hours, unit, groups).iterator(chunk_size=1000):
+        row = make_row(values, groups)
+        texts = [text for group in groups for text in list_texts(group, row.group[group])]
         counts = [row.sums[name] for name in _COUNTS]
         spans = (*row.percentiles(LATENCY).values(), *row.percentiles(FIRST_TOKEN).values())
         yield (

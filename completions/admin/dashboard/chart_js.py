@@ -24,18 +24,27 @@ class Series:
     dashed: bool = False
 
 
-def make_bars(labels: Sequence[str], series: Sequence[Series]) -> dict[str, object]:
+def make_bars(
+    labels: Sequence[str], series: Sequence[Series], lines: Sequence[Series] = ()
+) -> dict[str, object]:
+    """Return stacked bars, with lines that are not part of the stack."""
+    bars = {"stack": "one", "borderRadius": 2, "maxBarThickness": 28}
+    over = {"type": "line", "borderWidth": 2, "pointRadius": 0}
     sets = [
-        _make_set(line, {"stack": "one", "borderRadius": 2, "maxBarThickness": 28})
-        for line in series
+        *(_make_set(line, {**over, "stack": line.label}) for line in lines),
+        *(_make_set(line, bars) for line in series),
     ]
-    return _make_chart("bar", labels, sets, _make_options("", True, len(series) > 1, "circle"))
+    return _make_chart("bar", labels, sets, _make_options("", True, len(sets) > 1, "circle"))
 
 
 def make_lines(
-    labels: Sequence[str], series: Sequence[Series], unit: str = "", logarithmic: bool = False
+    labels: Sequence[str],
+    series: Sequence[Series],
+    unit: str = "",
+    logarithmic: bool = False,
+    curved: bool = True,
 ) -> dict[str, object]:
-    look = {"borderWidth": 2, "pointHitRadius": 8, "tension": 0.25}
+    look = {"borderWidth": 2, "pointHitRadius": 8, "tension": 0.25 if curved else 0}
     sets = [
         _make_set(line, {**look, "pointRadius": 2 if None in line.values else 0}) for line in series
     ]

@@ -10,8 +10,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db.models import CharField, Count, F, Q, QuerySet, Sum
-from django.db.models.functions import Cast, Coalesce, Left
+from django.db.models.functions import Cast, Coalesce
 
+from completions.admin.dashboard.hourly_sums import (
+    DAYS,
+    MINUTES,
+    PREFIX,
+    Sums,
+    cut_time,
+    make_hour_sums,
+    rename_sums,
+)
 from completions.models import LoadSample, UsageHour, UsageRecord
 from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, LATENCY_MS, SUMMED
 
@@ -45,13 +54,11 @@ DAY = Period("24h", "24 hours", timedelta(hours=1), 24)
 MONTH = Period("30d", "30 days", timedelta(days=1), 30)
 PERIODS = {period.name: period for period in (HOUR, DAY, MONTH)}
 
-Sums = Mapping[str, Any]
-"""The values of the columns in COUNTED."""
 NOTHING: Sums = dict.fromkeys(COUNTED, 0)
 
 
 def load_series(period: Period, now: datetime) -> list[Sums]:
-    buckets = _group_by_bucket(period, map(_rename_sums, _load_rows(period, now)))
+    buckets = _group_by_bucket(period, map(rename_sums, _load_rows(period, now)))
     return [add_up(buckets[bucket]) for bucket in period.list_buckets(now)]
 
 
@@ -63,7 +70,7 @@ def sum_before(period: Period, now: datetime) -> Sums:
     """Return the sums of the period before this one, without histograms."""
     start = period.start(now)
     rows, sums = _select_ended(period, gte=start - (now - start), lt=start)
-    return _rename_sums(rows.aggregate(**sums))
+    return rename_sums(rows.aggregate(**sums))
 
 
 def rank(period: Period, now: datetime, *by: str, limit: int = 6) -> list[dict[str, Any]]:
@@ -71,7 +78,7 @@ def rank(period: Period, now: datetime, *by: str, limit: int = 6) -> list[dict[s
     rows, sums = _select_ended(period, gte=period.start(now))
     # Cast, because grouping by a bare column makes SQLite scan all records in its index's order.
     texts = {f"by_{name}": Cast(name, CharField()) for name in by}
-    results = [_rename_sums(row) for row in rows.order_by().values(**texts).annotate(**sums)]
+    results = [rename_sums(row) for row in rows.order_by().values(**texts).annotate(**sums)]
     for row in results:
         row["tokens"] = row["prompt_tokens"] + row["completion_tokens"]
         for name in by:
@@ -142,17 +149,11 @@ def _load_rows(period: Period, now: datetime) -> Any:
         return buckets.annotate(**_make_record_sums(), **_make_record_histograms())
     hours = UsageHour.objects.filter(hour__gte=period.start(now)).order_by()
     of_hours = hours.values(bucket=_filter_period(period, "hour"))
-    return of_hours.annotate(**_make_hour_sums(COUNTED))
+    return of_hours.annotate(**make_hour_sums(COUNTED))
 
 
 def _filter_period(period: Period, column: str) -> Any:
-    """Return the day or minute of a UTC time as text: `2026-11-20` or `2026-11-20 15:30`.
-
-    Django's Trunc is slow: on SQLite it calls a Python function for every row.
-    """
-    day = period.step >= timedelta(days=1)
-    length = len("2026-11-20") if day else len("2026-11-20 15:30")
-    return Left(Cast(column, CharField()), length)
+    return cut_time(column, DAYS if period.step >= timedelta(days=1) else MINUTES)
 
 
 def _select_ended(period: Period, **span: datetime) -> tuple[QuerySet[Any], dict[str, Any]]:
@@ -161,20 +162,8 @@ def _select_ended(period: Period, **span: datetime) -> tuple[QuerySet[Any], dict
     if period is HOUR:
         rows, column, sums = UsageRecord.objects.all(), "finished_at", _make_record_sums()
     else:
-        rows, column, sums = UsageHour.objects.all(), "hour", _make_hour_sums(SUMMED)
+        rows, column, sums = UsageHour.objects.all(), "hour", make_hour_sums(SUMMED)
     return rows.filter(**{f"{column}__{name}": at for name, at in span.items()}), sums
-
-
-_PREFIX = "sum_"
-"""Prepended because Django refuses an aggregate named like a column."""
-
-
-def _rename_sums(row: Mapping[str, object]) -> dict[str, Any]:
-    return {name.removeprefix(_PREFIX): value for name, value in row.items()}
-
-
-def _make_hour_sums(names: Sequence[str]) -> dict[str, object]:
-    return {f"{_PREFIX}{name}": Coalesce(Sum(name), 0) for name in names}
 
 
 def _make_record_sums() -> dict[str, object]:
@@ -184,7 +173,7 @@ def _make_record_sums() -> dict[str, object]:
         "cancelled": Count("id", filter=Q(status="cancelled")),
     }
     sums = {name: Coalesce(Sum(name), 0) for name in SUMMED if name not in counts}
-    return {f"{_PREFIX}{name}": value for name, value in (counts | sums).items()}
+    return {f"{PREFIX}{name}": value for name, value in (counts | sums).items()}
 
 
 def _make_record_histograms() -> dict[str, Any]:
@@ -198,7 +187,7 @@ def _make_record_histograms() -> dict[str, Any]:
             if upper is not None:
                 inside &= Q(**{f"{value}__lte": upper})
                 lower = upper
-            counts[f"{_PREFIX}{column}"] = Count("id", filter=inside)
+            counts[f"{PREFIX}{column}"] = Count("id", filter=inside)
     return counts
 
 

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from completions.admin.dashboard import chart_js, figures
 from completions.admin.dashboard.chart_js import Series
-from completions.admin.dashboard.figures import Period, Sums
+from completions.admin.dashboard.figures import Period
+from completions.admin.dashboard.hourly_sums import Sums
 from completions.models.usage import FIRST_TOKEN, LATENCY, NANOS
 from completions.usage.report import quantile
 

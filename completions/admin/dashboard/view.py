@@ -11,10 +11,12 @@ from django.urls import reverse
 from django.utils import timezone
 
 from completions.admin.dashboard import figures, panels
-from completions.admin.dashboard.figures import DAY, PERIODS, Period, Sums
+from completions.admin.dashboard.figures import DAY, PERIODS, Period
+from completions.admin.dashboard.hourly_sums import Sums
 from completions.admin.display import (
     NONE,
     format_ago,
+    format_change,
     format_compact,
     format_exact,
     format_milliseconds,
@@ -83,20 +85,20 @@ def _make_usage_tiles(sums: Sums, earlier: Sums) -> list[Tile]:
             format_compact(sums["requests"]),
             f"{format_exact(failed)} failed, {format_share(failed, sums['requests'])}",
             "bad" if failed > 0.05 * sums["requests"] else "",
-            _format_change(sums["requests"], earlier["requests"]),
+            format_change(sums["requests"], earlier["requests"]),
         ),
         Tile(
             "Tokens",
             format_compact(tokens),
             f"{format_compact(sums['prompt_tokens'])} in, "
             f"{format_compact(sums['completion_tokens'])} out",
-            change=_format_change(tokens, tokens_earlier),
+            change=format_change(tokens, tokens_earlier),
         ),
         Tile(
             "Cost",
             format_money(sums["cost_nanos"]),
             "at the prices in models.toml",
-            change=_format_change(sums["cost_nanos"], earlier["cost_nanos"]),
+            change=format_change(sums["cost_nanos"], earlier["cost_nanos"]),
         ),
         Tile("Latency", *_format_quantiles(sums, LATENCY)),
         Tile("First token", *_format_quantiles(sums, FIRST_TOKEN)),
@@ -112,13 +114,6 @@ def _make_usage_tiles(sums: Sums, earlier: Sums) -> list[Tile]:
 def _format_quantiles(sums: Sums, columns: Sequence[str]) -> tuple[str, str]:
     median, p95 = (format_milliseconds(quantile(sums, columns, q)) for q in (0.5, 0.95))
     return median, f"median; p95 {p95}"
-
-
-def _format_change(now: float, before: float) -> str:
-    """Return the change from the previous period; empty if that period had almost none."""
-    if now > 10 * before:
-        return ""
-    return f"{round(100 * (now - before) / before):+d} %" if before else ""
 
 
 def _make_live_tiles(live: state.Live) -> list[Tile]:

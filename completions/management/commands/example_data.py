@@ -1,9 +1,13 @@
 """`manage.py example_data`: a month of made-up usage, for looking at the admin."""
 
+from collections.abc import Callable
+
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from completions.management import example_data
+
+_BAR_WIDTH = 30
 
 
 class Command(BaseCommand):
@@ -24,9 +28,22 @@ class Command(BaseCommand):
         if requests < 1 or days < 1:
             raise CommandError("--requests and --days must be at least 1")
         try:
-            example_data.fill(requests, timezone.now(), days)
+            example_data.fill(requests, timezone.now(), days, self._make_bar(requests))
         except example_data.ExampleDataExistsError:
             raise CommandError("example data exists already; delete it with --remove") from None
+        if self.stderr.isatty():
+            self.stderr.write("")
         self.stdout.write(
             f"{requests} requests created; delete them with: manage.py example_data --remove"
         )
+
+    def _make_bar(self, requests: int) -> Callable[[int], None]:
+        """Return what draws a bar on a terminal: a million requests take minutes."""
+
+        def draw(made: int) -> None:
+            filled = min(_BAR_WIDTH, _BAR_WIDTH * made // requests)
+            bar = "#" * filled + "." * (_BAR_WIDTH - filled)
+            self.stderr.write(f"\r\x1b[K[{bar}] {made:,} requests", str, ending="")
+            self.stderr.flush()
+
+        return draw if self.stderr.isatty() else lambda made: None

@@ -53,7 +53,8 @@ class Command(BaseCommand):
         if refusals:
             report.write_refusals(Refusal.objects.filter(**span), self.stdout)
         else:
-            report.write_csv(UsageHour.objects.filter(**span), bucket, self.stdout)
+            hours = UsageHour.objects.filter(**span)
+            report.write_csv(hours, report.UNITS[bucket], self.stdout)
 
 
 def _day(text: str) -> datetime:

@@ -1,5 +1,6 @@
 """An operator's evening in a real browser: a key, a request, the charts, a job, a worker."""
 
+import csv
 import time
 from collections.abc import Iterator
 
@@ -103,6 +104,46 @@ def test_charts_are_drawn(page: browser.Page, service: Installation):
     assert "nightly extraction" in page.locator("#content").inner_text()
 
 
+def test_usage_is_explored(page: browser.Page, service: Installation):
+    """By a preset, a group, a measure and days; each view is an address, and the CSV has its sums."""
+    page.goto(f"{service.url}/admin/")
+    page.get_by_role("link", name="Explore usage").click()
+    page.get_by_role("navigation", name="Range").get_by_role("link", name="7 days").click()
+    page.get_by_label("by", exact=True).select_option("key")
+    page.wait_for_url("**/admin/usage/?*by=key*")
+    page.get_by_label("Show", exact=True).select_option("requests")
+    page.wait_for_url("**/admin/usage/?*show=requests*")
+    page.wait_for_function("document.querySelectorAll('canvas.chart').length == 2")
+    page.wait_for_function(
+        "[...document.querySelectorAll('canvas.chart')].every(c => Chart.getChart(c))"
+    )
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    rows = list(csv.DictReader(download.value.path().read_text().splitlines()))
+    drawn = page.evaluate(
+        "Chart.getChart(document.querySelector('canvas.chart'))"
+        ".data.datasets.map(set => [set.label, set.data.reduce((a, b) => a + b, 0)])"
+    )
+    example = "nightly extraction"
+    counted = sum(int(row["requests"]) for row in rows if row["api_key_name"] == example)
+    assert dict(drawn)[example] == counted > 0
+
+    page.get_by_role("link", name=example).first.click()
+    page.wait_for_url("**/admin/usage/?*key=*")
+    page.get_by_label("by", exact=True).select_option("batch")
+    page.wait_for_url("**/admin/usage/?*by=batch*")
+    page.get_by_role("link", name="page of batch_").first.click()
+    page.wait_for_url("**/admin/completions/batch/batch_*")
+    page.get_by_role("link", name="Open in Usage").click()
+    page.wait_for_url("**/admin/usage/?from=*&batch=batch_*")
+
+    page.goto(f"{service.url}/admin/usage/?range=7d&by=key")
+    page.get_by_label("from", exact=True).fill("2026-01-01")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**/admin/usage/?*from=2026-01-01*")
+    assert "per week" in page.locator("#page-main").inner_text()
+
+
 def test_a_job_is_cancelled(page: browser.Page, service: Installation, http: httpx.Client):
     job = http.post("/v1/completions", json=LONG).raise_for_status().json()["id"]
     page.goto(f"{service.url}/admin/live/")
@@ -135,7 +176,15 @@ def test_a_worker_is_drained_and_resumed(
 def test_phones_and_the_dark(page: browser.Page, service: Installation):
     page.set_viewport_size({"width": 390, "height": 844})
     page.emulate_media(color_scheme="dark")
-    for path in ("", "live/", "workers/", "models/", "completions/apikey/", "completions/batch/"):
+    for path in (
+        "",
+        "usage/",
+        "live/",
+        "workers/",
+        "models/",
+        "completions/apikey/",
+        "completions/batch/",
+    ):
         page.goto(f"{service.url}/admin/{path}", wait_until="load")
         beyond = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert beyond <= 0, path

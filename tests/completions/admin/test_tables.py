@@ -29,13 +29,15 @@ LISTS = {
     "/admin/completions/refusal/": 8,
     "/admin/completions/wrongkey/": 8,
     "/admin/models/": 5,
+    "/admin/usage/?by=key": 12,
+    "/admin/usage/?by=batch": 13,
 }
 """Most queries, however many rows there are."""
 DETAILS = {
-    "apikey": 13,
-    "organization": 6,
+    "apikey": 18,
+    "organization": 17,
     "usagerecord": 6,
-    "batch": 9,
+    "batch": 15,
     "file": 6,
     "auditentry": 5,
     "usagehour": 6,
@@ -165,6 +167,7 @@ def test_the_role_decides_who_sees_the_pages(
         "/admin/live/",
         "/admin/workers/",
         "/admin/models/",
+        "/admin/usage/",
         "/admin/jobs/cmpl-1/",
         "/admin/completions/apikey/",
         f"/admin/completions/apikey/{owner.key.pk}/change/",

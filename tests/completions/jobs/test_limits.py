@@ -6,10 +6,11 @@ import time
 import pytest
 
 from completions.contract.usage import Usage
-from completions.jobs.connection import connect_async
+from completions.jobs.connection import connect, connect_async
 from completions.jobs.execute import Ending
-from completions.jobs.limits import Allowance, LimitReachedError, Limits
+from completions.jobs.limits import Allowance, LimitReachedError, Limits, LimitsUsed
 from completions.jobs.new_job import NewJob
+from completions.jobs.operate import read_limits_used
 from completions.jobs.store import JobStore
 from completions.jobs.submit import Submission, submit_durable
 from completions.maintenance.reconcile import reconcile
@@ -54,6 +55,22 @@ async def test_submitting_returns_what_is_left(submission) -> None:
     assert error.limit == "tokens"
     assert 0 < error.retry_after <= 12.0  # five tokens are missing
     assert error.remaining["requests"] == Allowance(3, 1)  # a refusal takes nothing
+
+
+@pytest.mark.usefixtures("worker")
+async def test_operators_see_how_much_is_used(submission, valkey) -> None:
+    limits = Limits({"requests": 3, "tokens": 25}, max_concurrency=4)
+    jobs = [limited_job(name, limits) for name in "ab"]
+    for job in jobs:
+        await submission.submit(job)
+    mine, other = jobs[0].api_key_id, jobs[0].api_key_id + 1
+    with connect(valkey.url) as client:
+        store = JobStore(client, PREFIX)
+        used = read_limits_used(store, {mine: limits.rates, other: {"tokens": 5}})
+    assert 0 < used[mine].rates["requests"] <= 2  # it refills
+    assert 0 < used[mine].rates["tokens"] <= 20
+    assert used[mine].concurrency == 2
+    assert used[other] == LimitsUsed({"tokens": 0}, 0)
 
 
 @pytest.mark.usefixtures("worker")

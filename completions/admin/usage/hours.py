@@ -1,4 +1,4 @@
-"""The table of hourly usage, with filters and CSV export."""
+"""The table of hourly sums, with filters and CSV export."""
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -34,16 +34,16 @@ class UsageHourAdmin(ReadOnlyAdmin):
 
     @admin.action(description="Export as CSV by day", permissions=["view"])
     def export_days(self, request: HttpRequest, queryset: QuerySet[UsageHour]) -> HttpResponse:
-        return _write_csv(queryset, "1d")
+        return _write_csv(queryset, "day")
 
     @admin.action(description="Export as CSV by hour", permissions=["view"])
     def export_hours(self, request: HttpRequest, queryset: QuerySet[UsageHour]) -> HttpResponse:
-        return _write_csv(queryset, "1h")
+        return _write_csv(queryset, "hour")
 
 
-def _write_csv(hours: QuerySet[UsageHour], width: str) -> HttpResponse:
+def _write_csv(hours: QuerySet[UsageHour], unit: str) -> HttpResponse:
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response.headers["Content-Disposition"] = 'attachment; filename="usage.csv"'
     # The admin's query set joins tables; a plain one groups faster.
-    report.write_csv(UsageHour.objects.filter(pk__in=hours.values("pk")), width, response)
+    report.write_csv(UsageHour.objects.filter(pk__in=hours.values("pk")), unit, response)
     return response

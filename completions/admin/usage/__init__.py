@@ -1,0 +1,1 @@
+"""Usage: the panel that explores it, and the table of hourly sums."""
