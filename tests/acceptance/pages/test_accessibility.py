@@ -29,7 +29,7 @@ LISTS = (
     "/admin/auth/user/", "/admin/auth/group/",
 )  # fmt: skip
 PAGES = (
-    "/", "/nothing", "/admin/", "/admin/usage/?range=7d&by=key", "/admin/usage/?by=batch&model=none",
+    "/", "/nothing", "/admin/", "/admin/usage/?range=7d&by=key", "/admin/usage/?model=none",
     "/admin/usage/?by=color", "/admin/live/", "/admin/playground/", "/admin/workers/",
     "/admin/models/", "/admin/completions/apikey/add/", "/admin/completions/apikey/1/change/",
     "/admin/completions/organization/1/change/", "/admin/completions/webhookendpoint/add/",

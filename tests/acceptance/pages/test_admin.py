@@ -105,7 +105,7 @@ def test_charts_are_drawn(page: browser.Page, service: Installation):
 
 
 def test_usage_is_explored(page: browser.Page, service: Installation):
-    """By a preset, a group, a measure and days; each view is an address, and the CSV has its sums."""
+    """By a preset, a group, a measure and days; each view is an address; CSV has its sums."""
     page.goto(f"{service.url}/admin/")
     page.get_by_role("link", name="Explore usage").click()
     page.get_by_role("navigation", name="Range").get_by_role("link", name="7 days").click()
@@ -133,13 +133,13 @@ def test_usage_is_explored(page: browser.Page, service: Installation):
     page.get_by_label("by", exact=True).select_option("batch")
     page.wait_for_url("**/admin/usage/?*by=batch*")
     page.get_by_role("link", name="page of batch_").first.click()
-    page.wait_for_url("**/admin/completions/batch/batch_*")
+    page.wait_for_url("**/admin/completions/batch/batch_*/change/")
     page.get_by_role("link", name="Open in Usage").click()
     page.wait_for_url("**/admin/usage/?from=*&batch=batch_*")
 
     page.goto(f"{service.url}/admin/usage/?range=7d&by=key")
     page.get_by_label("from", exact=True).fill("2026-01-01")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Go").click()
     page.wait_for_url("**/admin/usage/?*from=2026-01-01*")
     assert "per week" in page.locator("#page-main").inner_text()
 
