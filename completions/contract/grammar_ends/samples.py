@@ -7,6 +7,8 @@ from completions.contract.stop_regex.syntax import RegexError, make_predicate, p
 from completions.regular.syntax import Alternation, Characters, Concatenation, Node, Repeat
 
 _MAX_PATTERN = 4_000
+_MAX_CHARACTERS = 32_000
+"""Of all patterns that are read."""
 _MAX_SAMPLE = 256
 _PLAIN = "a0A.- "
 """What stands for a set that has one of them."""
@@ -17,11 +19,15 @@ class _TooLongError(Exception):
 
 
 def iter_samples(schema: object) -> Iterator[bytes]:
-    """Yield a shortest text, as JSON with its last quote, of each pattern for strings and names in
-    a JSON Schema, as far as it can be read."""
+    """Yield a shortest text, as JSON with its last quote, of each of the first patterns for strings
+    and names in a JSON Schema, as far as it can be read."""
+    left = _MAX_CHARACTERS
     for pattern in dict.fromkeys(_iter_patterns(schema)):
         if len(pattern) > _MAX_PATTERN:
             continue
+        left -= len(pattern)
+        if left < 0:
+            return
         try:
             text = _find_shortest(parse(pattern))
         except (ValueError, RegexError, _TooLongError, RecursionError):

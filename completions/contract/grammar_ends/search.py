@@ -34,6 +34,9 @@ _RUN, _MAX_RUN = 8, 256
 """The fewest and the most repeated at once: for a string that has a least length."""
 _MAX_REPEATS: Final = 16
 """How often one search does so in vain."""
+_TOKENS_OF_COPY: Final = 512
+"""As many tokens that the matcher is handed without a copy count as one copy, and twice as many of
+a path, which each copy that goes on from it repeats."""
 _PHASE: Final = 150
 """After so many copies without an end, the search goes on from the place that came farthest."""
 _NOT_ZERO = re.compile(rb"[^\x00]")
@@ -184,12 +187,18 @@ class _Search:
         if not self._samples or is_set(node.mask, self._samples[0][-1]):
             return []
         ends: dict[Way, None] = {}
+        most = checked = self._steps_left * _TOKENS_OF_COPY
         for sample in self._samples:
             for start in reversed(range(len(sample) - 1)):
                 end = sample[start:]
-                if node.matcher.validate_tokens(list(end)) == len(end):
+                num_valid = node.matcher.validate_tokens(list(end))
+                most -= 1 + num_valid
+                if num_valid == len(end):
                     ends[end] = None
                     break
+                if most <= 0:
+                    break
+        self._steps_left -= (checked - most) // _TOKENS_OF_COPY
         return list(ends)
 
     def _try(self, node: _Node, child: Way, cost: int) -> Iterator[Way]:
@@ -198,7 +207,7 @@ class _Search:
         if text in self._seen:
             return
         self._seen.add(text)
-        self._steps_left -= 1
+        self._steps_left -= 1 + len(node.path) // (2 * _TOKENS_OF_COPY)
         matcher = node.matcher.deep_copy()
         if matcher.try_consume_tokens(list(child)) != len(child):
             return
@@ -239,7 +248,8 @@ class _Search:
         if not self._known_way:
             return
         self._steps_left -= 1
-        end = find_suffix(node.matcher, self._tokens, self._known_way)
+        most = 4 * _TOKENS_OF_COPY
+        end = find_suffix(node.matcher, self._tokens, self._known_way, most)
         if end is not None and self._banned.isdisjoint(end):
             self._known_way = ()  # what else it leads to is hardly shorter
             yield (*node.path, *end)

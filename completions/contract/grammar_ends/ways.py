@@ -1,8 +1,15 @@
 """Ways: tokens that lead to an accepted end, checked and adapted."""
 
+from typing import Final
+
 from llguidance import LLMatcher
 
 from completions.contract.grammar_ends.tokens import EndTokens, Way
+
+MAX_CHECKED: Final = 8192
+"""Tokens that a search for a suffix hands to the matcher; twice as many take some 3 ms."""
+_GLANCE: Final = 16
+"""How many of a suffix it is handed first: most suffixes fail there."""
 
 
 def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) -> Way | None:
@@ -19,16 +26,30 @@ def adapt_way(matcher: LLMatcher, tokens: EndTokens, way: Way, token_id: int) ->
     return find_suffix(matcher, tokens, way) or _find_closed_suffix(matcher, tokens, way)
 
 
-def find_suffix(matcher: LLMatcher, tokens: EndTokens, way: Way) -> Way | None:
+def find_suffix(
+    matcher: LLMatcher, tokens: EndTokens, way: Way, most: int = MAX_CHECKED
+) -> Way | None:
     """Return tokens of the shortest end of a way's text that leads to an end from where `matcher`
-    stands."""
+    stands. The matcher is handed `most` tokens; if these do not suffice, as many again of the ends
+    that close something."""
     split, mask = tokens.split(way), matcher.compute_bitmask()
-    for start in reversed(range(len(split))):
-        if not is_set(mask, split[start]):
-            continue
-        end = split[start:]
-        if _leads_to_end(matcher, tokens, end):
-            return shorten_way(matcher, tokens, end)
+    starts = reversed(range(max(0, len(split) - 2 * most), len(split)))
+    possible = [start for start in starts if is_set(mask, split[start])]
+    closing = [start for start in possible if split[start] in tokens.order_of_closers]
+    for chosen in (possible, closing):
+        left = most
+        for start in chosen:
+            glance = list(split[start : start + _GLANCE])
+            left -= len(glance)
+            if matcher.validate_tokens(glance) == len(glance):
+                end = split[start:]
+                left -= len(end)
+                if _leads_to_end(matcher, tokens, end):
+                    return shorten_way(matcher, tokens, end)
+            if left <= 0:
+                break
+        if left > 0:
+            break
     return None
 
 
@@ -51,7 +72,8 @@ def _find_closed_suffix(matcher: LLMatcher, tokens: EndTokens, way: Way) -> Way 
             return (prefix,)
         if copy.compute_bitmask() == mask:
             continue  # it closed nothing
-        if (end := find_suffix(copy, tokens, way)) is not None:
+        end = find_suffix(copy, tokens, way, MAX_CHECKED // len(tokens.order_of_closers))
+        if end is not None:
             return shorten_way(matcher, tokens, (prefix, *end))
     return None
 

@@ -1,6 +1,7 @@
 """Ways to the end of grammars: whatever the search returns is an end, and it finds usual ones."""
 
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -154,3 +155,64 @@ def test_what_is_left_of_a_way_is_found_within_its_tokens() -> None:
 def test_the_shortest_text_of_a_pattern(pattern: str, sample: str | None) -> None:
     found = [text.decode() for text in iter_samples({"items": [{"pattern": pattern}]})]
     assert found == ([] if sample is None else [f'{sample}"'])
+
+
+class Counted:
+    """A matcher that counts the tokens that it and its copies are handed without a copy."""
+
+    def __init__(self, matcher: LLMatcher, counts: Counter[str] | None = None) -> None:
+        self._matcher = matcher
+        self.counts: Counter[str] = Counter() if counts is None else counts
+
+    def validate_tokens(self, ids: list[int]) -> int:
+        self.counts["tokens"] += len(ids)
+        return int(self._matcher.validate_tokens(ids))
+
+    def deep_copy(self) -> "Counted":
+        self.counts["copies"] += 1
+        return Counted(self._matcher.deep_copy(), self.counts)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._matcher, name)
+
+
+def begin_exact(length: int, begun: str, **others: object) -> tuple[str, Counted]:
+    """A grammar with a string of an exact length before others, and a matcher within it."""
+    exact = {"type": "string", "pattern": f"^[a-zA-Z0-9 .,;:!?]{{{length}}}$"}
+    properties = {"v": exact, **others}
+    grammar = write(
+        type="object", properties=properties, required=["v", "w"], additionalProperties=False
+    )
+    return grammar, Counted(begin(grammar, '{"v":"' + begun))
+
+
+def test_what_a_long_text_hands_to_the_matcher_is_bounded() -> None:
+    """Each end of the constant is a beginning of the string."""
+    text = '{"v":"' + "a" * 250 + '","w":"' + "a" * 20_000 + '"}'
+    _, matcher = begin_exact(250, "bbb", w={"const": "a" * 20_000})
+    find_suffix(matcher, TOKENS, TOKENS.split_text(text.encode()))
+    assert 0 < matcher.counts["tokens"] < 50_000
+
+
+def test_the_end_of_a_long_text_is_found_behind_its_quote() -> None:
+    prose = "It was the best of times, it was the worst of times. " * 40
+    ending = '","w":' + json.dumps(prose) + "}"
+    _, matcher = begin_exact(250, "b" * 250, w={"const": prose})
+    way = TOKENS.split_text(b'{"v":"' + b"a" * 250 + ending.encode())
+    end = find_suffix(matcher, TOKENS, way)
+    assert end is not None
+    assert TOKENS.spell(end) == ending.encode()
+
+
+def test_samples_count_as_work() -> None:
+    """Sixteen samples that begin as the string goes on, and end too early."""
+    others = {f"p{n}": {"type": "string", "pattern": f"^a{{{256 - n}}}$"} for n in range(16)}
+    grammar, matcher = begin_exact(2000, "aaa", w={"const": 1}, **others)
+    assert find_way(matcher, TOKENS, TOKENS.read_texts(grammar), 32, 1) is None
+    assert 0 < matcher.counts["tokens"] < 200_000
+    assert matcher.counts["copies"] <= 32 + 1
+
+
+def test_few_patterns_of_a_schema_are_read() -> None:
+    many = {f"p{n}": {"type": "string", "pattern": f"^{n}$"} for n in range(10_000, 20_000)}
+    assert len(list(iter_samples({"properties": many}))) == 32_000 // 7

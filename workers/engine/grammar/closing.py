@@ -8,6 +8,8 @@ tokens so far: a run that resumes a choice ends it alike.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from typing import Final, Self
@@ -34,8 +36,10 @@ _STEPS: Final = 32
 counted, not seconds: a run that resumes a choice must find the same."""
 _COPY_SECONDS: Final = 0.0002
 """CPU seconds that a copy may take; a usual one takes a third of it. What exceeds that is slow."""
+_ADAPTING_SECONDS: Final = 0.002
+"""CPU seconds that adapting a way may take; it usually takes a tenth of it."""
 _PATIENCE_SECONDS: Final = 0.25
-"""CPU seconds by which all searches of one request may be slow: the whole batch waits for them.
+"""CPU seconds by which all of this may be slow for one request: the whole batch waits for it.
 Then the request fails, as with slow masks; it never ends otherwise than on another machine."""
 _CHECKPOINT: Final = 64
 """After how many tokens a choice looks again how far its end is. After each failure it waits twice
@@ -95,11 +99,28 @@ class ClosingPlan:
         """Return a way from where the matcher stands."""
         if self.is_slow or self.gives_up:
             return None
+        with self._time(max_steps * _COPY_SECONDS):
+            return find_way(matcher, self.tokens, self.texts, max_steps, enough, self.banned)
+
+    def adapt(self, matcher: LLMatcher, way: Way, token_id: int) -> Way | None:
+        """Return a way from behind a token that is much like the one from before it."""
+        with self._time(_ADAPTING_SECONDS):
+            return self._refuse_banned(adapt_way(matcher, self.tokens, way, token_id))
+
+    def find_suffix(self, matcher: LLMatcher, way: Way) -> Way | None:
+        """Return the end of an earlier way that is one from where the matcher stands."""
+        with self._time(_ADAPTING_SECONDS):
+            return self._refuse_banned(find_suffix(matcher, self.tokens, way))
+
+    def _refuse_banned(self, way: Way | None) -> Way | None:
+        return None if way is None or not self.banned.isdisjoint(way) else way
+
+    @contextmanager
+    def _time(self, usual_seconds: float) -> Iterator[None]:
+        """Add what takes longer than usual to the slow seconds."""
         began = time.thread_time()
-        way = find_way(matcher, self.tokens, self.texts, max_steps, enough, self.banned)
-        excess = time.thread_time() - began - max_steps * _COPY_SECONDS
-        self.slow_seconds += max(0.0, excess)
-        return way
+        yield
+        self.slow_seconds += max(0.0, time.thread_time() - began - usual_seconds)
 
 
 class Closing:
@@ -223,8 +244,7 @@ class Closing:
 
     def _find_suffix(self, matcher: LLMatcher) -> Way | None:
         """Return the end of the way that was known last, if it is still one."""
-        end = find_suffix(matcher, self.plan.tokens, self._way) if self._way else None
-        return None if end is None or not self.plan.banned.isdisjoint(end) else end
+        return self.plan.find_suffix(matcher, self._way) if self._way else None
 
     def _find_way_after(self, matcher: LLMatcher, token_id: int) -> Way | None:
         if self._next is None or self._next[0] != token_id:
@@ -243,8 +263,8 @@ class Closing:
             return None
         if is_accepting(after):
             return ()
-        reused = None if way is None else adapt_way(after, self.plan.tokens, way, token_id)
-        if reused is not None and self.plan.banned.isdisjoint(reused):
+        reused = None if way is None else self.plan.adapt(after, way, token_id)
+        if reused is not None:
             return reused
         return self.plan.search(after, max(0, self._left - 1), _STEPS)
 

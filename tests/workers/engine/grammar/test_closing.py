@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Sequence as Rows
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from llguidance import LLMatcher
 
 from completions.contract import grammar_ends
 from completions.grammars import Constraint, translate
@@ -78,6 +80,30 @@ def test_a_request_whose_searches_are_slow_fails_as_with_slow_masks(
     for matcher in (first, second):
         with pytest.raises(GrammarError, match="too ambiguous"):
             matcher.consume(encode("a")[0])
+
+
+@pytest.mark.parametrize("name", ["adapt_way", "find_suffix", "find_way"])
+def test_whatever_a_token_waits_for_counts(
+    structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    [matcher] = begin(structured_output, AMBIGUOUS, [40])
+    assert matcher.closing is not None
+    plan, seconds = matcher.closing.plan, [0.0]
+
+    def wait(*_: Any) -> None:
+        seconds[0] += 1
+
+    monkeypatch.setattr(closing, "time", SimpleNamespace(thread_time=lambda: seconds[0]))
+    monkeypatch.setattr(closing, name, wait)
+    if name == "adapt_way":
+        plan.adapt(cast(LLMatcher, None), (), 0)
+    elif name == "find_suffix":
+        plan.find_suffix(cast(LLMatcher, None), ())
+    else:
+        plan.search(cast(LLMatcher, None), 1, 1)
+    assert plan.is_slow
+    with pytest.raises(GrammarError, match="too ambiguous"):
+        matcher.consume(encode("a")[0])
 
 
 @pytest.mark.parametrize("limit", [300, 500])
