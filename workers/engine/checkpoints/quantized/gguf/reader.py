@@ -84,10 +84,11 @@ def read_gguf(
     read in ``dtype``. Raises OSError, and ValueError for a damaged file or a missing part."""
     metadata, tensors = _read_part(path, dtype)
     count = metadata.get("split.count") or 1
-    if metadata.get("split.no"):
+    number = metadata.get("split.no")
+    if isinstance(number, int) and number:
         first = first_part(path)
         raise ValueError(
-            f"{path.name} is part {metadata['split.no'] + 1} of {count}: name the first part"
+            f"{path.name} is part {number + 1} of {count}: name the first part"
             + (f", {first.name}" if first else "")
         )
     parts = part_paths(path)
@@ -111,7 +112,7 @@ def _read_part(path: Path, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str
         with open(path, "rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return _Header(data, dtype).read()
-    except (ValueError, OverflowError, MemoryError, struct.error) as error:
+    except (ValueError, OverflowError, MemoryError, RecursionError, struct.error) as error:
         raise ValueError(f"{path.name} is not a whole GGUF file: {error}") from error
 
 
@@ -136,6 +137,8 @@ class _Header:
                 metadata[name] = value
         entries = [self._entry() for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(f"its general.alignment is {alignment!r}, not a positive integer")
         begin = -(-self._at // alignment) * alignment
         return metadata, {entry[0]: self._tensor(begin, *entry) for entry in entries}
 
