@@ -53,6 +53,7 @@ def measure_progress(batch: Batch, now: datetime) -> Progress:
     others = Batch.objects.filter(
         organization_id=batch.organization_id, status=BatchStatus.IN_PROGRESS
     ).exclude(id=batch.id)
+    others = others.only("model", "by_model", "outlook", "expires_at", "created_at")
     ahead = sum(
         any(
             make_turn(other, model) < make_turn(batch, model)

@@ -6,6 +6,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet, Sum, Window
 from django.db.models.functions import RowNumber
 
 from completions.batches.input_lines import LineError
+from completions.batches.planning import outlook
 from completions.models import (
     OPEN_LINES,
     UNFINISHED,
@@ -16,6 +17,7 @@ from completions.models import (
     File,
     LineState,
 )
+from completions.models.organizations import lock_organization
 from completions.models.timed_ids import read_time
 
 _RUNNING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
@@ -53,10 +55,21 @@ def begin(batch: Batch, now: datetime) -> bool:
     )
 
 
-def start(batch_id: str) -> bool:
-    """Run the lines of a held batch after its pilot. Returns False if the batch is not held."""
+def start(batch_id: str, now: datetime) -> bool:
+    """Run the lines of a held batch after its pilot, with the forecast that they have now. Returns
+    False if the batch is not held."""
     held = Batch.objects.filter(id=batch_id, held=True, status__in=_RUNNING)
-    return bool(held.update(held=False, pace=[]))  # the speed before the pause says nothing now
+    organization_id = held.values_list("organization_id", flat=True).first()
+    if organization_id is None:
+        return False
+    with lock_organization(organization_id):
+        batch = held.first()
+        if batch is None:
+            return False
+        forecast = outlook.forecast_valid(batch, now)
+        batch.promise = forecast and forecast.to_json(now)
+        # The speed before the pause says nothing now.
+        return bool(held.update(held=False, pace=[], promise=batch.promise))
 
 
 def cancel(batch_id: str, now: datetime) -> bool:

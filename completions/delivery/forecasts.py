@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
+from django.db.models import Count
+
 from completions.batches.planning.outlook import Forecast, explain_late, round_probability
 from completions.batches.planning.speeds import measure_load
 from completions.batches.planning.windows import MAX_ERRORS, Errors, expect
@@ -33,11 +35,8 @@ def _count_before(job: NewJob, due: datetime) -> int:
         lines = BatchLine.objects.filter(model=job.model, state=LineState.SENT)
         before += lines.filter(batch__organization_id=job.organization_id).count()
     others = waiting.exclude(organization_id=job.organization_id).order_by()
-    counts = others.values_list("organization_id", flat=True)
-    more: dict[int, int] = {}
-    for organization_id in counts:
-        more[organization_id] = more.get(organization_id, 0) + 1
-    return before + sum(min(count, before + 1) for count in more.values())
+    counts = others.values("organization_id").annotate(count=Count("id"))
+    return before + sum(min(count, before + 1) for count in counts.values_list("count", flat=True))
 
 
 def _measure_errors(model: str, now: datetime) -> Errors:

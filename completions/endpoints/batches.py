@@ -147,7 +147,7 @@ class StartBatchView(AsyncAPIView):
 
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
         await _find(batch_id, request.auth)
-        await sync_to_async(states.start)(batch_id)
+        await sync_to_async(states.start)(batch_id, timezone.now())
         return await _present(await _find(batch_id, request.auth))
 
 
@@ -202,11 +202,14 @@ def store(
     """Store a new batch, unless too many lines or batches of its organization are waiting. Raises
     APIError."""
     _plan(batch, file, principal)
-    _promise(batch, file, principal)
     if key is not None:
         batch.idempotency_key, batch.body_digest = key.key, key.body_digest
     try:
-        _store(batch)
+        sizes = outlook.sample_models(file, principal)
+    except File.DoesNotExist:  # the validation says so
+        sizes = {}
+    try:
+        _store(batch, sizes)
     except IntegrityError as error:
         if key is None:
             raise
@@ -224,23 +227,21 @@ def store_again(
         raise
 
 
-def _promise(batch: Batch, file: File, principal: Principal) -> None:
-    """Note the forecast that the size of the file gives, until its lines are known. Raises
+def _promise(batch: Batch, sizes: Mapping[str, float]) -> None:
+    """Note the forecast that the sizes of its lines give, until their tokens are known. Raises
     APIError."""
     now = timezone.now()
-    try:
-        found = outlook.forecast_file(batch, file, principal, now)
-    except File.DoesNotExist:  # the validation says so
-        return
+    found = outlook.forecast_file(batch, sizes, now)
     batch.promise = found and found.to_json(now)
     if found and batch.on_late == OnLate.REFUSE and not found.is_in_time:
         message = outlook.explain_late(found, batch.expires_at)
         raise APIError("window_too_short", message, "completion_window")
 
 
-def _store(batch: Batch) -> None:
-    with lock_organization(batch.organization_id):  # two must not take the last place
+def _store(batch: Batch, sizes: Mapping[str, float]) -> None:
+    with lock_organization(batch.organization_id):  # two must not take the last place, or window
         _require_room(*_count_waiting(batch.organization_id))
+        _promise(batch, sizes)
         batch.save(force_insert=True)
 
 

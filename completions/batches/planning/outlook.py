@@ -35,6 +35,10 @@ _MEASURED = 20
 """The number of latest batches that say how long answers are."""
 _SAMPLED_BYTES = 256 * 1024
 """What is read of a file to say which models it asks for, before it is validated."""
+_UNREAD = ("errors", "metadata", "counted_fields", "forecast", "pace")
+"""Columns of batches that no forecast needs."""
+_STORED_AT_ONCE = 100
+_LAST = datetime.max.replace(tzinfo=UTC).timestamp() - 1
 
 
 class Forecast(NamedTuple):
@@ -100,12 +104,12 @@ class ModelQueue:
     @cached_property
     def track(self) -> Track:
         """The errors of the forecasts that batches were admitted with: those that have ended, and
-        those that already take longer."""
+        those that already take longer. A held batch takes as long as its owner likes."""
         ratios: dict[bool, list[float]] = {True: [], False: []}
         running = sorted(self._batches, key=lambda each: each.created_at, reverse=True)
         for batch in [*running, *self._ended]:
             promise = batch.promise
-            if not promise or not batch.model:
+            if not promise or not batch.model or batch.held:
                 continue
             took = (batch.finalizing_at or self._now).timestamp() - promise["at"]
             if batch.status == BatchStatus.COMPLETED or took > promise["seconds"]:
@@ -196,26 +200,26 @@ def _list_models(batch: Batch) -> Sequence[str]:
 
 def _list_open() -> list[Batch]:
     open_states = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
-    return list(Batch.objects.filter(status__in=open_states).order_by("created_at", "id"))
+    rows = Batch.objects.filter(status__in=open_states).defer(*_UNREAD)
+    return list(rows.order_by("created_at", "id"))
 
 
 def forecast_valid(batch: Batch, now: datetime) -> Forecast | None:
     """Forecast the end of a batch whose lines are known; None while one of its models has run
     nothing."""
-    queues = {model: ModelQueue(model, _list_open(), now) for model in batch.model_ids}
-    return _combine([queue.admit(batch) for queue in queues.values()])
+    every = _list_open()
+    return _combine([ModelQueue(model, every, now).admit(batch) for model in batch.model_ids])
 
 
-def forecast_file(batch: Batch, file: File, principal: Principal, now: datetime) -> Forecast | None:
-    """Forecast the end of a batch from the size of its file, as earlier files were; None if too
+def forecast_file(batch: Batch, sizes: Mapping[str, float], now: datetime) -> Forecast | None:
+    """Forecast the end of a batch from the sizes of its lines, as earlier files were; None if too
     little is known. Notes the tokens in the batch, so that others see them before it is
     validated."""
-    sizes = _sample_models(file, principal)
     if not sizes:
         return None
-    admitted, tokens = [], {}
+    admitted, tokens, every = [], {}, _list_open()
     for model, size in sizes.items():
-        queue = ModelQueue(model, _list_open(), now)
+        queue = ModelQueue(model, every, now)
         if (estimate := queue.estimate_tokens_of_file(size)) is None:
             return None
         tokens[model] = estimate
@@ -237,9 +241,9 @@ def _combine(admitted: Sequence[tuple[Queued, Outlook] | None]) -> Forecast | No
     )
 
 
-def _sample_models(file: File, principal: Principal) -> dict[str, float]:
+def sample_models(file: File, principal: Principal) -> Mapping[str, float]:
     """Return the bytes of a file by model, as its first lines have them. Lines that the validation
-    refuses count for none."""
+    refuses count for none. Raises File.DoesNotExist."""
     named: dict[object, int] = defaultdict(int)
     with files.open_file(file) as content:
         for line in content.read(_SAMPLED_BYTES).splitlines():
@@ -270,13 +274,14 @@ def refresh(now: datetime) -> None:
         found = [outlooks[model].get(batch.id) for model in batch.model_ids]
         known = [each for each in found if each is not None]
         is_known = bool(known) and len(known) == len(found)
-        outlook = {
+        outlook: dict[str, object] = {
             "at": now.timestamp(),
             "turns": {model: turns[model].get(batch.id, 0) for model in batch.model_ids},
             "done_by": max(each.done_by for each in known) if is_known else None,
             "probability": min(each.probability for each in known) if is_known else None,
         }
-        Batch.objects.filter(id=batch.id).update(outlook=outlook)
+        batch.outlook = outlook
+    Batch.objects.bulk_update(running.values(), ["outlook"], batch_size=_STORED_AT_ONCE)
 
 
 def describe(batch: Batch) -> dict[str, Any]:
@@ -307,9 +312,10 @@ def round_probability(probability: float) -> float:
 
 def explain_late(forecast: Forecast, expires_at: datetime) -> str:
     """Say that a batch is refused because it would probably not end in its window."""
-    done_by = datetime.fromtimestamp(math.ceil(forecast.done_by), UTC)
+    done_by = datetime.fromtimestamp(min(math.ceil(forecast.done_by), _LAST), UTC)
+    percent = math.floor(forecast.probability * 100)
     return (
         f"completion_window: it ends at {expires_at:%Y-%m-%d %H:%M:%S} UTC, and the forecast is "
         f"done by {done_by:%Y-%m-%d %H:%M:%S} UTC with a probability of 90 %; in the window, "
-        f'{forecast.probability:.0%}. Send a longer window, or "on_late": "accept".'
+        f'{percent} %. Send a longer window, or "on_late": "accept".'
     )

@@ -11,7 +11,7 @@ How far earlier forecasts were off, whatever the reason, says how likely an end 
 
 import math
 import statistics
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -88,7 +88,14 @@ def divide(ordered: Sequence[Queued]) -> dict[str, float]:
     """Return the parts of their organization's workers that batches have, by id."""
     if not ordered:
         return {}
-    first, oldest = ordered[0], min(ordered, key=lambda each: each.created)
+    return _share(ordered[0], min(ordered, key=_get_age))
+
+
+def _get_age(batch: Queued) -> float:
+    return batch.created
+
+
+def _share(first: Queued, oldest: Queued) -> dict[str, float]:
     if first is oldest:
         return {first.id: 1.0}
     return {first.id: 1 - OLDEST_SHARE, oldest.id: OLDEST_SHARE}
@@ -100,21 +107,27 @@ def find_ends(queue: Sequence[Queued], now: float) -> dict[str, float]:
     waiting: dict[int, list[Queued]] = defaultdict(list)
     for each in queue:
         waiting[each.organization_id].append(each)
-    lanes = [order(batches, now) for batches in waiting.values()]
+    orders = [order(batches, now) for batches in waiting.values()]
+    lanes = [(deque(turns), deque(sorted(turns, key=_get_age))) for turns in orders]
     left = {each.id: each.seconds for each in queue}
     ends: dict[str, float] = {}
     at = now
     while lanes:
-        parts = {id: part / len(lanes) for lane in lanes for id, part in divide(lane).items()}
+        parts = {
+            id: part / len(lanes)
+            for turns, ages in lanes
+            for id, part in _share(turns[0], ages[0]).items()
+        }
         step = min(left[id] / part for id, part in parts.items())
         at += step
         for id, part in parts.items():
             left[id] -= step * part
         ended = {id for id in parts if left[id] <= 1e-9 * (1 + step)}
         ends |= dict.fromkeys(ended, at)
-        lanes = [
-            kept for lane in lanes if (kept := [each for each in lane if each.id not in ended])
-        ]
+        for waits in (waits for lane in lanes for waits in lane):
+            while waits and waits[0].id in ends:
+                waits.popleft()
+        lanes = [lane for lane in lanes if lane[0]]
     return ends
 
 

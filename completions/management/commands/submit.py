@@ -124,7 +124,7 @@ class Command(BaseCommand):
         elif dry_run:
             self._pilot(batch)
             return
-        elif states.start(batch.id):
+        elif states.start(batch.id, timezone.now()):
             self.stdout.write(f"{batch.id} continues after its pilot with all other lines")
         else:
             self.stdout.write(f"{_to_utf8(file)} was already submitted as {batch.id}")

@@ -10,7 +10,14 @@ from django.utils import timezone
 from completions.batches import feeding
 from completions.batches.planning import outlook
 from completions.maintenance import tasks
-from completions.models import Batch, BatchLine, BatchStatus, JobStatus, LineState, UsageRecord
+from completions.models import (
+    Batch,
+    BatchLine,
+    BatchStatus,
+    JobStatus,
+    LineState,
+    UsageRecord,
+)
 from tests.completions.batches.conftest import Bench, request
 from tests.completions.batches.test_several_models import SLASHED
 
@@ -263,3 +270,41 @@ def test_what_has_ended_in_the_window_is_kept(bench: Bench) -> None:
     again = bench.post(f"/v1/batches/{batch['id']}/resubmit").json()
     assert again["completion_window"] == "1m"
     assert BatchLine.objects.filter(state=LineState.SENT).count() == 0
+
+
+def test_the_time_that_a_batch_is_held_is_no_error_of_its_forecast(
+    bench: Bench, owner: Any
+) -> None:
+    run_requests(owner)
+    held = bench.create(lines(10, 50), completion_window="2d", dry_run=True, pilot=2)
+    bench.turn()
+    Batch.objects.filter(id=held["id"]).update(
+        promise={"seconds": 1, "is_promised": True, "at": timezone.now().timestamp() - 86_400}
+    )
+    queue = outlook.ModelQueue("tiny", list(Batch.objects.all()), timezone.now())
+    before = queue.track.promised.find_seconds(60)
+    assert before == outlook.Errors().find_seconds(60)
+    started = bench.post(f"/v1/batches/{held['id']}/start").json()
+    assert started["held"] is False
+    promise = Batch.objects.get(id=held["id"]).promise
+    assert promise["at"] == pytest.approx(timezone.now().timestamp(), abs=60)
+    assert started["deadline"]["admitted"]["done_by"] > started["created_at"]
+
+
+def test_a_batch_that_was_held_takes_no_promise_away(bench: Bench, owner: Any) -> None:
+    run_requests(owner, tokens_a_second=1)
+    fields = {"completion_window": "1h"}
+    held = bench.create(lines(30, 50, "a"), **fields, dry_run=True, pilot=1)
+    bench.turn()
+    other = bench.create(lines(30, 50, "b"), **fields)
+    bench.turn()
+    assert Batch.objects.get(id=other["id"]).promise["is_promised"]
+    bench.post(f"/v1/batches/{held['id']}/start")
+    assert not Batch.objects.get(id=held["id"]).promise["is_promised"]
+
+
+def test_a_refusal_names_no_more_than_the_forecast_has() -> None:
+    forecast = outlook.Forecast(False, 1e12, 1e15, 0.8999)
+    message = outlook.explain_late(forecast, timezone.now())
+    assert "in the window, 89 %." in message
+    assert "done by 9999-12-31" in message

@@ -36,7 +36,7 @@ def create_together() -> list[str]:
         connection.ensure_connection()
         ready.wait()
         try:
-            batches._store(batch)
+            batches._store(batch, {})
         except APIError as error:
             return error.code
         finally:

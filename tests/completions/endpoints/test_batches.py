@@ -150,6 +150,10 @@ def test_batches_that_come_together_are_bounded(run_apart):
     assert run_apart("batches_together") == ["batch_limit_exceeded"] * 5 + ["created"] * 3 + ["3"]
 
 
+def test_batches_that_come_together_are_not_promised_the_same_window(run_apart):
+    assert run_apart("windows_together") == ["created"] + ["window_too_short"] * 3
+
+
 def test_lists_are_turned_page_by_page(api, file_id):
     ids = [create(api, file_id).json()["id"] for _ in range(3)]
     page = api.get("/v1/batches", {"limit": 2}).json()

@@ -145,3 +145,31 @@ def test_a_new_batch_takes_no_promise_away() -> None:
     queued, outlook = admit([held], short, TRACK, NOW)
     assert queued.is_promised
     assert look_ahead([held, queued], TRACK, NOW)["a"].is_in_time
+
+
+@given(queues)
+def test_ends_are_those_of_a_pass_that_asks_for_the_parts_again(queue: list[Queued]) -> None:
+    at, left, ends = NOW, {each.id: each for each in queue}, {}
+    seconds = {each.id: each.seconds for each in queue}
+    while left:
+        owners = {each.organization_id for each in left.values()}
+        parts = {
+            id: part / len(owners)
+            for owner in owners
+            for id, part in divide(
+                order((each for each in left.values() if each.organization_id == owner), NOW)
+            ).items()
+        }
+        step = min(seconds[id] / part for id, part in parts.items())
+        at += step
+        for id, part in parts.items():
+            seconds[id] -= step * part
+            if seconds[id] <= 1e-9 * (1 + step):
+                ends[id] = at
+                del left[id]
+    assert find_ends(queue, NOW) == pytest.approx(ends, abs=1e-3)
+
+
+def test_thousands_of_batches_are_looked_at_once() -> None:
+    queue = [batch(str(n), 1.0, 1e6 - n, created=n) for n in range(20_000)]
+    assert max(find_ends(queue, NOW).values()) == pytest.approx(NOW + 20_000)

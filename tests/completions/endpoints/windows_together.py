@@ -1,0 +1,80 @@
+"""Creates four batches in four threads, each with a connection of its own, of which one fits into
+its window. Prints the codes of the refusals. `run_apart` in conftest.py runs it."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from django.core.management import call_command
+from django.db import connection, connections
+from django.utils import timezone
+
+from completions.endpoints import batches
+from completions.exceptions import APIError
+from completions.models import (
+    ApiKey,
+    Batch,
+    BatchStatus,
+    JobStatus,
+    OnLate,
+    Organization,
+    UsageRecord,
+)
+
+THREADS = 4
+MODEL = "m"
+
+
+def make_batch(key: ApiKey, number: int, **fields: object) -> Batch:
+    batch = Batch(
+        organization=key.organization, api_key=key, endpoint="/v1/completions", output_seconds=1,
+        completion_window="20m", input_file_id=f"file-{number}", job_prefix="cmpl-", **fields,
+    )  # fmt: skip
+    batch.expires_at = batch.created_at + batch.window
+    return batch
+
+
+def run_before(key: ApiKey) -> None:
+    """Record that the model computes 100 tokens a second, and a file a token for each byte."""
+    now = timezone.now()
+    part = {"plan": {"prompt_tokens": 0}, "bytes": 1000, "most": 1000, "lines": 10}
+    make_batch(
+        key, 0, model=MODEL, status=BatchStatus.COMPLETED, by_model={MODEL: part},
+        total=10, completed=10, completion_tokens=1000,
+    ).save()  # fmt: skip
+    UsageRecord.objects.bulk_create(
+        UsageRecord(
+            job_id=f"cmpl-{n}", organization=key.organization, api_key=key, model=MODEL,
+            kind="batch", status=JobStatus.COMPLETED, run_ms=1000, created_at=now,
+            completion_tokens=100, finished_at=now + timedelta(seconds=n),
+        )
+        for n in range(10)
+    )  # fmt: skip
+
+
+def create_together() -> list[str]:
+    organization = Organization.objects.create(name="one")
+    key = ApiKey.objects.create(organization=organization, name="key")
+    run_before(key)
+    connections.close_all()
+    ready = threading.Barrier(THREADS)
+
+    def create(number: int) -> str:
+        batch = make_batch(key, number, on_late=OnLate.REFUSE)
+        connection.ensure_connection()
+        ready.wait()
+        try:
+            batches._store(batch, {MODEL: 45_000})  # 450 s, or 900 behind another one
+        except APIError as error:
+            return error.code
+        finally:
+            connections.close_all()
+        return "created"
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(create, range(1, THREADS + 1)))
+
+
+if __name__ == "__main__":
+    call_command("migrate", verbosity=0)
+    print(*sorted(create_together()))
