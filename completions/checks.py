@@ -51,14 +51,15 @@ def check_settings(**_: object) -> list[CheckMessage]:
 
 
 def _check_proxies(proxies: list[str]) -> Iterator[CheckMessage]:
-    """Yield an error for each entry that uvicorn would compare as a name: it matches no address."""
+    """Yield an error for each entry that uvicorn would compare as a name: it matches no address,
+    nor does `*` beside others."""
     for proxy in proxies:
         try:
-            if proxy != "*":
+            if proxies != ["*"]:
                 ip_network(proxy)
         except ValueError as error:
             message = f"QUIRE_TRUSTED_PROXIES has no address or network in {proxy!r}: {error}."
-            hint = "List addresses and networks, such as 127.0.0.1,10.0.0.0/8, or * for any proxy."
+            hint = "List addresses and networks, such as 127.0.0.1,10.0.0.0/8, or * alone for any."
             yield Error(message, hint=hint, id="quire.E005")
 
 

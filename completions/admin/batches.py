@@ -1,7 +1,7 @@
 """Batches with their progress, speed and failures, and the files that they read and write."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
@@ -266,8 +266,8 @@ def _list_forecasts(deadline: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (
             name,
-            f"{each['probability']:.0%} in the window; with 90 % by "
-            f"{datetime.fromtimestamp(each['done_by'], UTC):%Y-%m-%d %H:%M:%S}",
+            f"{outlook.format_percent(each['probability'])} in the window; with 90 % by "
+            f"{outlook.format_time(each['done_by'])}",
             "",
         )
         for name, each in forecasts

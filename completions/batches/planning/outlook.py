@@ -310,12 +310,21 @@ def round_probability(probability: float) -> float:
     return math.floor(probability * 1000) / 1000
 
 
+def format_percent(probability: float) -> str:
+    """Return a probability in percent, rounded down."""
+    return f"{math.floor(probability * 100)} %"
+
+
+def format_time(seconds: float) -> str:
+    """Return the second of a Unix time at which it has passed, or the last one of the calendar."""
+    at = datetime.fromtimestamp(min(math.ceil(seconds), _LAST), UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
 def explain_late(forecast: Forecast, expires_at: datetime) -> str:
     """Say that a batch is refused because it would probably not end in its window."""
-    done_by = datetime.fromtimestamp(min(math.ceil(forecast.done_by), _LAST), UTC)
-    percent = math.floor(forecast.probability * 100)
     return (
         f"completion_window: it ends at {expires_at:%Y-%m-%d %H:%M:%S} UTC, and the forecast is "
-        f"done by {done_by:%Y-%m-%d %H:%M:%S} UTC with a probability of 90 %; in the window, "
-        f'{percent} %. Send a longer window, or "on_late": "accept".'
+        f"done by {format_time(forecast.done_by)} UTC with a probability of 90 %; in the window, "
+        f'{format_percent(forecast.probability)}. Send a longer window, or "on_late": "accept".'
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from completions.admin import batches as admin_batches
 from completions.batches import feeding
 from completions.batches.planning import outlook
 from completions.maintenance import tasks
@@ -308,3 +309,9 @@ def test_a_refusal_names_no_more_than_the_forecast_has() -> None:
     message = outlook.explain_late(forecast, timezone.now())
     assert "in the window, 89 %." in message
     assert "done by 9999-12-31" in message
+
+
+def test_the_admin_shows_no_probability_of_1_and_no_time_beyond_the_calendar() -> None:
+    deadline = {"done_by": 10**15, "probability": 0.999, "admitted": None}
+    [(name, text, _)] = admin_batches._list_forecasts(deadline)
+    assert (name, text) == ("Forecast", "99 % in the window; with 90 % by 9999-12-31 23:59:59")

@@ -263,24 +263,30 @@ class CudaRunner:
         self._draw(logits.shape[1], max_rows, self._device)
 
     def capture(self) -> DecodeGraphs | None:
-        """Capture the decode step. Return None for a model that cannot be captured."""
+        """Capture steps of short prompts, or where that fails, for lack of memory perhaps, of one
+        token per sequence only. Return None for a model that cannot be captured."""
         num_slots = max_rows = self._tables.num_slots
         if not must_copy_experts(self._model.model, self._device, self._loaded.dtype):
             max_rows = max(num_slots, min(_MAX_GRAPH_ROWS, self._max_tokens))
-        graphs = DecodeGraphs(max_rows, num_slots, self._device)
 
         def decode(table: Tensor, logits_rows: Tensor) -> Tensor:
             blocks = self._tables.rows(table[:, ROW])
             metadata = decode_metadata(self.cache, table, blocks, self._max_k)
             return self._model(table[:, TOKEN], table[:, POSITION], metadata, logits_rows)
 
-        try:
-            with experts_that_do_not_wait(self._model.model, self._device, self._loaded.dtype):
-                graphs.capture(decode, self._loaded.ranks)
-        except RuntimeError as error:
-            logger.warning("decoding without CUDA graphs: the model cannot be captured: %s", error)
-            return None
-        return graphs
+        complaint = ""
+        for most in dict.fromkeys((max_rows, num_slots)):
+            graphs = DecodeGraphs(most, num_slots, self._device)
+            try:
+                with experts_that_do_not_wait(self._model.model, self._device, self._loaded.dtype):
+                    graphs.capture(decode, self._loaded.ranks)
+            except RuntimeError as error:
+                complaint = str(error)
+                logger.info("no CUDA graphs of %d rows: %s", most, complaint)
+            else:
+                return graphs
+        logger.warning("decoding without CUDA graphs: the model cannot be captured: %s", complaint)
+        return None
 
 
 def _token_ids(layout: list[Piece], last_tokens: Tensor | None) -> Ints:

@@ -203,6 +203,25 @@ def test_a_model_that_cannot_be_captured_decodes_eagerly(
     assert "without CUDA graphs" in caplog.text
 
 
+def test_without_room_for_graphs_of_prompts_there_are_those_of_single_tokens(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Small(EagerGraphs):
+        def capture(self, decode: Any, ranks: Any = None) -> None:
+            if len(self.table) > 6:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            super().capture(decode, ranks)
+
+    monkeypatch.setattr(model_runner, "DecodeGraphs", Small)
+    engine = make_engine(tiny_llama)
+    assert isinstance(engine.runner, CudaRunner)
+    engine.runner.graphs = engine.runner.capture()
+    assert engine.runner.graphs is not None
+    assert engine.runner.graphs.num_rows(6) == 6
+    assert engine.runner.graphs.num_rows(7) is None
+    assert_greedy(engine, tiny_llama, mixed_requests(4))
+
+
 def test_no_rank_captures_what_another_rank_does_not(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
