@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
-from completions.requests.conversation import ConversationFields
+from completions.requests.conversation import NOT_IN_PROMPT, ConversationFields
 from completions.requests.effort import EFFORTS
 from completions.requests.fields.base import (
     BooleanField,
@@ -176,6 +176,11 @@ class MessagesRequestObject(MessageFields[GenerationRequest]):
 
 class CountTokensRequestObject(MessageFields[tuple[int, list[str]]]):
     """Read as the number of tokens, and the paths of given fields without effect."""
+
+    unsupported = {
+        **dict.fromkeys(MessagesRequestObject.fields, NOT_IN_PROMPT),
+        **MessageFields.unsupported,
+    }
 
     def make(self, values: Self, context: Context) -> tuple[int, list[str]]:
         count = _CHAT.count_tokens(self.make_chat(values, context), context)

@@ -14,7 +14,7 @@ from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
-from completions.requests.conversation import ConversationFields
+from completions.requests.conversation import NOT_IN_PROMPT, ConversationFields
 from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, T, TextField
 from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.items import ItemField, ItemsField, make_messages
@@ -210,6 +210,11 @@ class ResponsesRequestObject(ResponseFields[GenerationRequest]):
 
 class InputTokensRequestObject(ResponseFields[tuple[int, list[str]]]):
     """Read as the number of tokens, and the paths of given fields without effect."""
+
+    unsupported = {
+        **dict.fromkeys(ResponsesRequestObject.fields, NOT_IN_PROMPT),
+        **ResponseFields.unsupported,
+    }
 
     def make(self, values: Self, context: Context) -> tuple[int, list[str]]:
         chat = self.make_chat(values, context)

@@ -101,6 +101,7 @@ async def test_tokens_are_counted(live: Live) -> None:
     assert prompt > 2
     refused = await post(live, path)  # max_tokens means nothing here
     assert error(refused, 400) == ("invalid_request_error", "max_tokens")
+    assert "Leave it out" in json.loads(refused.content)["error"]["message"]
     wrong = {**body, "cache_control": {"type": "ephemeral"}}
     counted = await live.http.post(path, json.dumps(wrong), content_type="application/json")
     assert counted.headers["x-ignored-params"] == "cache_control"

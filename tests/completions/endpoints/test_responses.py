@@ -343,8 +343,9 @@ async def test_the_tokens_of_a_prompt_are_counted(live: Live) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ({"input": "Hi", "max_output_tokens": 2}, ("unknown_parameter", "max_output_tokens")),
-        ({"input": "Hi", "stream": True}, ("unknown_parameter", "stream")),
+        ({"input": "Hi", "max_output_tokens": 2}, ("unsupported_parameter", "max_output_tokens")),
+        ({"input": "Hi", "stream": True}, ("unsupported_parameter", "stream")),
+        ({"input": "Hi", "output_tokens": 2}, ("unknown_parameter", "output_tokens")),
         ({"input": 1}, ("invalid_type", "input")),
         ({}, ("missing_required_parameter", "input")),
         ({"input": "Hi", "truncation": "some"}, ("invalid_value", "truncation")),
