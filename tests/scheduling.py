@@ -35,6 +35,7 @@ TOGETHER = {
     "tests/acceptance/test_open_responses.py": (),
     "tests/acceptance/test_padded_vocabularies.py": (),
     "tests/acceptance/test_real_models.py": ("served",),
+    "tests/acceptance/test_swapping.py": (),
     "tests/conformance/chat_templates/": ("package",),
     "tests/conformance/tokenizers/": ("family", "sides"),
     "tests/faults/": (),
@@ -64,6 +65,7 @@ ALONE = (
     "tests/acceptance/test_real_models.py",
     "tests/acceptance/test_seeds.py",
     "tests/acceptance/test_servers.py",
+    "tests/acceptance/test_swapping.py",
 )
 """Acceptance tests that share no installation with other files."""
 

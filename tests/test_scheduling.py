@@ -80,3 +80,8 @@ def test_machines_of_the_share_do_so_too() -> None:
     case = Machine.TestCase
     scheduling.draw_at_length(case.runTest, case)
     assert case.settings.max_examples == settings.get_profile("long").max_examples
+
+
+@pytest.mark.parametrize("path", scheduling.ALONE)
+def test_a_file_with_an_installation_of_its_own_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
