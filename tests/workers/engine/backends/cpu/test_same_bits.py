@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kern
 BLOCK = 16
 BLOCKS = 5
 LENGTH = BLOCKS * BLOCK
-TEXTS = 8
+TEXTS = 4
 VOCABULARY = 416
 OWN = TEXTS
 """The line of the block tables that belongs to the sequence under test."""
