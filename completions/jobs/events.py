@@ -28,8 +28,9 @@ Extras are absent if there are none. All but the last four appear only in jobs t
                      if none did
     hidden_states    in the last event: [hidden]
     routed_experts   in the last event: base64 of little-endian int32 [positions, layers, top_k]
-    constraint       in the last event: {"forced_tokens", "steps", "overruled", "removed"}, what the
-                     grammar took away; `removed` is a sum of probabilities over the steps
+    constraint       in the last event: {"forced_tokens", "steps", "overruled", "removed",
+                     "forced_scored", "forced_overruled"}, what the grammar took away; `removed` is
+                     a sum of probabilities over the steps
     cached_tokens    in the first event: tokens of the choice's prompt that were in the cache
     matched_stop_text  the text that the stop regex `matched_stop` matched
     forced           under a grammar: places in the token ids of those about which it left no choice
@@ -40,7 +41,7 @@ Extras are absent if there are none. All but the last four appear only in jobs t
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import orjson
 from msgspec import Struct, convert, field
@@ -83,6 +84,9 @@ class ConstraintEffect(TypedDict):
     steps: int
     overruled: int
     removed: float
+    forced_scored: NotRequired[int]
+    """Workers of 0.1.0 send neither this nor the next."""
+    forced_overruled: NotRequired[int]
 
 
 class Extras(TypedDict, total=False):

@@ -19,13 +19,15 @@ def make_report(record: ChoiceRecord, closes: bool = False) -> dict[str, object]
 
 
 def _make_effect(record: ChoiceRecord, effect: ConstraintEffect) -> dict[str, object]:
-    """Return how far the constraint shaped a choice. Shares and means are over the steps; null if
-    there are none."""
+    """Return how far the constraint shaped a choice. The share is over the steps and those forced
+    tokens that the model was asked about, the mean over the steps; null if there are none."""
     steps = effect["steps"]
+    scored = steps + effect.get("forced_scored", 0)
+    overruled = effect["overruled"] + effect.get("forced_overruled", 0)
     return {
         "forced_tokens": effect["forced_tokens"],
         "steps": steps,
-        "overruled_share": round(effect["overruled"] / steps, 4) if steps else None,
+        "overruled_share": round(overruled / scored, 4) if scored else None,
         "removed_mass": round(effect["removed"] / steps, 4) if steps else None,
         "cut_at": find_pointer("".join(record.texts)) if record.finish_reason == "length" else None,
     }

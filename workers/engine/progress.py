@@ -154,5 +154,9 @@ def _note_effect(effect: ConstraintEffect, seq: Sequence, removal: Removal | Non
     forced = seq.choice.forced_token is not None
     if seq.logprobs is not None:
         seq.logprobs.note_forced(forced)
-    if removal is not None and not forced:
-        effect.add(*removal)
+    if removal is None:
+        return
+    if forced:
+        effect.add_forced(removal[1])
+    else:
+        effect.add_step(*removal)

@@ -120,7 +120,10 @@ function endAnswer() {
     ["Tokens", String(answer.count)], ["Time", `${seconds.toFixed(2)} s`],
     ["Speed", answer.count > 1 && decode > 0 ? `${((answer.count - 1) / decode).toFixed(1)} tokens/s` : "–"],
   ];
-  if (answer.effect) facts.push(["Forced", `${answer.effect.forced_tokens} tokens`], ["Overruled", share(answer.effect.overruled_share)]);
+  if (answer.effect) {
+    facts.push(["Forced", `${answer.effect.forced_tokens} tokens: the only ones that the constraint allowed`]);
+    facts.push(["Overruled", `${share(answer.effect.overruled_share)} of the tokens: another was likeliest and not allowed`]);
+  }
   for (const [name, value] of facts) fact(name, document.createTextNode(value));
   if (answer.job) {
     const link = Object.assign(document.createElement("a"), { className: "q-link", textContent: answer.job });

@@ -75,6 +75,18 @@ def test_a_report_has_shares_of_steps_and_where_the_text_was_cut() -> None:
     }
 
 
+def test_forced_tokens_are_overruled_too_where_the_model_was_asked() -> None:
+    record = ChoiceRecord(0, texts=["ab"], finish_reason="stop")
+    record.constraint = {
+        "forced_tokens": 9, "steps": 0, "overruled": 0, "removed": 0.0, "forced_scored": 9,
+        "forced_overruled": 7,
+    }  # fmt: skip
+    assert make_report(record)["overruled_share"] == 0.7778
+    assert make_report(record)["removed_mass"] is None
+    record.constraint |= {"steps": 3, "overruled": 2}  # type: ignore[typeddict-item]
+    assert make_report(record)["overruled_share"] == 0.75
+
+
 @pytest.mark.parametrize(
     ("ending", "closed", "at"),
     [

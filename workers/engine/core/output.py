@@ -100,11 +100,20 @@ class ConstraintEffect:
     """Steps whose likeliest token the grammar did not allow."""
     removed: float = 0.0
     """The probability of the masked tokens, summed over the steps."""
+    forced_scored: int = 0
+    """Forced tokens of this run for which the model computed its own likeliest token: all of them
+    where the request asks for log probabilities."""
+    forced_overruled: int = 0
+    """How many of those another token was likelier than."""
 
-    def add(self, removed: float, overruled: bool) -> None:
+    def add_step(self, removed: float, overruled: bool) -> None:
         self.steps += 1
         self.removed += removed
         self.overruled += overruled
+
+    def add_forced(self, overruled: bool) -> None:
+        self.forced_scored += 1
+        self.forced_overruled += overruled
 
 
 @dataclass(frozen=True, slots=True)

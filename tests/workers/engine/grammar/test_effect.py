@@ -64,6 +64,29 @@ def test_every_token_is_forced_or_a_step(engine: Engine, scored: bool) -> None:
         assert not found.logprobs.forced[0]
 
 
+def test_forced_tokens_count_as_overruled_where_another_was_likelier(engine: Engine) -> None:
+    """Only where the model is asked about them: else they are not computed one by one."""
+    asked = request(grammar='start: "forced to say this"', max_tokens=40)
+    asked = replace(asked, report_constraint=True)
+    scored = replace(asked, logprobs=(LogprobParams(top_logprobs_num=1),))
+    found = choice(engine, scored)
+    assert found.effect is not None
+    assert found.logprobs is not None
+    likeliest = found.logprobs.top_ids[:, 0].tolist()
+    unlikely = sum(
+        forced and best != token_id
+        for forced, best, token_id in zip(
+            found.logprobs.forced, likeliest, found.token_ids, strict=True
+        )
+    )
+    assert found.effect.forced_scored == found.effect.forced_tokens > 5
+    assert found.effect.forced_overruled == unlikely > 0
+    plain = choice(engine, asked)
+    assert plain.effect is not None
+    assert plain.token_ids == found.token_ids
+    assert plain.effect.forced_scored < plain.effect.forced_tokens
+
+
 def test_nothing_is_reported_unless_asked_for(engine: Engine) -> None:
     assert choice(engine, request(grammar=GLM_EXAMPLE)).effect is None
     assert choice(engine, replace(request(max_tokens=2), report_constraint=True)).effect is None
