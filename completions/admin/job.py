@@ -26,6 +26,7 @@ from completions.admin.display import (
 )
 from completions.admin.job_texts import decode_prompt, list_answers
 from completions.admin.live import state
+from completions.admin.request_body import load_body
 from completions.exceptions import from_job_error
 from completions.jobs import durable, operate
 from completions.jobs.record import JobRecord
@@ -287,10 +288,14 @@ def _load_texts(facts: _JobFacts, request: HttpRequest) -> dict[str, Any]:
     stored = StoredPrompt.objects.filter(job_id=facts.id).first()
     document = _get_request(facts) or (stored.document() if stored else {})
     model = _get_either(facts.record, facts.job).model
+    may_try = stored is not None and request.user.has_perm("completions.add_job")
+    body = load_body(stored, facts.record) if may_try and stored and facts.record else None
     return {
         "prompts": [decode_prompt(model, ids) for ids in document.get("prompts", ())],
         "answers": list_answers(stored) if stored else [],
-        "may_try": stored is not None and request.user.has_perm("completions.add_job"),
+        "may_try": may_try,
+        "body": body,
+        "key": facts.key if facts.key and facts.key.state(timezone.now()) == "active" else None,
     }
 
 

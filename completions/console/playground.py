@@ -1,18 +1,19 @@
 """The page for trying out a model, a prompt and a constraint."""
 
+import json
 from collections.abc import Iterator
 
-import msgspec
 from django.http import HttpRequest, HttpResponseBase
 
 from completions.admin.base import render_page, require_view
+from completions.admin.request_body import load_body
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
 from completions.console.acting import ACTS, HEADER
-from completions.contract.job_request import JobRequest
 from completions.models import ApiKey, Scope, StoredPrompt, UsageRecord
 from completions.requests.fields.base import SchemaField
 from completions.requests.fields.constraint import CONSTRAINT_KINDS, ConstraintFields
+from completions.requests.fields.objects import StrictObject
 
 
 @require_view("view_job")
@@ -26,7 +27,7 @@ def show_playground(request: HttpRequest) -> HttpResponseBase:
         ],
         "models": list(_list_models()),
         "constraints": [
-            (kind, isinstance(ConstraintFields.fields[kind.field], SchemaField))
+            (kind, isinstance(ConstraintFields.fields[kind.field], SchemaField | StrictObject))
             for kind in CONSTRAINT_KINDS
             if kind.label
         ],
@@ -38,23 +39,28 @@ def show_playground(request: HttpRequest) -> HttpResponseBase:
 
 
 def _load_request(job_id: str) -> dict[str, object] | None:
-    """Return the first prompt and the main parameters of a stored request."""
+    """Return the first prompt, the main parameters and the constraint of a stored request."""
     stored = StoredPrompt.objects.filter(job_id=job_id, organization__store_prompts=True).first()
     record = UsageRecord.objects.filter(job_id=job_id).first()
     if stored is None or record is None:
         return None
-    try:
-        request = msgspec.convert(stored.document(), JobRequest, str_keys=True)
-    except msgspec.ValidationError:  # of another version
+    body = load_body(stored, record)
+    if body is None:
         return None
+    prompt = body["prompt"]
     return {
-        "model": f"{record.model}:{record.adapter}" if record.adapter else record.model,
+        "model": body["model"],
         "key": record.api_key_id,
-        "prompt": request.prompts[0],
-        "max_tokens": request.sampling.max_tokens,
-        "temperature": request.sampling.temperature,
-        "top_p": request.sampling.top_p,
-        "seed": request.sampling.seed,
+        "prompt": prompt[0] if isinstance(prompt[0], list) else prompt,
+        **{name: body.get(name) for name in ("max_tokens", "temperature", "top_p", "seed")},
+        "constraint": next(
+            (
+                (name, json.dumps(body[name], ensure_ascii=False, indent=2))
+                for name in ("json_schema", "grammar")
+                if name in body
+            ),
+            None,
+        ),
     }
 
 

@@ -67,7 +67,12 @@ CONSTRAINT_KINDS: Final[Sequence[ConstraintKind]] = (
         label="Structural tag",
         example='{"format": {"type": "any_text"}}',
     ),
-    ConstraintKind(field="grammar", capability="lark"),
+    ConstraintKind(
+        field="grammar",
+        capability="lark",
+        label="Grammar of llguidance",
+        example='{"type": "lark", "value": "start: /[a-z]+/"}',
+    ),
     ConstraintKind(field="structured_outputs"),
     ConstraintKind(field="guided_json", means="json_schema", is_json=True),
     ConstraintKind(field="guided_regex", means="regex"),

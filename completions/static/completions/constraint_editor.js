@@ -24,6 +24,14 @@ export class ConstraintEditor {
   get field() { return this.form.elements.kind.value; }
   get text() { return this.area.value; }
 
+  // Show a text for a field, as if the user had chosen the field and typed it.
+  put(field, text) {
+    this.texts[field] = text;
+    this.shown = null; // what is shown now is not kept as the text of its field
+    this.form.elements.kind.value = field;
+    this.switched();
+  }
+
   switched() {
     if (this.shown) this.texts[this.shown] = this.text;
     this.shown = this.field;

@@ -1,7 +1,7 @@
 // The playground: builds a request, has its constraint judged, and shows the answer as it streams.
 
 import { ConstraintEditor } from "./constraint_editor.js";
-import { asBatchLine, asCurl, asPython } from "./requests.js";
+import { asBatchLine, asCurl, asPython, copyFrom } from "./requests.js";
 
 const form = document.getElementById("play");
 const fields = form.elements;
@@ -248,15 +248,7 @@ async function copy(form_) {
   let text;
   try { text = WRITERS[form_](location.origin, path(), body()); } catch (error) { fault(error.message); return; }
   fault("");
-  area.value = text;
-  show(area, true);
-  area.select();
-  try { // only over HTTPS and on localhost
-    await navigator.clipboard.writeText(text);
-    result.textContent = "Copied";
-  } catch {
-    result.textContent = document.execCommand("copy") ? "Copied" : "Copy it from here";
-  }
+  result.textContent = await copyFrom(area, text);
 }
 
 // Wiring ----------------------------------------------------------------------------------------
@@ -302,6 +294,7 @@ function fill(given) {
     if (!fields[name].value) fields[name].value = before; // a model or key that may no longer run
   }
   fields.ids.value = given.prompt.join(", ");
+  if (given.constraint) editor.put(...given.constraint);
   checkChat();
   setMode("tokens");
 }

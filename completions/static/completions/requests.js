@@ -1,4 +1,4 @@
-// A request of the playground, written for a shell, a program and a batch file.
+// A request, written for a shell, a program and a batch file.
 
 const OPENAI = new Set(["model", "messages", "prompt", "max_tokens", "temperature", "top_p", "seed", "logprobs", "top_logprobs"]);
 
@@ -38,6 +38,19 @@ export function asPython(base, path, body) {
 export function asBatchLine(base, path, body) {
   const { stream, stream_options, ...rest } = body;
   return JSON.stringify({ custom_id: "playground-1", method: "POST", url: path, body: rest });
+}
+
+// Show a text in a field and copy it. Returns what became of that.
+export async function copyFrom(area, text) {
+  area.value = text;
+  area.hidden = false;
+  area.select();
+  try { // only over HTTPS and on localhost
+    await navigator.clipboard.writeText(text);
+    return "Copied";
+  } catch {
+    return document.execCommand("copy") ? "Copied" : "Copy it from here";
+  }
 }
 
 // A JSON value as a Python literal. A string of JSON is one of Python too.

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -24,6 +25,14 @@ MAKE_VIEWER = (
     "from django.contrib.auth.models import Group, User;"
     "user = User.objects.create_user('viewer', password='only looks', is_staff=True);"
     "user.groups.add(Group.objects.get(name='Viewer'))"
+)
+STORE_PROMPTS = (
+    "from completions.accounts import changes;"
+    "from completions.accounts.audit import Actor;"
+    "from completions.models import Organization;"
+    "rows = list(Organization.objects.all());"
+    "[setattr(row, 'store_prompts', True) for row in rows];"
+    "[changes.change(row, ['store_prompts'], Actor.from_shell()) for row in rows]"
 )
 MAKE_RESULTS = (
     "from completions.models import ApiKey, Organization;"
@@ -213,6 +222,30 @@ def test_a_copied_request_runs(page: browser.Page, service: Installation):
 
 
 @pytest.mark.long
+def test_a_request_is_run_again_with_its_constraint(
+    page: browser.Page, service: Installation, http: httpx.Client
+):
+    service.manage("shell", "-v0", "-c", STORE_PROMPTS)
+    body = {"model": MODEL, "prompt": [9703], "max_tokens": 9, "regex": "[a-c]{5}", "seed": 3}
+    first = http.post("/v1/completions", json=body).raise_for_status().json()
+    again = page.get_by_role("button", name="Run again")
+    deadline = time.monotonic() + SLOWLY / 1000
+    while not again.count():  # it is in SQL within seconds
+        assert time.monotonic() < deadline, "the request did not appear"
+        page.goto(f"{service.url}/admin/jobs/{first['id']}/")
+    page.get_by_role("button", name="Copy as curl").click()
+    assert "[a-c]{5}" in page.get_by_label("The request as curl").input_value()
+    again.click()
+    page.wait_for_url(lambda url: "/admin/jobs/cmpl-" in url and first["id"] not in url)
+    job = page.url.rstrip("/").rpartition("/")[2]
+    ended = ended_job(http, f"/v1/completions/{job}")
+    assert ended["choices"][0]["text"] == first["choices"][0]["text"]
+
+    page.goto(f"{service.url}/admin/playground/?job={first['id']}")
+    page.locator("#verdict", has_text="Valid.").wait_for()
+    assert "[a-c]{5}" in page.input_value("[name=constraint]")
+
+
 def test_a_viewer_looks_and_does_not_act(
     chromium: browser.Browser, service: Installation, http: httpx.Client
 ):

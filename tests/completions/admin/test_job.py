@@ -8,6 +8,8 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
+from completions.accounts import changes
+from completions.accounts.audit import Actor
 from completions.chat.reasoning import ThinkTags
 from completions.contract.job_request import JobRequest, encode_job_request
 from completions.contract.json_lines import compress_lines
@@ -144,6 +146,13 @@ def test_the_answer_is_beside_the_prompt_where_they_are_stored(
         assert shown in page, shown
     playground = admin.get("/admin/playground/?job=chatcmpl-live").content.decode()
     assert '"prompt": [32, 33, 34], "max_tokens": 7' in playground
+    page = admin.get("/admin/jobs/chatcmpl-live/").content.decode()
+    assert "Run again" in page
+    assert '"model": "tiny", "prompt": [32, 33, 34], "max_tokens": 7' in page
+    changes.revoke(owner.key, Actor.from_shell())
+    page = admin.get("/admin/jobs/chatcmpl-live/").content.decode()
+    assert "Run again" not in page
+    assert "Copy as curl" in page
     Organization.objects.update(store_prompts=False)
     page = admin.get("/admin/jobs/chatcmpl-live/").content.decode()
     assert "so many" not in page
