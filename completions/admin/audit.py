@@ -21,6 +21,7 @@ _TONES = {
 
 @admin.register(AuditEntry)
 class AuditAdmin(ReadOnlyAdmin):
+    empty_text = "Every change of a key or an organization is listed here."
     list_display = ["at", "actor", "did", "what", "summary"]
     list_display_links = ["at"]
     list_filter = ["action", "object_type", "organization"]

@@ -92,6 +92,8 @@ class ModelAdmin(UnfoldAdmin[M], Generic[M]):
     run in Python and can stop the process, and their matches reveal columns that no page shows.
     """
 
+    empty_text = ""
+    """What a list without rows says: how its rows come to be."""
     linked_lookups: tuple[str, ...] = ()
     """Lookups of links from other pages, in addition to those of `list_filter`."""
 

@@ -45,6 +45,7 @@ _CODES_SHOWN = 10
 class FileAdmin(ReadOnlyAdmin):
     """The table of files. The content is the client's and is not shown."""
 
+    empty_text = "Files are uploaded by POST /v1/files, and written at the end of batches."
     list_display = [
         make_column("Name", lambda file: file.filename),
         make_column("Id", lambda file: make_code(file.id)),
@@ -68,6 +69,7 @@ class FileAdmin(ReadOnlyAdmin):
 
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
+    empty_text = "A batch is created by POST /v1/batches or manage.py submit."
     list_display = [
         make_column("Batch", lambda batch: make_code(batch.id, _link("batch", batch.pk))),
         make_column("Status", lambda batch: make_label(batch.status)),

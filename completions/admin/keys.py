@@ -103,6 +103,7 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(ModelAdmin[ApiKey]):
+    empty_text = "A key is what a client sends to use the API. Its secret is shown once."
     form = ApiKeyForm
     list_display = ["named", "prefix", "state", "use", "limits", "last_used"]
     list_filter = ["organization", "role", "revoked_at", "expires_at"]

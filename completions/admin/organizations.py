@@ -56,6 +56,7 @@ class OrganizationForm(forms.ModelForm[Organization]):
 
 @admin.register(Organization)
 class OrganizationAdmin(ModelAdmin[Organization]):
+    empty_text = "An organization owns keys, budgets and usage."
     list_display = [
         "name",
         make_column(

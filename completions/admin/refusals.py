@@ -20,6 +20,7 @@ _last = make_column("Last", lambda row: format_ago(row.at, timezone.now()))
 
 @admin.register(Refusal)
 class RefusalAdmin(ReadOnlyAdmin):
+    empty_text = "A request of a known key that is refused is counted here within seconds."
     list_display = [
         "hour",
         "code",
@@ -39,6 +40,7 @@ class RefusalAdmin(ReadOnlyAdmin):
 
 @admin.register(WrongKey)
 class WrongKeyAdmin(ReadOnlyAdmin):
+    empty_text = "A request with an unknown, revoked or expired secret is counted here."
     list_display = [
         "hour",
         "masked",

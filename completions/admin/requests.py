@@ -116,6 +116,7 @@ cost = make_column("Cost", lambda row: format_money(row.cost_nanos))
 
 @admin.register(UsageRecord)
 class RequestAdmin(ReadOnlyAdmin):
+    empty_text = "A request is listed within seconds of its end. Live jobs has those that run."
     list_display = [
         make_column(
             "Request",

@@ -16,6 +16,7 @@ SHOWN_TURNS = 200
 
 @admin.register(Session)
 class SessionAdmin(ReadOnlyAdmin):
+    empty_text = "A session begins with a request that has the field session."
     list_display = [
         "id",
         "organization",

@@ -26,6 +26,7 @@ class WebhookEndpointForm(forms.ModelForm[WebhookEndpoint]):
 
 @admin.register(WebhookEndpoint)
 class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
+    empty_text = "An endpoint receives events, such as the end of a batch, at its address."
     form = WebhookEndpointForm
     list_display = ["url", "organization", "enabled", "created_at"]
     list_filter = ["enabled", "organization"]
@@ -67,6 +68,7 @@ class WebhookEndpointAdmin(ModelAdmin[WebhookEndpoint]):
 
 @admin.register(WebhookDelivery)
 class WebhookDeliveryAdmin(ReadOnlyAdmin):
+    empty_text = "A delivery is listed when an event is sent to a webhook."
     list_display = [
         "id",
         "type",

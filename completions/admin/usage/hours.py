@@ -13,6 +13,7 @@ from completions.usage import report
 
 @admin.register(UsageHour)
 class UsageHourAdmin(ReadOnlyAdmin):
+    empty_text = "An hour has a row once a request has ended in it."
     list_display = [
         "hour",
         owner,

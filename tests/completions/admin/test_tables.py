@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from django.apps import apps
+from django.contrib import admin as django_admin
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -200,3 +201,28 @@ def test_the_role_decides_who_sees_the_pages(
             assert user.post(f"/admin/{path}").status_code == 403
         owner.key.refresh_from_db()
         assert owner.key.revoked_at is None
+
+
+EMPTY = ["apikey", "auditentry", "batch", "file", "organization", "refusal", "session", "usagehour",
+         "usagerecord", "webhookdelivery", "webhookendpoint", "wrongkey"]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", EMPTY)
+def test_a_list_without_rows_says_how_they_come_to_be(admin: Client, table: str) -> None:
+    page = admin.get(f"/admin/completions/{table}/").content.decode()
+    said = django_admin.site._registry[apps.get_model("completions", table)].empty_text  # type: ignore[attr-defined]
+    assert said
+    assert f"<p>{said}</p>" in page
+    assert "Nothing matches" not in page
+    adds = table in ("apikey", "organization", "webhookendpoint")
+    assert (">Add one</a>" in page) is adds
+
+
+def test_a_search_without_a_match_says_what_can_be_searched_for(
+    admin: Client, owner: Tenant
+) -> None:
+    page = admin.get("/admin/completions/apikey/?q=nobody").content.decode()
+    assert "Nothing matches “nobody”." in page
+    assert "What can be searched for: A name, or the beginning of" in page
+    page = admin.get("/admin/completions/batch/?status__exact=failed").content.decode()
+    assert "Nothing matches these filters." in page
