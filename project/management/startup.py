@@ -15,6 +15,9 @@ from project.processes import logs, services, valkey
 from project.processes.supervisor import AlreadyRunningError, Service, Supervisor
 from workers.preparation import model_preparation
 
+Say = Callable[[str], None]
+SILENCE = 3.0
+"""Seconds until a start says that it waits for Valkey."""
 VALKEY_PATIENCE = 60.0
 """Seconds for the embedded Valkey to load its append-only file."""
 OPEN_FILES = 65536
@@ -64,10 +67,13 @@ def list_missing(models: entries.Catalog) -> list[entries.ModelEntry]:
 
 
 def start(
-    supervisor: Supervisor, chosen: Sequence[Service], with_database: Callable[[], None]
+    supervisor: Supervisor,
+    chosen: Sequence[Service],
+    with_database: Callable[[], None],
+    say: Say,
 ) -> None:
     """Start the services in order; migrate and call `with_database` before the services that need
-    SQL.
+    SQL. `say` is told what may take long.
 
     The engine worker needs no SQL and takes longest to start, so its model loads meanwhile.
     """
@@ -75,9 +81,10 @@ def start(
     for service in early:
         supervisor.start(service)
         if service.name == "valkey":
-            _wait_for_valkey(supervisor)
+            _wait_for_valkey(supervisor, say)
     late = chosen[len(early) :]
     if late:
+        say("bringing the tables of the database up to date")
         call_command("migrate", interactive=False, verbosity=0)
         with_database()
         for connection in connections.all(initialized_only=True):
@@ -88,9 +95,11 @@ def start(
         supervisor.start(service)
 
 
-def _wait_for_valkey(supervisor: Supervisor) -> None:
+def _wait_for_valkey(supervisor: Supervisor, say: Say) -> None:
     path = settings.VALKEY_SOCKET
     assert path is not None
+    if not supervisor.wait_until(lambda: valkey.is_answering(path), SILENCE):
+        say(f"waiting for valkey, which loads its data (log: {supervisor.get_log('valkey')})")
     if not supervisor.wait_until(lambda: valkey.is_answering(path), VALKEY_PATIENCE):
         tail = logs.read_tail(supervisor.get_log("valkey"))
         raise CommandError(f"valkey does not answer. The end of its log:\n{tail}")

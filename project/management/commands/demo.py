@@ -63,7 +63,7 @@ class Command(BaseCommand):
 
             with Supervisor(settings.QUIRE_HOME, report) as supervisor:
                 try:
-                    startup.start(supervisor, chosen, make_key)
+                    startup.start(supervisor, chosen, make_key, report)
                     key, model = printed.getvalue().strip(), next(iter(models)).id
                     self._show(supervisor, endpoint, key, model)
                 finally:

@@ -20,8 +20,8 @@ from project.processes import logs, services
 from project.processes.endpoint import Endpoint
 from project.processes.supervisor import StopRequested, Supervisor
 
-REMINDER = 30.0
-"""Seconds between two lines about a service that is not ready yet."""
+FIRST_REMINDER, REMINDER = 3.0, 30.0
+"""Seconds until the first line about what a start waits for, and between two such lines."""
 LARGEST_PORT = 65535
 """The resolver wraps larger numbers around to other ports."""
 
@@ -60,7 +60,7 @@ class Command(BaseCommand):
                     _require_free(endpoint)
                 self._say(f"starting {', '.join(service.name for service in chosen)}")
                 self._say(f"state and logs are in {settings.QUIRE_HOME}")
-                startup.start(supervisor, chosen, self._make_first_key)
+                startup.start(supervisor, chosen, self._make_first_key, self._say)
                 if "web" in only:
                     self._wait_until_ready(supervisor, endpoint)
                     self._show(endpoint, models)
@@ -76,8 +76,9 @@ class Command(BaseCommand):
         self._write(f"\nThe first API key (it is not shown again):\n\n{self.secret}\n")
 
     def _wait_until_ready(self, supervisor: Supervisor, endpoint: Endpoint) -> None:
-        started = time.monotonic()
-        while not supervisor.wait_until(endpoint.is_ready, REMINDER, interval=0.25):
+        started, patience = time.monotonic(), FIRST_REMINDER
+        while not supervisor.wait_until(endpoint.is_ready, patience, interval=0.25):
+            patience = REMINDER
             reasons = explain_failures(endpoint.get_failures(), supervisor)
             self._say(f"not ready after {time.monotonic() - started:.0f} s: {reasons}")
             for name in supervisor.list_failing():
@@ -104,8 +105,9 @@ class Command(BaseCommand):
 def explain_failures(failures: Mapping[str, str], supervisor: Supervisor) -> str:
     """Return why the service is not ready, with what only this machine's operator may see."""
     reasons = dict(failures)
-    if "worker" in reasons and supervisor.get_pid("worker") and not supervisor.list_failing():
-        reasons["worker"] = f"loads its model (log: {supervisor.get_log('worker')})"
+    for name, doing in (("web", "starts"), ("worker", "loads its model")):
+        if name in reasons and supervisor.get_pid(name) and not supervisor.list_failing():
+            reasons[name] = f"{doing} (log: {supervisor.get_log(name)})"
     if "redis" in reasons:
         reasons["redis"] += f" at {_make_address(settings.REDIS_URL)}"
     return "; ".join(f"{part}: {reason}" for part, reason in reasons.items())

@@ -152,6 +152,22 @@ def test_a_redis_that_does_not_answer_is_named_without_its_password(tmp_path, se
     assert reasons == "redis: does not answer at redis://far:6380/1"
 
 
+def test_a_web_server_that_starts_is_said_to(tmp_path):
+    with Supervisor(tmp_path, print, Backoff(first=0.02)) as supervisor:
+        supervisor.start(Service("web", ("sleep", "1000")))
+        reasons = explain_failures({"web": "does not answer"}, supervisor)
+    assert reasons == f"web: starts (log: {tmp_path}/log/web.log)"
+
+
+def test_a_start_says_what_it_waits_for(environment):
+    with running(environment, "--only", "valkey,cpu-worker") as process:
+        said = ""
+        while "bringing the tables of the database up to date" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+
+
 def test_a_worker_that_starts_is_said_to_load_its_model(tmp_path):
     unserved = {"worker": "no worker that takes new jobs serves any of: tiny"}
     with Supervisor(tmp_path, print, Backoff(first=0.02)) as supervisor:
