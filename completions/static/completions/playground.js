@@ -83,8 +83,10 @@ async function faultOf(response) {
 }
 
 async function judge(field, text) {
+  // A schema is sent as its text, so that an error has a line and a column. A grammar is an object.
+  const value = field === "grammar" ? constraintValue(text) : text;
   try {
-    const response = await call("/v1/grammars/validate", { model: fields.model.value, [field]: text });
+    const response = await call("/v1/grammars/validate", { model: fields.model.value, [field]: value });
     if (response.ok) return await response.json();
     return { valid: false, error: await faultOf(response) };
   } catch {
