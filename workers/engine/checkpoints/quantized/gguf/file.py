@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from gguf import LlamaFileType
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
 from workers.engine.checkpoints.quantized.gguf import edits
@@ -66,7 +67,8 @@ class GGUFFile:
         return max(sizes, key=sizes.__getitem__)
 
     def config(self) -> Any:
-        """Return the configuration. Raises ValueError for missing metadata and unknown settings."""
+        """Return the configuration. Raises ValueError for missing or wrong metadata, and for
+        unknown settings."""
         if EMBEDDING not in self._tensors:
             raise ValueError(f"the GGUF file has no tensor {EMBEDDING}")
         try:
@@ -74,6 +76,9 @@ class GGUFFile:
         except KeyError as error:
             key = f"{self.name}.{error.args[0]}"
             raise ValueError(f"the GGUF file has no metadata {key}") from error
+        except (TypeError, ArithmeticError, StrictDataclassError) as error:
+            message = f"the metadata {self.name} of the GGUF file makes no model: {error}"
+            raise ValueError(message) from error
 
     @property
     def end_token_ids(self) -> list[int]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tests.workers.engine.checkpoints.quantized.gguf.small_files import (
     write_gguf,
 )
 from workers.engine.checkpoints.quantized.gguf import reader
-from workers.engine.checkpoints.quantized.gguf.file import GGUFFile
 from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.exceptions import UnsupportedModel
 from workers.preparation import gguf_checkpoint
@@ -265,30 +263,6 @@ def test_a_tokenizer_beside_the_file_is_preferred(tmp_path: Path) -> None:
     text = (first / "tokenizer.json").read_text().replace('"abc"', '"xyz"')
     (tmp_path / "tokenizer.json").write_text(text)
     assert (describe(source, tmp_path / "second") / "tokenizer.json").read_text() == text
-
-
-def _text(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (_text("general.alignment") + struct.pack("<II", 4, 0), "general.alignment is 0"),
-        (
-            _text("general.alignment") + struct.pack("<I", 8) + _text("x"),
-            "general.alignment is 'x'",
-        ),
-        (_text("a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 9999, "recursion"),
-        (_text("a") + struct.pack("<I", 9) + struct.pack("<IQ", 4, 2**62), "cut off"),
-        (_text("split.no") + struct.pack("<I", 8) + _text("x"), "no metadata general.architecture"),
-    ],
-)
-def test_a_damaged_header_is_refused(tmp_path: Path, value: bytes, message: str) -> None:
-    source = tmp_path / "a.gguf"
-    source.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + value)
-    with pytest.raises(ValueError, match=message):
-        GGUFFile(source)
 
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
