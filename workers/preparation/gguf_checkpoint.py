@@ -64,8 +64,8 @@ def describe(source: Path, target: Path, dtype: str, named: str) -> None:
     does.
     """
     file = GGUFFile(source)
-    file.weights()  # raises for names that no module takes
     config = file.config()
+    file.weights()  # raises for names that no module takes
     config.quantization_config = {
         "quant_method": "gguf",
         "file": named,

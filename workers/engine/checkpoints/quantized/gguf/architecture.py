@@ -77,8 +77,14 @@ class Source:
 
     @property
     def num_layers(self) -> int:
-        """Without the blocks that predict further tokens, which files count as layers."""
-        return int(self.metadata["block_count"]) - int(self.metadata.get("nextn_predict_layers", 0))
+        """Without the blocks that predict further tokens, which files count as layers. Raises
+        KeyError, and ValueError for a number of which the file does not have the last one."""
+        metadata = self.metadata
+        count = int(metadata["block_count"]) - int(metadata.get("nextn_predict_layers", 0))
+        last = f"blk.{count - 1}."
+        if not any(name.startswith(last) for name in self.shapes):
+            raise ValueError(f"its block_count makes {count} layers, and it has no tensor {last}*")
+        return count
 
     def has(self, tensor: str) -> bool:
         """Return whether any layer has a tensor of this name."""

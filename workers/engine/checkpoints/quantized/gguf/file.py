@@ -90,9 +90,10 @@ class GGUFFile:
         """Return the weights by their names in transformers. Raises ValueError for a tensor that
         belongs to no module."""
         parts: dict[str, dict[str, Stored]] = defaultdict(dict)
+        num_layers = self._source.num_layers
         for name, tensor in self._tensors.items():
             layer = _LAYER.fullmatch(name)
-            if name in FACTORS or (layer and int(layer[1]) >= self._source.num_layers):
+            if name in FACTORS or (layer and int(layer[1]) >= num_layers):
                 continue  # positions, or a block that predicts further tokens
             target, _, place = _name(name, self._architecture).partition("/")
             parts[target][place] = tensor

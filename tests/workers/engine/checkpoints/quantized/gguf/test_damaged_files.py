@@ -41,6 +41,8 @@ def test_a_damaged_header_is_refused(tmp_path: Path, value: bytes, message: str)
         ("context_length", "x"),
         ("attention.head_count", 0),
         ("block_count", "x"),
+        ("block_count", 2**40),
+        ("block_count", 0),
     ],
 )
 def test_wrong_metadata_are_refused(

@@ -291,8 +291,11 @@ def without(key: str, path: Path, **options: Any) -> Path:
 def test_a_file_that_lacks_a_part_is_refused_by_its_name(
     tmp_path: Path, key: str, reason: str
 ) -> None:
+    source = without(key, tmp_path / "a.gguf")
     with pytest.raises(ValueError, match=reason):
-        gguf_checkpoint.convert(without(key, tmp_path / "a.gguf"), tmp_path / "made", "float32")
+        gguf_checkpoint.convert(source, tmp_path / "made", "float32")
+    with pytest.raises(ValueError, match=reason):
+        describe(source, tmp_path / "described")
 
 
 def test_without_their_number_there_are_as_many_key_heads_as_heads(tmp_path: Path) -> None:
