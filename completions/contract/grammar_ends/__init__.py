@@ -13,7 +13,8 @@ from completions.contract.grammar_ends.ways import (
     find_suffix,
     is_accepting,
     is_broken,
-    is_way,
+    leads_to_end,
+    reuse_way,
 )
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "find_way",
     "is_accepting",
     "is_broken",
-    "is_way",
+    "leads_to_end",
+    "reuse_way",
 ]

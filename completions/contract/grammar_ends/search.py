@@ -302,10 +302,10 @@ def _follow_forced(matcher: LLMatcher, path: Way) -> Way | None:
 
 def _list_few(mask: bytes) -> list[int]:
     """Return the tokens of a mask that has few; none otherwise."""
+    if int.from_bytes(mask, "little").bit_count() > _FEW:
+        return []
     ids: list[int] = []
     for match in _NOT_ZERO.finditer(mask):
         place = match.start()
         ids += (place * 8 + bit for bit in range(8) if mask[place] >> bit & 1)
-        if len(ids) > _FEW:
-            return []
     return ids

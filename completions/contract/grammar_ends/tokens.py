@@ -25,6 +25,8 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
 _MAX_LITERALS = 32
 _MAX_SAMPLES = 16
+_MAX_KEPT = 512
+"""Bytes of a text whose tokens are kept."""
 
 
 class GrammarTexts(NamedTuple):
@@ -97,7 +99,11 @@ class EndTokens:
     def tokenize(self, text: bytes) -> Way:
         """Return the tokens of a text as the model's tokenizer splits it; none if it is not
         UTF-8."""
-        return tuple(self._tokenizer.tokenize_bytes(text)) if is_text(text) else ()
+        if not is_text(text):
+            return ()
+        if len(text) > _MAX_KEPT:
+            return tuple(self._tokenizer.tokenize_bytes(text))
+        return _tokenize(self._tokenizer, text)
 
     def shorten(self, path: Sequence[int]) -> Way:
         """Return fewer tokens of the same text, if the tokenizer has some."""
@@ -139,6 +145,11 @@ def _iter_schemas(lark: str) -> Iterator[object]:
     for match in _INLINE.finditer(lark):
         with suppress(ValueError):
             yield _DECODER.raw_decode(lark, match.end())[0]
+
+
+@lru_cache(4096)
+def _tokenize(tokenizer: LLTokenizer, text: bytes) -> Way:
+    return tuple(tokenizer.tokenize_bytes(text))
 
 
 @lru_cache(1024)

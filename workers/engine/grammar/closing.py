@@ -25,6 +25,7 @@ from completions.contract.grammar_ends import (
     find_way,
     is_accepting,
     is_broken,
+    reuse_way,
 )
 
 _ROOT_STEPS: Final = 2000
@@ -102,10 +103,15 @@ class ClosingPlan:
         with self._time(max_steps * _COPY_SECONDS):
             return find_way(matcher, self.tokens, self.texts, max_steps, enough, self.banned)
 
-    def adapt(self, matcher: LLMatcher, way: Way, token_id: int) -> Way | None:
-        """Return a way from behind a token that is much like the one from before it."""
+    def reuse(self, matcher: LLMatcher, way: Way, token_id: int) -> Way | None:
+        """Return a way from behind a token that is near at hand. The matcher stands before it."""
         with self._time(_ADAPTING_SECONDS):
-            return self._refuse_banned(adapt_way(matcher, self.tokens, way, token_id))
+            return self._refuse_banned(reuse_way(matcher, self.tokens, way, token_id))
+
+    def adapt(self, matcher: LLMatcher, way: Way) -> Way | None:
+        """Return a way from where the matcher stands that goes on with a part of an earlier one."""
+        with self._time(_ADAPTING_SECONDS):
+            return self._refuse_banned(adapt_way(matcher, self.tokens, way))
 
     def find_suffix(self, matcher: LLMatcher, way: Way) -> Way | None:
         """Return the end of an earlier way that is one from where the matcher stands."""
@@ -138,8 +144,6 @@ class Closing:
         self._reserve = _reserve(plan.way)
         self._looks_at = _NEAR_CHECKPOINT if self.is_near else _FIRST_CHECKPOINT
         """Before which token it looks again how far the end is."""
-        self._is_shortest = False
-        """Whether a shorter way was looked for in vain, here or on the way so far."""
         self._prepared = -1
         """How many tokens came before the one that was prepared for."""
         self._next: tuple[int, Way | None] | None = None
@@ -193,7 +197,6 @@ class Closing:
             ends = bool(way) or token_id in self.plan.tokens.end_ids
             if self.closed_at is None and self._left <= len(way) + 1 and ends:
                 self.closed_at = self._count
-            self._is_shortest = self._is_shortest and way[:1] == (token_id,)
             self._way = self._find_way_after(matcher, token_id)
             if self._way is None:
                 self._is_current, self._looks_at = False, self._count + 1
@@ -216,14 +219,6 @@ class Closing:
         enters = self.is_near and self._way is not None and not self._is_current
         if enters or self._count >= self._looks_at:
             self._look(matcher)
-        way = self._get_way()
-        if way and self.is_near and len(way) >= self._left - 1 and not self._is_shortest:
-            # About as long as the rest; a shorter one leaves more to the model.
-            shorter = self.plan.search(matcher, max(0, self._left - 3), _STEPS)
-            if shorter is not None and len(shorter) < len(way):
-                self._way = shorter
-            else:
-                self._is_shortest = True
 
     def _look(self, matcher: LLMatcher) -> None:
         """Find out how far the end is, so as to begin early enough."""
@@ -257,15 +252,19 @@ class Closing:
         way = self._way
         if way and token_id == way[0]:
             return way[1:]
+        if way is not None and (near := self.plan.reuse(matcher, way, token_id)) is not None:
+            return near
         after = matcher.deep_copy()
         after.consume_token(token_id)
         if after.is_error():
             return None
         if is_accepting(after):
             return ()
-        reused = None if way is None else self.plan.adapt(after, way, token_id)
-        if reused is not None:
-            return reused
+        if way is not None:
+            if (adapted := self.plan.adapt(after, way)) is not None:
+                return adapted
+            if self._left <= len(way):
+                return None  # most searches would be in vain, and each token would need one
         return self.plan.search(after, max(0, self._left - 1), _STEPS)
 
 

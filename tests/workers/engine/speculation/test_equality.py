@@ -70,6 +70,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "closed and scored": {
         "seed": 18, "grammar": GRAMMARS["classes"], "close": True, "logprobs": LogprobParams(1),
     },
+    "closed over forced text": {
+        "seed": 19, "n": 2, "grammar": GRAMMARS["forced"], "close": True, "top_k": 20,
+    },
     "everything": {
         "seed": 13, "n": 2, "grammar": GRAMMARS["json"], "stop_regex": ("fo[a-z] [0-9]", '"o'),
         "frequency_penalty": 0.3, "dry_multiplier": 0.4, "top_p": 0.95,

@@ -3,7 +3,9 @@ tokens through failover, drafts and other sequences of a step."""
 
 import json
 from collections.abc import Sequence as Rows
+from random import Random
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
@@ -14,6 +16,7 @@ from completions.contract.job_request import LogprobParams
 from completions.contract.llguidance_limits import ENGINE_LIMITS
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine.driving import MakeEngine, advance
+from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
 from workers.engine.core.output import ChoiceDelta, LimitEnding
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -141,6 +144,32 @@ def test_jump_forward_makes_no_difference_to_wholeness(make_engine: MakeEngine) 
         for limit in range(20, 40, 7):
             [completion] = engine.generate([ask(GRAMMARS["nested"], limit + 60, seed=limit)])
             check(engine, GRAMMARS["nested"], limit + 60, completion.choices[0])
+
+
+@pytest.mark.parametrize("jumps", [True, False], ids=["jumps", "no jumps"])
+def test_a_choice_whose_tokens_are_drafted_closes_alike(
+    make_engine: MakeEngine, jumps: bool
+) -> None:
+    """Greedy: in float32, draws at a border depend on the step."""
+    plain = make_engine(jump_forward=jumps, speculation=False)
+    drafting = make_engine(jump_forward=jumps, enable_prefix_caching=False)
+    guesses = Guesses(0.2, Random(1))  # noqa: S311 - guesses, not secrets
+    draft_eagerly(drafting, guesses)
+    closed = 0
+    for name, limit in (("nested", 70), ("nested", 90), ("object", 30), ("regex", 12)):
+        grammar = GRAMMARS[name]
+        asked = ask(grammar, limit, temperature=0.0, logit_bias={68: 3.0})
+        [alone] = plain.generate([asked])
+        check(plain, grammar, limit, alone.choices[0])
+        guesses.learn(asked.prompts[0], alone.choices)
+        [drafted] = drafting.generate([asked])
+        assert drafted.choices == alone.choices
+        ending = alone.choices[0].limit_ending
+        closed += ending is not None and ending.closed_at is not None
+    stats = drafting.stats()
+    assert stats.drafted_tokens > stats.accepted_tokens > 0
+    assert plain.stats().forced_tokens > 0
+    assert closed > 0
 
 
 def test_a_replaced_token_counts_as_forced(engine: Engine) -> None:
