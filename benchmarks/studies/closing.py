@@ -11,7 +11,7 @@ steps, so other load disturbs them alike.
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partialmethod
 from typing import Any
 from unittest.mock import patch
@@ -42,8 +42,10 @@ def timed_closing() -> Iterator[list[float]]:
         seconds.append(time.thread_time() - began)
         return result
 
-    timed = {name: partialmethod(call, method=getattr(Closing, name)) for name in _ENTRIES}
-    with patch.multiple(Closing, **timed):
+    with ExitStack() as patches:
+        for name in _ENTRIES:
+            timed = partialmethod(call, method=getattr(Closing, name))
+            patches.enter_context(patch.object(Closing, name, timed))
         yield seconds
 
 

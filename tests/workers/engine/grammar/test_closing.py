@@ -82,7 +82,7 @@ def test_a_request_whose_searches_are_slow_fails_as_with_slow_masks(
             matcher.consume(encode("a")[0])
 
 
-@pytest.mark.parametrize("name", ["adapt_way", "find_suffix", "find_way"])
+@pytest.mark.parametrize("name", ["reuse_way", "adapt_way", "find_suffix", "find_way"])
 def test_whatever_a_token_waits_for_counts(
     structured_output: StructuredOutput, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -95,8 +95,10 @@ def test_whatever_a_token_waits_for_counts(
 
     monkeypatch.setattr(closing, "time", SimpleNamespace(thread_time=lambda: seconds[0]))
     monkeypatch.setattr(closing, name, wait)
-    if name == "adapt_way":
-        plan.adapt(cast(LLMatcher, None), (), 0)
+    if name == "reuse_way":
+        plan.reuse(cast(LLMatcher, None), (), 0)
+    elif name == "adapt_way":
+        plan.adapt(cast(LLMatcher, None), ())
     elif name == "find_suffix":
         plan.find_suffix(cast(LLMatcher, None), ())
     else:
