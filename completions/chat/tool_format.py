@@ -73,8 +73,8 @@ class ToolFormat:
     """The id of a call that templates print, with the fields {name} and {id}, which counts the
     calls of a conversation; empty where any id will do."""
     signature: tuple[str, ...] | None = None
-    """Texts that are all in the chat templates of models that write this format; default: the
-    trigger."""
+    """Texts that are all in the chat templates of models that write this format; default: the marks
+    before an argument, or the trigger."""
     other_signature: tuple[str, ...] = ()
     """The same for templates that lack those."""
     model_types: tuple[str, ...] = ()
@@ -82,8 +82,6 @@ class ToolFormat:
     instructions: str = _INSTRUCTIONS
     """A system message for models whose template does not describe tools; {tools} lists them, and
     {example} is a call."""
-    tools_apart: str = "\n"
-    """The separator between two tools in the preamble."""
 
     @cached_property
     def segments(self) -> list[str]:
@@ -108,7 +106,11 @@ class ToolFormat:
     @cached_property
     def signatures(self) -> list[tuple[str, ...]]:
         """Lists of texts, of which one is whole in the templates of models that write it."""
-        first = (self.opening,) if self.signature is None else self.signature
+        if (first := self.signature) is None:
+            inner = self.arguments.texts[:2] if self.arguments else []
+            texts = [self.section[0], self.call.partition(ARGUMENTS)[0], *inner]
+            marks = [mark for text in texts for mark in find_marks(text) if NAME not in mark]
+            first = tuple(dict.fromkeys(marks)) or (self.opening,)
         return [each for each in (first, self.other_signature) if each]
 
     @cached_property
@@ -124,12 +126,8 @@ class ToolFormat:
     @cached_property
     def delimiters(self) -> tuple[str, ...]:
         """Texts of the format that may be special tokens of the model."""
-        style = self.arguments
-        texts = [*self.section, self.call, *self.other_calls, *self.content]
-        if isinstance(style, Style):
-            texts += [style.before, style.opening, style.closing]
-        elif style is not None:
-            texts.append(style.quote)
+        inner = self.arguments.texts if self.arguments else []
+        texts = [*self.section, self.call, *self.other_calls, *self.content, *inner]
         return tuple(dict.fromkeys(mark for text in texts for mark in find_marks(text)))
 
     def list_triggers(self, names: Sequence[str]) -> list[str]:
@@ -187,8 +185,10 @@ class ToolFormat:
     def write_preamble(self, tools: Sequence[Tool]) -> PromptText:
         """Return the text that describes these tools."""
         text = self.instructions.replace("{example}", self._write_example())
-        list_text = self.tools_apart.join(dump(tool.to_dict()) for tool in tools)
-        return join(list_text, map(trust, text.split("{tools}")))
+        before, after = text.split("{tools}")
+        apart = before[len(before.rstrip()) :]
+        list_text = apart.join(dump(tool.to_dict()) for tool in tools)
+        return concatenate([trust(before), list_text, trust(after)])
 
     def _write_example(self) -> str:
         style, name, value = self.arguments, "{argument name}", "{argument value}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from completions.chat.tool_format import ToolFormat
+from completions.chat.tool_format import ID, ToolFormat
 from completions.grammars.structural_tag.literals import PYTHON, Literals
 from completions.grammars.structural_tag.parameters import STYLES, Style
 
@@ -31,12 +31,13 @@ def _make_format(name: str, records: Mapping[str, Mapping[str, Any]]) -> ToolFor
     fields.pop("like", None)
     if "arguments" in fields:
         fields["arguments"] = _NAMED[fields["arguments"]]
-    for key, kind in (("parameters", Style), ("literals", Literals)):
+    for key, make in (("parameters", Style.parse), ("literals", Literals)):
         if key in fields:
-            fields["arguments"] = kind(name, **_freeze(fields.pop(key)))
+            fields["arguments"] = make(name, **_freeze(fields.pop(key)))
     begin = fields.get("section", ("", ""))[0]
     separator = _find_separator(begin, fields.get("call", ""))
-    return ToolFormat(name=name, **{"separator": separator, **fields})
+    call_id = ID if "ids" in fields else ""
+    return ToolFormat(name=name, **{"separator": separator, "call_id": call_id, **fields})
 
 
 def _read_formats() -> dict[str, ToolFormat]:

@@ -48,6 +48,16 @@ class Literals:
     string: str = ""
     """A terminal for strings in other quotes, where the schema bounds none."""
 
+    @property
+    def texts(self) -> list[str]:
+        """The texts around values."""
+        return [self.quote]
+
+    @property
+    def has_json(self) -> bool:
+        """Whether strings are JSON."""
+        return self.quote == JSON_QUOTE
+
     def write(self, value: Any) -> str:
         """Return a value as a model writes it."""
         if value is None or isinstance(value, bool):

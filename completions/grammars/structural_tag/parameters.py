@@ -4,6 +4,7 @@ are JSON."""
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from completions.grammars import regex
 from completions.grammars.exceptions import GrammarError
@@ -67,6 +68,19 @@ class Style:
     item: str = ""
     """The name of each item of a list, if lists and objects are tags too, and not JSON."""
 
+    @classmethod
+    def parse(cls, name: str, template: str, **fields: Any) -> Self:
+        """Return the style of a template, which has the fields {name} and {value}, and may have
+        {mark}, or {type} where the mark is a type."""
+        before, _, rest = template.partition("{name}")
+        opening, _, closing = rest.replace("{type}", "{mark}").partition("{value}")
+        return cls(name, before, opening, closing, names_types="{type}" in rest, **fields)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts around names and values."""
+        return [self.before, self.opening, self.closing]
+
     @property
     def has_mark(self) -> bool:
         return "{mark}" in self.opening
@@ -107,27 +121,16 @@ class Style:
         return [value if isinstance(value, str) else dump(value)]
 
 
-_DSML = "\uff5cDSML\uff5c"
-STYLES = {
-    style.name: style
-    for style in (
-        Style("qwen_xml", "<parameter=", ">", "</parameter>"),
-        Style("minimax_xml", '<parameter name="', '">', "</parameter>"),
-        Style(
-            "deepseek_xml",
-            f'<{_DSML}parameter name="',
-            '" string="{mark}">',
-            f"</{_DSML}parameter>",
-        ),
-        Style(
-            "glm_xml",
-            "<arg_key>",
-            "</arg_key>{spaces}<arg_value>",
-            "</arg_value>",
-            r"/[^<>\s]([^<>\n]*[^<>\s])?/",
-        ),
-    )
+_TEMPLATES = {
+    "qwen_xml": "<parameter={name}>{value}</parameter>",
+    "minimax_xml": '<parameter name="{name}">{value}</parameter>',
+    "deepseek_xml": '<!parameter name="{name}" string="{mark}">{value}</!parameter>'.replace(
+        "!", "\uff5cDSML\uff5c"
+    ),
+    "glm_xml": "<arg_key>{name}</arg_key>{spaces}<arg_value>{value}</arg_value>",
 }
+STYLES = {name: Style.parse(name, template) for name, template in _TEMPLATES.items()}
+STYLES["glm_xml"] = replace(STYLES["glm_xml"], undeclared=r"/[^<>\s]([^<>\n]*[^<>\s])?/")
 
 
 class Parameters:
