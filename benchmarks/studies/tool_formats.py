@@ -79,10 +79,10 @@ def list_rows(names: list[str], folder: Path) -> Iterator[list[str]]:
         for text in (_TEXT, tool_format.write(call, call)):
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             pieces = [tokenizer.decode([each], skip_special_tokens=False) for each in ids]
-            seconds = measure(partial(parse, tool_format, pieces), 7)
+            seconds = measure(partial(parse, tool_format, pieces), 20)
             costs.append(f"{seconds / len(pieces) * 1e6:.2f}")
         constraint = make_constraint(tool_format)
-        seconds = measure(partial(translate, constraint, compiler), 3)
+        seconds = measure(partial(translate, constraint, compiler), 10)
         yield [name, *costs, f"{seconds * 1e3:.0f}"]
 
 

@@ -1,25 +1,38 @@
 """Reads the arguments of a call, as its format writes them, to JSON while they arrive.
 
-A reading takes text from its source, and waits at each `yield` for more.
+A reading takes text from its source, and waits at each `yield` for more. It may yield what pieces
+it only passes on.
 """
 
 import re
-from collections.abc import Generator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from completions.chat.argument_types import ArgumentTypes, Path
+from completions.chat.argument_types import ArgumentTypes
 from completions.chat.markers import Markers, compile_markers
 from completions.chat.tools import dump, escape
 from completions.contract import strict_json
-from completions.grammars.structural_tag.literals import JSON_QUOTE, PYTHON, Literals
+from completions.grammars.schema.questions import Path
+from completions.grammars.structural_tag.literals import PYTHON, Literals
 from completions.grammars.structural_tag.parameters import Style
 
-Reading = Generator[None, None, None]
 _JSON_MARKS = re.compile(r'\\.|["{}\[\]\\]', re.DOTALL)
 _WORD_END = re.compile(r"[\s,\]})]")
 _ESCAPE = re.compile(r'u[0-9a-fA-F]{4}|["\\/bfnrt]')
 _HALF_ESCAPE = re.compile(r"(u[0-9a-fA-F]{0,3})?\Z")
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+
+
+class Plain(NamedTuple):
+    """Pieces of text that need no reading."""
+
+    find: Callable[[str], object]
+    """Finds what ends them."""
+    write: Callable[[str], object]
+    """Takes one."""
+
+
+Reading = Generator[Plain | None, None, None]
 
 
 class Source(Protocol):
@@ -37,14 +50,13 @@ class JSONScanner:
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = False
-        self._is_escaped = False
+        self.is_escaped = False
+        """Whether the first character of the text that follows is."""
 
     def find_end(self, text: str) -> int:
         """Return where the object ends in the text that follows; 0 if it goes on."""
-        if not (self._is_escaped or _JSON_MARKS.search(text)):
-            return 0
         mark = ""
-        for match in _JSON_MARKS.finditer(text, 1 if self._is_escaped else 0):
+        for match in _JSON_MARKS.finditer(text, 1 if self.is_escaped else 0):
             mark = match[0]
             if mark == '"':
                 self._in_string = not self._in_string
@@ -54,19 +66,32 @@ class JSONScanner:
                 self._depth -= 1
                 if self._depth == 0:
                     return match.end()
-        self._is_escaped = mark == "\\" if text else self._is_escaped
+        self.is_escaped = mark == "\\" if text else self.is_escaped
         return 0
 
 
 def read_json(source: Source) -> Reading:
     """Read a JSON object, which is passed on as it is."""
-    scanner = JSONScanner()
+    scanner, plain = JSONScanner(), Plain(_JSON_MARKS.search, source.write)
     while not (end := scanner.find_end(source.text)):
         text, source.text = source.text, ""
         source.write(text)
-        yield
+        yield None if scanner.is_escaped else plain
     text, source.text = source.text[:end], source.text[end:]
     source.write(text)
+
+
+def read_until(
+    source: Source, markers: Markers, write: Callable[[str], object]
+) -> Generator[Plain | None, None, str]:
+    """Read text up to a marker, and return that."""
+    plain = Plain(markers.find_beginning, write)
+    while True:
+        text, mark, source.text = markers.split(source.text)
+        write(text)
+        if mark is not None:
+            return mark
+        yield None if source.text else plain
 
 
 class TaggedReader:
@@ -78,11 +103,9 @@ class TaggedReader:
         self._name_end = style.opening.partition("{")[0].rstrip("\n")
         self._value_begin = style.opening.rpartition("}")[2].rstrip("\n")
         self._begins_line = style.opening.endswith("\n")
-        self._ends_line = style.closing.startswith("\n")
-        self._value_end = compile_markers(style.value_end)
-        self._value_ends = (
-            compile_markers(style.value_end, style.before) if style.item else self._value_end
-        )
+        ends = style.closing.partition("{name}")[0], style.value_end
+        self._text_ends = compile_markers(*ends)
+        self._value_ends = compile_markers(*ends, style.before) if style.item else self._text_ends
         self._types = ArgumentTypes(schema)
 
     def read(self) -> Reading:
@@ -97,20 +120,17 @@ class TaggedReader:
         source, style = self._source, self._style
         written = ""
         while True:
-            while (found := ends.split(source.text))[1] is None:
-                source.text = found[2]
-                yield
-            source.text = found[2]
-            if found[1] == style.value_end and not path:
+            mark = yield from read_until(source, ends, len)
+            if mark == style.value_end and not path:
                 continue
-            if found[1] != style.before:
+            if mark != style.before:
                 source.write(brackets[1] if written else brackets)
                 return
             while True:
                 header, begin, text = source.text.partition(self._value_begin)
                 if begin and (text or not self._begins_line):
                     break
-                yield
+                yield None
             source.text = text.removeprefix("\n") if self._begins_line else text
             name, _, flag = header.partition(self._name_end)
             is_item = brackets == "[]"
@@ -125,117 +145,92 @@ class TaggedReader:
     def _read_text(self) -> Reading:
         source = self._source
         source.write('"')
-        while True:
-            value, mark, held = self._value_end.split(source.text)
-            if self._ends_line and value.endswith("\n"):
-                value, held = value[:-1], held if mark else "\n" + held
-            source.text = held
-            source.write(escape(value))
-            if mark:
-                source.write('"')
-                return
-            yield
+        yield from read_until(source, self._text_ends, lambda text: source.write(escape(text)))
+        source.write('"')
 
     def _read_value(self, path: Path) -> Reading:
-        source, style = self._source, self._style
-        value = ""
-        while (found := self._value_ends.split(source.text))[1] is None:
-            value += found[0]
-            source.text = found[2]
-            yield
-        value += found[0]
-        source.text = found[2]
-        if found[1] == style.before and style.item:
+        source, style, parts = self._source, self._style, list[str]()
+        mark = yield from read_until(source, self._value_ends, parts.append)
+        if mark == style.before:
             while self._value_begin not in source.text:
-                yield
+                yield None
             name = source.text.partition(self._value_begin)[0]
             is_list = name == style.item and self._types.allows("array", path)
             source.text = style.before + source.text
             ends = compile_markers(style.before, style.value_end)
             yield from self._read_members(ends, path, "[]" if is_list else "{}")
             return
-        if self._ends_line:
-            value = value.removesuffix("\n")
+        value = "".join(parts)
         if not self._types.allows("string", path):
             value = _respell(value) or self._types.find_empty(path)
         source.write(self._types.to_json(path, value))
 
 
-class LiteralReader:
-    """Reader of named arguments in literals, up to the bracket that closes them."""
-
-    def __init__(self, source: Source, literals: Literals) -> None:
-        self._source = source
-        self._assign = literals.assign
-        self._escapes = literals.quote == JSON_QUOTE
-        self._quotes = ('"', "'") if self._escapes else (literals.quote,)
-
-    def read(self) -> Reading:
-        source, closers = self._source, list[str]()
-        opener, is_key = "{", True
-        while True:
-            source.text = text = source.text.lstrip()
-            separator = ":" if closers else self._assign
-            if quote := next(filter(text.startswith, self._quotes), ""):
-                source.text = text[len(quote) :]
-                source.write(f'{opener}"')
-                opener = ""
-                yield from self._read_string(quote)
-                continue
-            if any(each.startswith(text) for each in self._quotes):  # or there is no text
-                yield
-                continue
-            character, source.text = text[0], text[1:]
-            if is_key and character == separator:
-                source.write(":")
-                is_key = False
-            elif character == ",":
-                source.write(",")
-                is_key = closers[-1:] != ["]"]
-            elif character in "[{":
-                source.write(opener + character)
-                closers.append("]" if character == "[" else "}")
-                opener, is_key = "", character == "{"
-            elif character in "]})":
-                if not closers:
-                    source.text = text
-                    source.write(opener + "}")
-                    return
-                closers.pop()
-                source.write("]" if character == "]" else "}")
-                is_key = False
-            else:
+def read_literals(source: Source, literals: Literals) -> Reading:
+    """Read named arguments in literals, up to the bracket that closes them."""
+    quotes = ('"', "'") if literals.has_json else (literals.quote,)
+    closers, opener, is_key = list[str](), "{", True
+    while True:
+        source.text = text = source.text.lstrip()
+        separator = ":" if closers else literals.assign
+        if quote := next(filter(text.startswith, quotes), ""):
+            source.text = text[len(quote) :]
+            source.write(f'{opener}"')
+            opener = ""
+            yield from _read_string(source, quote, "\\" if literals.has_json else "")
+            continue
+        if any(each.startswith(text) for each in quotes):  # or there is no text
+            yield None
+            continue
+        character, source.text = text[0], text[1:]
+        if is_key and character == separator:
+            source.write(":")
+            is_key = False
+        elif character == ",":
+            source.write(",")
+            is_key = closers[-1:] != ["]"]
+        elif character in "[{":
+            source.write(opener + character)
+            closers.append("]" if character == "[" else "}")
+            opener, is_key = "", character == "{"
+        elif character in "]})":
+            if not closers:
                 source.text = text
-                word = _WORD_END.split(text, 1)[0]
-                word = word.partition(separator)[0] if is_key else word
-                if word == text:
-                    yield
-                    continue
-                source.text = text[len(word) :]
-                value = _CONSTANTS.get(word, word)
-                source.write(opener + (value if not is_key and _is_json(value) else dump(word)))
-                opener = ""
-
-    def _read_string(self, quote: str) -> Reading:
-        source = self._source
-        ends = compile_markers(quote, *("\\" if self._escapes else ""))
-        while True:
-            text, mark, source.text = ends.split(source.text)
-            source.write(escape(text))
-            if mark == quote:
-                source.write('"')
+                source.write(opener + "}")
                 return
-            if mark is None:
-                yield
-            elif known := _ESCAPE.match(source.text):
-                source.text = source.text[known.end() :]
-                source.write(mark + known[0])
-            elif _HALF_ESCAPE.match(source.text):
-                source.text = mark + source.text
-                yield
-            else:
-                text, source.text = source.text[0], source.text[1:]
-                source.write(escape(text))
+            closers.pop()
+            source.write("]" if character == "]" else "}")
+            is_key = False
+        else:
+            source.text = text
+            word = _WORD_END.split(text, 1)[0]
+            word = word.partition(separator)[0] if is_key else word
+            if word == text:
+                yield None
+                continue
+            source.text = text[len(word) :]
+            value = _CONSTANTS.get(word, word)
+            source.write(opener + (value if not is_key and _is_json(value) else dump(word)))
+            opener = ""
+
+
+def _read_string(source: Source, quote: str, escapes: str) -> Reading:
+    """Read a string whose first quote was read. In it, one of `escapes` escapes what follows."""
+
+    def write(text: str) -> None:
+        source.write(escape(text))
+
+    ends = compile_markers(quote, *escapes)
+    while (mark := (yield from read_until(source, ends, write))) != quote:
+        while not (known := _ESCAPE.match(source.text)) and _HALF_ESCAPE.match(source.text):
+            yield None
+        if known:
+            source.text = source.text[known.end() :]
+            source.write(mark + known[0])
+        else:
+            text, source.text = source.text[0], source.text[1:]
+            write(text)
+    source.write('"')
 
 
 class _Text:
@@ -254,7 +249,7 @@ def _respell(text: str) -> str:
     if _is_json(text):
         return text
     source = _Text(f"_={text.strip()})")
-    is_whole = next(LiteralReader(source, PYTHON).read(), source) is source and source.text == ")"
+    is_whole = next(read_literals(source, PYTHON), source) is source and source.text == ")"
     value = source.json.removeprefix('{"_":').removesuffix("}")
     return value if is_whole and value[:1] != '"' and _is_json(value) else text
 

@@ -3,34 +3,44 @@
 import re
 from collections.abc import Generator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from completions.chat.argument_readers import (
     JSONScanner,
-    LiteralReader,
+    Plain,
     Reading,
     TaggedReader,
     read_json,
+    read_literals,
+    read_until,
 )
 from completions.chat.delta import DeltaWriter
 from completions.chat.markers import compile_markers
-from completions.chat.tool_format import ARGUMENTS, NAME, ToolFormat
+from completions.chat.tool_format import ID, NAME, ToolFormat
 from completions.chat.tools import Tool, dump
 from completions.contract import strict_json
 from completions.grammars.structural_tag.literals import Literals
 from completions.grammars.structural_tag.parameters import Style
 
-_TOKENS = re.compile(r'<[^<>\s]+>|<?[^\s{}\[\]:,"<]+|[{}\[\]:,"<]')
-_NAME = re.compile(r'[^\s"\\{}()]{1,256}')
-_MAX_FIELD = 256
-"""Characters of a name or id."""
+_TOKENS = re.compile(r'\{(?:name|id)\}|<[^<>\s]+>|<?[^\s{}\[\]:,"<]+|[{}\[\]:,"<]')
+_SPACE = r"[ \t\r\n]{0,1000}"
+"""White space between tokens, which is free."""
+_FIELD = r'[^\s"\\{}()]'
+"""A character of a name or an id."""
 _OBJECT_KEYS = (("name", "tool_name"), ("arguments", "parameters"))
 """The keys of a call that is an object, in any order."""
-_Trial = Generator[None, None, bool]
-"""A reading that returns whether the text is what it expects."""
 
 
 class _EndOfTextError(Exception):
     """No more text follows."""
+
+
+class _Expected(NamedTuple):
+    """A text of the format, with its fields."""
+
+    whole: re.Pattern[str]
+    begun: re.Pattern[str]
+    """Matches what may become it."""
 
 
 class CallParser:
@@ -38,6 +48,8 @@ class CallParser:
 
     Text that turns out not to be a call is content; nothing raises.
     """
+
+    writer: DeltaWriter
 
     def __init__(
         self, tool_format: ToolFormat, tools: Sequence[Tool], *, only_first: bool = False
@@ -50,76 +62,64 @@ class CallParser:
         self._trigger = ""
         self._only_first = only_first
         self._lead = ""  # the text before the first call, while that may come
-        self._at = 0  # what precedes it in the text fits a call so far
-        self._field: str | None = None  # which is read; "" for a literal, None for text
-        self._ends: Sequence[str] = ()  # of that field
-        style = tool_format.arguments
-        self._last_ends = [style.before] if isinstance(style, Style) else []
-        self._last_ends += _split(tool_format.end)[:1]  # of a name that no literal follows
+        self._expected: _Expected | None = None  # the beginning of a call
+        self._is_object = False  # what is read may be a call with keys in another order
         self._has_called = False
         self._is_cut = False
-        self._is_idle = False  # nothing is held back, and no call has begun
+        self._plain: Plain | None = None
         self.text = ""
         self.is_in_call = False
         """Whether arguments have begun and not ended."""
         self._reading = self._read()
-        next(self._reading)
 
-    def push(self, text: str, writer: DeltaWriter) -> None:
-        if self._is_idle and not self._triggers.find_beginning(text):
-            writer.add_text(text)
-            return
-        self._writer = writer
-        self.text += text
-        next(self._reading)
+    def start(self, writer: DeltaWriter) -> None:
+        """Write the message to this writer."""
+        self.writer = writer
+        self.push("")
 
-    def finish(self, writer: DeltaWriter, *, is_cut: bool = False) -> None:
+    def push(self, text: str) -> None:
+        plain = self._plain
+        if plain is not None and not plain.find(text):
+            plain.write(text)
+        else:
+            self.text += text
+            self._plain = next(self._reading)
+
+    def finish(self, *, is_cut: bool = False) -> None:
         """Write the rest; no more text follows. Where a limit cut the text, the beginning of a call
         is not written as content."""
-        self._writer, self._is_cut = writer, is_cut
+        self._is_cut = is_cut
         self._reading.throw(_EndOfTextError)
 
     def write(self, json: str) -> None:
         """Take the next piece of a call's arguments."""
-        self._writer.add_arguments(json)
+        self.writer.add_arguments(json)
 
     def _read(self) -> Reading:
         try:
             while True:
-                self._field = None
                 yield from self._read_text()
-                self._field = ""
                 yield from self._read_section()
+                self._expected, self._is_object = None, False
         except _EndOfTextError:
-            is_call = self.is_in_call or self._has_called or (self._is_cut and self._may_call())
-            if not is_call:
+            may_call = self._expected is not None or self._is_object
+            if not (self.is_in_call or self._has_called or (self._is_cut and may_call)):
                 self._add_text(len(self.text))
-        yield
-
-    def _may_call(self) -> bool:
-        """Return whether what is left begins a call: its name may be that of a tool."""
-        if self._field != NAME:
-            return self._field is not None
-        begun = self.text[self._at :].strip()
-        return not self._tools or any(
-            name.startswith(begun)
-            or (begun.startswith(name) and end.startswith(begun[len(name) :].lstrip()))
-            for name in self._tools
-            for end in self._ends
-        )
+        yield None
 
     def _add_text(self, length: int) -> None:
         """Write the beginning of the text as content."""
         if length:
-            self._writer.add_text(self.text[:length])
-        self.text, self._at = self.text[length:], 0
+            self.writer.add_text(self._take(length))
 
-    def _commit(self) -> None:
-        """Drop what was read of the text."""
-        self.text, self._at = self.text[self._at :], 0
+    def _take(self, length: int) -> str:
+        """Return the beginning of the text, which is read."""
+        text, self.text = self.text[:length], self.text[length:]
+        return text
 
     def _read_text(self) -> Reading:
         """Read up to a trigger."""
+        plain = Plain(self._triggers.find_beginning, self.writer.add_text)
         while True:
             if self._has_called:
                 self._drop_separators()
@@ -127,14 +127,14 @@ class CallParser:
                 before, trigger, _ = self._triggers.split(self.text)
                 if self._only_first and self._is_answer(before):
                     self._triggers, self._only_first = compile_markers(), False
+                    plain = Plain(self._triggers.find_beginning, self.writer.add_text)
                     before, trigger = self.text, None
                 self._add_text(len(before))
                 if trigger is not None:
                     self._trigger = trigger
                     return
-            self._is_idle = not (self.text or self._has_called or self._only_first)
-            yield
-            self._is_idle = False
+            is_plain = not (self.text or self._has_called or self._only_first)
+            yield plain if is_plain else None
 
     def _is_answer(self, before: str) -> bool:
         """Return whether this text, before a call, shows that none follows."""
@@ -153,92 +153,49 @@ class CallParser:
     def _read_section(self) -> Reading:
         """Read calls, or write the trigger as content."""
         begin, end = self._format.section
-        if not ((yield from self._match(begin)) and (yield from self._read_call())):
-            self._add_text(max(self._at, len(self._trigger)))
+        if not (yield from self._read_call(begin)):
+            self._add_text(len(self._trigger))
             return
         while end:
-            if (yield from self._match(end)):
-                self._commit()
+            if match := (yield from self._expect(_compile((end,)))):
+                self._take(match.end())
                 return
-            if not (yield from self._match(self._format.separator.strip())):
-                return
-            if not (yield from self._read_call()):
-                self._at = 0
+            if not (yield from self._read_call(self._format.separator.strip())):
                 return
 
-    def _match(self, literal: str) -> _Trial:
-        """Read a literal of the format. White space between its tokens is free."""
-        at = self._at
-        for token in _split(literal):
-            while True:
-                at = self._skip_spaces(at)
-                if self.text.startswith(token, at):
-                    at += len(token)
-                    break
-                if not token.startswith(self.text[at:]):
-                    return False
-                yield
-        self._at = at
-        return True
-
-    def _skip_spaces(self, at: int) -> int:
-        while self.text[at : at + 1] in (" ", "\t", "\r", "\n"):
-            at += 1
-        return at
-
-    def _read_call(self) -> _Trial:
-        start = self._at
-        for segments in self._format.ways:
-            self._at = start
-            if (yield from self._read_segments(segments)):
-                return True
-        self._at = start
-        return self._format.is_object and (yield from self._read_object())
-
-    def _read_segments(self, segments: Sequence[str]) -> _Trial:
-        """Read a call that is written this way."""
-        name = ""
-        for index, segment in enumerate(segments):
-            if segment == ARGUMENTS:
-                if self._format.arguments is None and not (yield from self._begins_object()):
-                    return False
-                self._commit()
-                yield from self._read_arguments(name)
-                return True
-            if index % 2 == 0:
-                if not (yield from self._match(segment)):
-                    break
-                continue
-            self._field, self._ends = segment, _split(segments[index + 1])[:1] or self._last_ends
-            value = yield from self._read_field()
-            self._field = ""
-            if value is None or (segment == NAME and not self._knows(value)):
-                break
-            name = value if segment == NAME else name
-        return False
-
-    def _knows(self, name: str) -> bool:
-        """Return whether a tool has this name. A job of version 0.1 names none."""
-        return not self._tools or name in self._tools
-
-    def _read_field(self) -> Generator[None, None, str | None]:
-        """Return a name or an id up to the first of its ends; None if it is none."""
-        longest = _MAX_FIELD + max(map(len, self._ends))
-        while True:
-            text = self.text[self._at : self._at + longest]
-            if found := [place for place in map(text.find, self._ends) if place >= 0]:
-                value = text[: min(found)].strip()
-                self._at += min(found)
-                return value if _NAME.fullmatch(value) else None
-            if len(text) == longest:
+    def _expect(self, expected: _Expected) -> Generator[Plain | None, None, re.Match[str] | None]:
+        """Wait for a text with the name of a tool, and return its match; None if something else
+        comes."""
+        while not (match := expected.whole.match(self.text)):
+            begun = expected.begun.fullmatch(self.text)
+            if begun is None or not self._may_know(begun):
                 return None
-            yield
+            yield None
+        return match if self._may_know(match) else None
 
-    def _begins_object(self) -> _Trial:
-        while (at := self._skip_spaces(self._at)) == len(self.text):
-            yield
-        self._at = at
-        return self.text[at] == "{"
+    def _may_know(self, match: re.Match[str]) -> bool:
+        """Return whether the name in a text is that of a tool, or may become it. A job of version
+        0.1 names no tools."""
+        name = match.groupdict().get("name")
+        if name is None or not self._tools:
+            return True
+        is_whole = match.end("name") < len(self.text)
+        return name in self._tools if is_whole else any(t.startswith(name) for t in self._tools)
+
+    def _read_call(self, before: str) -> Generator[Plain | None, None, bool]:
+        """Read a call that follows a text, and return whether it is one."""
+        style, end = self._format.arguments, self._format.end
+        ends = ("{",) if style is None else ()
+        for *begin, _, _ in self._format.ways:
+            if isinstance(style, Style) and not begin[-1].strip():  # nothing ends the name
+                ends = style.before, *_TOKENS.findall(end)[:1]
+            self._expected = _compile((before, *begin), ends)
+            if match := (yield from self._expect(self._expected)):
+                self._take(match.end())
+                yield from self._read_arguments(match["name"])
+                return True
+        self._expected = None
+        return self._format.is_object and (yield from self._read_object(before))
 
     def _read_arguments(self, name: str) -> Reading:
         style, end = self._format.arguments, self._format.end
@@ -246,7 +203,7 @@ class CallParser:
         if style is None:
             yield from read_json(self)
         elif isinstance(style, Literals):
-            yield from LiteralReader(self, style).read()
+            yield from read_literals(self, style)
         else:
             schema = self._tools[name].read_schema if self._tools else {}
             first_line = end.strip().partition("\n")[0]
@@ -255,42 +212,31 @@ class CallParser:
 
     def _begin_call(self, name: str) -> None:
         is_custom = bool(self._tools) and self._tools[name].is_custom
-        self._writer.begin_call(name, is_custom=is_custom)
+        self.writer.begin_call(name, is_custom=is_custom)
         self.is_in_call = True
 
     def _read_end(self, end: str) -> Reading:
         """Read the text after the arguments, and drop what else the model writes before it."""
         self.is_in_call, self._has_called = False, True
-        if (yield from self._match(end)):
-            self._commit()
-            return
-        mark = compile_markers(end.strip().rpartition("\n")[2])
-        while True:
-            _, found, self.text = mark.split(self.text)
-            if found is not None:
-                return
-            yield
+        if match := (yield from self._expect(_compile((end,)))):
+            self._take(match.end())
+        else:
+            yield from read_until(self, compile_markers(end.strip().rpartition("\n")[2]), len)
 
-    def _read_object(self) -> _Trial:
+    def _read_object(self, before: str) -> Generator[Plain | None, None, bool]:
         """Read a call whose object has other keys, or its keys in another order."""
-        for segment in _split(self._format.segments[0]):
-            if segment == "{":
-                break
-            yield from self._match(segment)
-        if not (yield from self._begins_object()):
+        begin = self._format.segments[0].partition("{")[0]
+        if not (match := (yield from self._expect(_compile((before, begin), ("{",))))):
             return False
-        if "{" in self._trigger:
-            self._field = None  # any object begins like a call
-        start = length = self._at
-        scanner = JSONScanner()
+        self._is_object = "{" not in self._trigger  # else any object begins like a call
+        scanner, length = JSONScanner(), match.end()
         while not (end := scanner.find_end(self.text[length:])):
             length = len(self.text)
-            yield
-        self._at = length + end
-        call = _parse_object(self.text[start : self._at])
-        if call is None or not self._knows(call[0]):
+            yield None
+        call = _parse_object(self.text[match.end() : length + end])
+        if call is None or (self._tools and call[0] not in self._tools):
             return False
-        self._commit()
+        self._take(length + end)
         self._begin_call(call[0])
         self.write(call[1])
         yield from self._read_end(self._format.end.strip()[1:])
@@ -313,7 +259,22 @@ def _parse_object(text: str) -> tuple[str, str] | None:
     return name, dump(arguments)
 
 
-@lru_cache
-def _split(literal: str) -> list[str]:
-    """Return a literal's tokens, between which white space is free."""
-    return _TOKENS.findall(literal)
+@lru_cache(1024)
+def _compile(texts: tuple[str, ...], ends: tuple[str, ...] = ()) -> _Expected:
+    """Return what matches texts and fields in turn, before one of the ends."""
+    whole = f"{_SPACE}(?={'|'.join(map(re.escape, ends))})" if ends else ""
+    begun = f"{_SPACE}(?:{'|'.join(_list_beginnings(*ends))})?" if ends else ""
+    after = "|".join(map(re.escape, ends))
+    for token in reversed([token for text in texts for token in _TOKENS.findall(text)]):
+        if token in (NAME, ID):
+            one, beginnings = rf"(?P<{token[1:-1]}>(?:(?!{after}){_FIELD}){{1,256}}?)", list[str]()
+        else:
+            one, beginnings = re.escape(token), _list_beginnings(token)
+        after = one
+        whole = f"{_SPACE}{one}{whole}"
+        begun = f"{_SPACE}(?:{'|'.join([one + begun, *beginnings])})?"
+    return _Expected(re.compile(whole), re.compile(begun))
+
+
+def _list_beginnings(*tokens: str) -> list[str]:
+    return [re.escape(token[:length]) for token in tokens for length in range(1, len(token))]

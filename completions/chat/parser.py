@@ -25,6 +25,8 @@ class OutputParser:
         self._calls = calls
         self._hidden = MarkerFilter(hidden)
         self._writer = DeltaWriter(unseen, around, may_call=calls is not None)
+        if calls is not None:
+            calls.start(self._writer)
 
     @property
     def is_reasoning(self) -> bool:
@@ -48,7 +50,7 @@ class OutputParser:
             self._writer.delta.reasoning += reasoning
             self._push_answer(answer)
         if self._calls is not None:
-            self._calls.finish(self._writer, is_cut=is_cut)
+            self._calls.finish(is_cut=is_cut)
         self._writer.finish()
         return self._writer.take()
 
@@ -61,4 +63,4 @@ class OutputParser:
         if self._calls is None:
             self._writer.add_text(text)
         elif text:
-            self._calls.push(text, self._writer)
+            self._calls.push(text)

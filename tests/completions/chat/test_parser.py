@@ -126,6 +126,13 @@ def test_a_call_cut_short_keeps_what_there_is(form: str, text: str, arguments: s
     assert not found["has_called"]
 
 
+def test_what_follows_a_call_but_is_none_is_content() -> None:
+    called = "<|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    broken = "<|tool_call_begin|>functions.add:1<|tool_call_x|>{}"
+    found = message([f"<|tool_calls_section_begin|>{called}{broken}"], "kimi_k2")
+    assert (found["content"], found["calls"]) == (broken, [("add", "{}")])
+
+
 def test_calls_whose_keys_stand_in_another_order() -> None:
     text = '<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call>'
     assert message([text], "hermes")["calls"] == [("add", '{"a":1}')]
