@@ -142,6 +142,8 @@ def take(page: browser.Page, url: str, names: Sequence[str]) -> None:
         ("dashboard-light", "/admin/", DESKTOP, "light", True),
         ("dashboard-dark", "/admin/?period=30d", DESKTOP, "dark", True),
         ("phone", "/admin/", PHONE, "light", False),
+        ("usage", "/admin/usage/?by=key", DESKTOP, "light", True),
+        ("usage-phone", "/admin/usage/?by=key", PHONE, "dark", False),
         ("keys", "/admin/completions/apikey/", DESKTOP, "light", False),
         ("job-dark", job_page, DESKTOP, "dark", True),
         ("live", "/admin/live/", DESKTOP, "light", False),
