@@ -30,7 +30,7 @@ ARRAYS = ("group_by", "models", "api_key_ids")
 _UNSUPPORTED = {
     "project_ids": "There are no projects: select keys with api_key_ids.",
     "user_ids": "Usage is recorded by key, not by user: select keys with api_key_ids.",
-    "batch": "Usage does not tell batches from other requests; a batch object has its own usage.",
+    "batch": "A batch object has its own usage, and the admin groups usage by batch.",
 }
 """Filters of OpenAI's API (https://platform.openai.com/docs/api-reference/usage/completions)."""
 LIMITS = {"1d": (7, 31), "1h": (24, 168)}
