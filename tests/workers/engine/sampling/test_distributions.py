@@ -119,7 +119,8 @@ def test_asking_changes_no_token_and_no_raw_score(engine: Engine, temperature: f
     assert plain.token_ids == asked.token_ids == processed.token_ids
     assert plain.logprobs is not None
     assert asked.logprobs is not None
-    np.testing.assert_array_equal(plain.logprobs.chosen, asked.logprobs.chosen)
+    # Other drafts make steps of other sizes, which torch rounds otherwise.
+    np.testing.assert_allclose(plain.logprobs.chosen, asked.logprobs.chosen, rtol=0, atol=1e-5)
     assert all(support.ids == [] for support in asked.logprobs.support)
 
 
