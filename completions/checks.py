@@ -12,6 +12,7 @@ from django.db import DatabaseError
 from completions.accounts.operator_groups import OPERATOR, VIEWER
 from completions.catalog import model_files
 from completions.catalog.entries import CatalogError
+from completions.models import Organization
 from completions.sign_in import configuration
 
 MIN_PEPPER = 32
@@ -65,16 +66,27 @@ def _check_proxies(proxies: list[str]) -> Iterator[CheckMessage]:
 
 def _check_roles(provider: configuration.Configuration | None) -> list[CheckMessage]:
     roles = {role for _, role in provider.roles} if provider else set()
-    missing = roles - {configuration.SUPERUSER, VIEWER, OPERATOR}
-    if not missing:
+    parsed = {role: configuration.parse_membership(role) for role in roles}
+    organizations = {each[1] for each in parsed.values() if each}
+    missing = {role for role, each in parsed.items() if each is None}
+    missing -= {configuration.SUPERUSER, VIEWER, OPERATOR}
+    if not missing and not organizations:
         return []
     with suppress(DatabaseError):  # no tables yet: nobody has made a group of their own
         missing -= set(Group.objects.filter(name__in=missing).values_list("name", flat=True))
+        there = Organization.objects.filter(name__in=organizations)
+        organizations -= set(there.values_list("name", flat=True))
     hint = f"Use {configuration.SUPERUSER}, {OPERATOR}, {VIEWER}, or make the group in the admin."
-    return [
+    messages: list[CheckMessage] = [
         Warning(f"QUIRE_OIDC_ROLES names no role: {role!r}.", hint=hint, id="quire.W003")
         for role in sorted(missing)
     ]
+    advice = "Make the organization, or name one that exists: GROUP=member:ORGANIZATION."
+    messages += [
+        Warning(f"QUIRE_OIDC_ROLES names no organization: {name!r}.", hint=advice, id="quire.W003")
+        for name in sorted(organizations)
+    ]
+    return messages
 
 
 @register(deploy=True)

@@ -289,7 +289,10 @@ OIDC = {
         "QUIRE_OIDC_ROLES",
     )
 }
-AUTHENTICATION_BACKENDS = ["project.server.login_throttle.ThrottledBackend"]
+AUTHENTICATION_BACKENDS = [
+    "project.server.login_throttle.ThrottledBackend",
+    "completions.accounts.member_permissions.MemberBackend",  # signs nobody in
+]
 if OIDC["ISSUER"]:
     AUTHENTICATION_BACKENDS.append("completions.sign_in.backend.ProviderBackend")
 AUTH_PASSWORD_VALIDATORS = [

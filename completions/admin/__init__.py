@@ -4,6 +4,7 @@ from completions.admin import (  # noqa: F401 - importing registers
     audit,
     batches,
     keys,
+    members,
     organizations,
     requests,
     sessions,

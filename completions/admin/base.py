@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
+from django.db.models import ForeignKey, Model, QuerySet
+from django.forms import ModelChoiceField
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_POST
 
+from completions.accounts.scope import is_confined, may_manage, select_seen
 from completions.admin.display import make_two_lines
 from completions.admin.live.state import UnreachableError
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # unfold has no types; its classes replace these
     from dataclasses import dataclass
 
     from django.contrib.admin import ModelAdmin as UnfoldAdmin
+    from django.contrib.admin import TabularInline as UnfoldInline
     from django.contrib.auth.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from django.core.paginator import Paginator as EndlessPaginator
     from django.forms import CheckboxSelectMultiple, Textarea
@@ -40,6 +43,7 @@ if TYPE_CHECKING:  # unfold has no types; its classes replace these
 
 else:
     from unfold.admin import ModelAdmin as UnfoldAdmin
+    from unfold.admin import TabularInline as UnfoldInline
     from unfold.dataclasses import SearchResult
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from unfold.paginator import InfinitePaginator as EndlessPaginator
@@ -53,6 +57,7 @@ __all__ = [
     "ModelAdmin",
     "ReadOnlyAdmin",
     "SearchResult",
+    "TabularInline",
     "Textarea",
     "UserChangeForm",
     "UserCreationForm",
@@ -85,8 +90,25 @@ def make_column(title: str, show: Callable[[Any], Any], order: str = "") -> Call
 owner = make_column("Key", lambda row: make_two_lines(row.api_key.name, row.organization.name))
 
 
+class SeenFilter(admin.RelatedFieldListFilter):
+    """A filter that offers only the related rows that the user sees."""
+
+    def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> Any:
+        seen = select_seen(field.related_model._default_manager.all(), request.user)
+        ordering = self.field_admin_ordering(field, request, model_admin)
+        return field.get_choices(
+            include_blank=False, ordering=ordering, limit_choices_to={"pk__in": seen.values("pk")}
+        )
+
+
+admin.FieldListFilter.register(
+    lambda field: bool(field.remote_field), SeenFilter, take_priority=True
+)
+
+
 class ModelAdmin(UnfoldAdmin[M], Generic[M]):
-    """A table whose address may contain the lookups of its filters only.
+    """A table of the rows that the user sees, whose address may contain the lookups of its filters
+    only.
 
     Django takes any lookup of the table's own columns. Refuse regular expressions: on SQLite they
     run in Python and can stop the process, and their matches reveal columns that no page shows.
@@ -96,6 +118,26 @@ class ModelAdmin(UnfoldAdmin[M], Generic[M]):
     """What a list without rows says: how its rows come to be."""
     linked_lookups: tuple[str, ...] = ()
     """Lookups of links from other pages, in addition to those of `list_filter`."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
+        return select_seen(super().get_queryset(request), request.user)
+
+    def formfield_for_foreignkey(
+        self, db_field: "ForeignKey[Any]", request: HttpRequest, **kwargs: Any
+    ) -> ModelChoiceField[Any] | None:
+        """Offer the rows that the user sees."""
+        field = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        if field is not None and field.queryset is not None:
+            field.queryset = select_seen(field.queryset, request.user)
+        return field
+
+    def has_change_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
+        allowed = super().has_change_permission(request, obj)
+        return allowed and (obj is None or may_manage(request.user, obj))
+
+    def has_delete_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
+        allowed = super().has_delete_permission(request, obj)
+        return allowed and (obj is None or may_manage(request.user, obj))
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
         if not _is_storable(value):
@@ -136,6 +178,10 @@ def _list_lookups(list_filter: object) -> Collection[str]:
     return [f"{field}{suffix}" for suffix in _SUFFIXES]
 
 
+class TabularInline(UnfoldInline[M, Model], Generic[M]):
+    """Rows on the page of what they belong to."""
+
+
 class ReadOnlyAdmin(ModelAdmin[Any]):
     """A table that the service writes and nobody edits."""
 
@@ -156,13 +202,20 @@ def render_page(
     return TemplateResponse(request, template, {**frame, **context}, status=status)
 
 
-def require_view(permission: str) -> Callable[[PageView[P]], PageView[P]]:
-    """Decorate a page for users with this permission of `completions`; others get 403."""
+def require_view(
+    permission: str, *, for_members: bool = False
+) -> Callable[[PageView[P]], PageView[P]]:
+    """Decorate a page for users with this permission of `completions`; others get 403.
+
+    A page `for_members` selects its rows by `accounts.scope`; the others are for operators.
+    """
 
     def guard(view: PageView[P]) -> PageView[P]:
         @wraps(view)
         def check(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
             if not request.user.has_perm(f"completions.{permission}"):
+                raise PermissionDenied
+            if not for_members and is_confined(request.user):
                 raise PermissionDenied
             return view(request, *args, **kwargs)
 
@@ -171,7 +224,9 @@ def require_view(permission: str) -> Callable[[PageView[P]], PageView[P]]:
     return guard
 
 
-def require_change(permission: str) -> Callable[[PageView[P]], PageView[P]]:
+def require_change(
+    permission: str, *, for_members: bool = False
+) -> Callable[[PageView[P]], PageView[P]]:
     """Decorate an action for users with this permission.
 
     Actions accept only POST, so no link and no browser prefetch can trigger them. If Redis is
@@ -187,6 +242,6 @@ def require_change(permission: str) -> Callable[[PageView[P]], PageView[P]]:
                 messages.error(request, f"Nothing was done. {error}")
                 return redirect("admin:index")
 
-        return require_POST(require_view(permission)(check))
+        return require_POST(require_view(permission, for_members=for_members)(check))
 
     return guard

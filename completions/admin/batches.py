@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from completions.accounts.scope import may_manage, select_managed
 from completions.admin.base import ReadOnlyAdmin, make_column, owner, render_page, require_change
 from completions.admin.display import (
     NONE,
@@ -164,7 +165,9 @@ def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
         "more_line_errors": max(0, len(batch.errors) - 50),
         "errors": _group_errors(batch),
         "summary": _make_summary(batch),
-        "may_cancel": can_cancel and request.user.has_perm("completions.change_batch"),
+        "may_cancel": can_cancel
+        and request.user.has_perm("completions.change_batch")
+        and may_manage(request.user, batch),
         **_make_usage(request, batch, now),
     }
     return render_page(request, "quire/batch.html", "Batch", context)
@@ -305,10 +308,10 @@ def _list_files(batch: Batch) -> list[tuple[str, str, str]]:
     return [(name, file_id, _link("file", file_id)) for name, file_id in ids if file_id in there]
 
 
-@require_change("change_batch")
+@require_change("change_batch", for_members=True)
 def cancel(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Send no more lines; the results so far are kept."""
-    batch = get_object_or_404(Batch, pk=batch_id)
+    batch = get_object_or_404(select_managed(Batch.objects.all(), request.user), pk=batch_id)
     if states.cancel(batch.id, timezone.now()):
         messages.success(
             request, "The batch sends no more lines. The results so far go to its files."

@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
 
+from completions.accounts.scope import Viewer, is_confined, may_manage, sees_organization
 from completions.admin.base import render_page, require_view
 from completions.admin.display import (
     NONE,
@@ -49,7 +50,15 @@ class _JobFacts:
     key: ApiKey | None
 
 
-def _find(job_id: str) -> _JobFacts:
+def _find(job_id: str, user: Viewer) -> _JobFacts:
+    """Look up a job that the user sees. Raises Http404."""
+    facts = _look_up(job_id)
+    if not sees_organization(user, facts.organization.pk):
+        raise _missing(job_id)
+    return facts
+
+
+def _look_up(job_id: str) -> _JobFacts:
     """Look a job up in Redis and SQL. Raises Http404."""
     records = UsageRecord.objects.select_related("organization", "api_key")
     record = records.filter(job_id=job_id).first()
@@ -66,13 +75,27 @@ def _find(job_id: str) -> _JobFacts:
         owner = Organization.objects.filter(id=job.organization_id).first()
         if owner is not None:
             return _JobFacts(job_id, None, job, is_open, owner, key)
-    raise Http404(f"There is no job {job_id}.")
+    raise _missing(job_id)
 
 
-@require_view("view_job")
+def _missing(job_id: str) -> Http404:
+    return Http404(f"There is no job {job_id}.")
+
+
+def _may_act(facts: _JobFacts, user: Viewer) -> bool:
+    return not is_confined(user) or (facts.key is not None and may_manage(user, facts.key))
+
+
+def require_own(job_id: str, user: Viewer) -> None:
+    """Raise Http404 for a job that a member may not cancel. Operators may name any."""
+    if is_confined(user) and not _may_act(_find(job_id, user), user):
+        raise _missing(job_id)
+
+
+@require_view("view_job", for_members=True)
 def show_job(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Show what the job was, who sent it, how long each phase took, its cost, and why it failed."""
-    facts = _find(job_id)
+    facts = _find(job_id, request.user)
     timeline = _make_timeline(facts)
     code, message = _get_error(facts)
     batch = None
@@ -82,7 +105,9 @@ def show_job(request: HttpRequest, job_id: str) -> HttpResponseBase:
         "job_id": job_id,
         "status_label": make_label(_get_status(facts)),
         "open": facts.is_open,
-        "may_act": request.user.has_perm("completions.change_job"),
+        "may_act": request.user.has_perm("completions.change_job")
+        and _may_act(facts, request.user),
+        "may_requeue": not is_confined(request.user),
         "error_code": code,
         "error_message": message,
         "facts": _list_facts(facts),

@@ -1,12 +1,14 @@
 """API keys: creation, limits, usage, rotation and revocation. A secret is shown once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
@@ -15,9 +17,10 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions.accounts import changes
+from completions.accounts import changes, members
 from completions.accounts.audit import Actor
 from completions.accounts.keys import read_limits
+from completions.accounts.scope import is_confined, select_managed, select_seen
 from completions.admin.base import (
     CheckboxSelectMultiple,
     ModelAdmin,
@@ -40,7 +43,7 @@ from completions.admin.usage.panel import make_panel
 from completions.admin.usage.view_state import Defaults
 from completions.catalog import model_files
 from completions.contract.limits import LIMITS
-from completions.models import ApiKey, Scope
+from completions.models import ApiKey, Organization, Scope
 from completions.models.organizations import (
     BUDGETS,
     all_scopes,
@@ -90,6 +93,9 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
         help_text="Addresses or CIDR networks that may use the key, one per line; empty for all.",
     )
 
+    member: User | None = None
+    """The user, if they are confined to organizations."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "allowed_models" not in self.fields:  # the user may only view
@@ -99,6 +105,19 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
         choices = [(name, name) for name in served]
         choices += [(name, f"{name} (no longer served)") for name in gone]
         self.fields["allowed_models"].choices = choices  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, object]:
+        """Refuse a member's new key beyond the organization's number of keys."""
+        cleaned: dict[str, object] = super().clean() or self.cleaned_data
+        organization = cleaned.get("organization")
+        if self.member is not None and isinstance(organization, Organization):
+            owned = ApiKey.objects.active().filter(organization=organization, owner=self.member)
+            if owned.count() >= organization.keys_per_member:
+                raise ValidationError(
+                    f"{organization} lets each member own {organization.keys_per_member} active "
+                    "keys. Revoke one, or ask an operator for more."
+                )
+        return cleaned
 
 
 @admin.register(ApiKey)
@@ -113,7 +132,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     actions = ["revoke_selected"]
     ordering = ["name"]
     sortable_by = ["named", "last_used"]
-    readonly = ["organization", "prefix", "state", "created_at", "last_used", "revoked_at"]
+    readonly = ["organization", "owner", "prefix", "state", "created_at", "last_used", "revoked_at"]
     change_form_outer_before_template = "quire/usage_panel.html"
     change_form_before_template = "quire/key.html"
     change_form_outer_after_template = "quire/key_actions.html"
@@ -125,6 +144,8 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         ),
         ("Budgets", BUDGETS),
     )
+    member_groups = (("Access", ["scopes", "allowed_models", "allowed_networks", "expires_at"]),)
+    """What members choose; the organization's limits of members' keys are the rest."""
     changeable = ["name", *(name for _, names in groups for name in names)]
 
     # The list ------------------------------------------------------------------------------------
@@ -193,7 +214,8 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     @admin.action(description="Revoke selected keys", permissions=["change"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        revoked = sum(changes.revoke(key, Actor.from_user(request.user)) for key in queryset)
+        keys = select_managed(queryset, request.user)
+        revoked = sum(changes.revoke(key, Actor.from_user(request.user)) for key in keys)
         self.message_user(request, f"Keys revoked: {revoked}. They stop working within a second.")
 
     # One key -------------------------------------------------------------------------------------
@@ -203,13 +225,26 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
 
     def get_fieldsets(self, request: HttpRequest, obj: ApiKey | None = None) -> Any:
         about = ["name", *(self.readonly if obj else ["organization"])]
-        return [("Key", {"fields": about}), *((n, {"fields": names}) for n, names in self.groups)]
+        groups: Sequence[tuple[str, list[str]]] = self.groups
+        if is_confined(request.user):
+            # An admin names, rotates and revokes a key that an operator made.
+            groups = self.member_groups if obj is None or obj.owner_id else ()
+        return [("Key", {"fields": about}), *((n, {"fields": names}) for n, names in groups)]
+
+    def get_form(
+        self, request: HttpRequest, obj: ApiKey | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        if is_confined(request.user) and obj is None:
+            form.member = request.user
+        return form
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, str | list[str]]:
         """Fill the form of a clone with everything but the secret."""
         like = request.GET.get("like", "")
         is_id = like.isascii() and like.isdecimal() and len(like) < 19
-        key = ApiKey.objects.filter(pk=like).first() if is_id else None
+        keys = select_seen(ApiKey.objects.all(), request.user)
+        key = keys.filter(pk=like).first() if is_id else None
         if key is None or not self.has_view_permission(request, key):
             return {}
         policy = {name: getattr(key, name) for name in self.changeable}
@@ -226,7 +261,12 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
         extra: dict[str, object] = {}
         if key is not None:
             panel = make_panel(request, {"key": key.pk}, Defaults(group="model"))
-            extra = {**_load_refusals(key), **panel, "graces": GRACES}
+            extra = {
+                **_load_refusals(key),
+                **panel,
+                "graces": GRACES,
+                "may_change": self.has_change_permission(request, key),
+            }
         return super().change_view(request, object_id, form_url, {**(extra_context or {}), **extra})
 
     def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
@@ -244,6 +284,8 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
                     f"{obj.organization} already has an active key named {obj.name}. "
                     "Usage and the audit trail list both under this name.",
                 )
+            if is_confined(request.user):
+                members.limit_key(obj, request.user)
             # Kept for response_add of this request; the row stores only the digest.
             request.issued_secret = changes.issue(obj, Actor.from_user(request.user))  # type: ignore[attr-defined]
 
@@ -277,10 +319,10 @@ def _load_refusals(key: ApiKey) -> dict[str, object]:
     }
 
 
-@require_change("change_apikey")
+@require_change("change_apikey", for_members=True)
 def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
     """Issue a new secret; the old one works for the chosen time."""
-    key = get_object_or_404(ApiKey, pk=key_id)
+    key = get_object_or_404(select_managed(ApiKey.objects.all(), request.user), pk=key_id)
     hours = request.POST.get("grace", "")
     if hours not in {str(hours) for hours, _ in GRACES} or key.revoked_at is not None:
         messages.error(request, "Nothing was changed: choose when the old secret stops working.")
@@ -290,10 +332,10 @@ def rotate(request: HttpRequest, key_id: int) -> HttpResponseBase:
     return _show_secret(request, key, secret, "rotated")
 
 
-@require_change("change_apikey")
+@require_change("change_apikey", for_members=True)
 def revoke(request: HttpRequest, key_id: int) -> HttpResponseBase:
     """Revoke a key permanently; its batches are cancelled."""
-    key = get_object_or_404(ApiKey, pk=key_id)
+    key = get_object_or_404(select_managed(ApiKey.objects.all(), request.user), pk=key_id)
     if changes.revoke(key, Actor.from_user(request.user)):
         messages.success(request, f"{key.name} is revoked. It stops working within a second.")
     else:

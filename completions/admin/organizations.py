@@ -15,9 +15,10 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from completions.accounts import changes
+from completions.accounts import changes, members
 from completions.accounts.audit import Actor
 from completions.accounts.operator_groups import USER_PREFIX
+from completions.accounts.scope import is_confined
 from completions.admin.base import (
     AdminPasswordChangeForm,
     ModelAdmin,
@@ -28,11 +29,12 @@ from completions.admin.base import (
 from completions.admin.dashboard import figures
 from completions.admin.dashboard.figures import MONTH
 from completions.admin.display import format_compact, format_money, make_label
+from completions.admin.members import MembershipInline, save_members
 from completions.admin.refusals import list_refusals
 from completions.admin.usage.panel import make_panel
 from completions.admin.usage.view_state import Defaults
 from completions.models import ApiKey, Batch, File, Job, JobStatus, Organization
-from completions.models.organizations import BUDGETS
+from completions.models.organizations import BUDGETS, MEMBER_LIMITS
 from completions.usage.refusals import select_refusals
 
 
@@ -78,10 +80,12 @@ class OrganizationAdmin(ModelAdmin[Organization]):
     change_form_outer_before_template = "quire/usage_panel.html"
     change_form_before_template = "quire/refusals.html"
     form = OrganizationForm
-    changeable = ["name", "store_prompts", "suspended_at", *BUDGETS]
+    changeable = ["name", "store_prompts", "suspended_at", *BUDGETS, *MEMBER_LIMITS]
+    inlines = [MembershipInline]
     fieldsets = [
         ("Organization", {"fields": ["name", "store_prompts", "suspended"]}),
         ("Budgets", {"fields": [*BUDGETS]}),
+        ("Limits of members' keys", {"fields": [*MEMBER_LIMITS], "classes": ["collapse"]}),
     ]
 
     def save_model(
@@ -91,6 +95,13 @@ class OrganizationAdmin(ModelAdmin[Organization]):
             changes.change(obj, self.changeable, Actor.from_user(request.user))
         else:
             changes.add(obj, Actor.from_user(request.user))
+
+    def get_inlines(self, request: HttpRequest, obj: Organization | None) -> Any:
+        """Show operators the members; for an organization's admins there is their own table."""
+        return [] if is_confined(request.user) else super().get_inlines(request, obj)
+
+    def save_formset(self, request: HttpRequest, form: object, formset: Any, change: bool) -> None:
+        save_members(request, formset)
 
     def delete_model(self, request: HttpRequest, obj: Organization) -> None:
         changes.delete(obj, Actor.from_user(request.user))
@@ -183,6 +194,7 @@ class OperatorAdmin(UserAdmin[User], ModelAdmin[User]):
     form = UserChangeForm  # type: ignore[assignment] # the stubs of UserAdmin do the same
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
+    inlines = [MembershipInline]
     list_display = ["username", "email", "is_staff", "is_superuser", "last_login"]
 
     def get_readonly_fields(
@@ -192,6 +204,21 @@ class OperatorAdmin(UserAdmin[User], ModelAdmin[User]):
         fixed = super().get_readonly_fields(request, obj)
         ours = obj is None or not obj.username.startswith(USER_PREFIX)
         return fixed if ours else (*fixed, "username")
+
+    def get_inlines(self, request: HttpRequest, obj: User | None) -> Any:
+        """Show the memberships of a user who exists: the form of a new one asks for a password."""
+        return super().get_inlines(request, obj) if obj else []
+
+    def save_formset(self, request: HttpRequest, form: object, formset: Any, change: bool) -> None:
+        save_members(request, formset)
+
+    def delete_model(self, request: HttpRequest, obj: User) -> None:
+        members.remove_user([obj], Actor.from_user(request.user))
+        super().delete_model(request, obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        members.remove_user(queryset, Actor.from_user(request.user))
+        super().delete_queryset(request, queryset)
 
     def save_related(
         self, request: HttpRequest, form: forms.ModelForm[User], formsets: object, change: bool

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from completions.accounts.scope import Viewer, sees_organization, select_seen
 from completions.admin.base import EndlessPaginator, ReadOnlyAdmin, make_column, owner
 from completions.admin.display import (
     format_ago,
@@ -32,21 +33,24 @@ from completions.models.usage import LATENCY_MS
 Choices = list[tuple[str, str]]
 
 
-def find_job(typed: str) -> Iterator[tuple[str, str]]:
-    """Find jobs by job id or by the response's `x-request-id`. Yields (job id, description)."""
+def find_job(typed: str, user: Viewer) -> Iterator[tuple[str, str]]:
+    """Find jobs that the user sees by job id or by the response's `x-request-id`. Yields (job id,
+    description)."""
     seen = set()
-    for record in UsageRecord.objects.filter(Q(job_id=typed) | Q(request_id=typed))[:8]:
+    records = UsageRecord.objects.filter(Q(job_id=typed) | Q(request_id=typed))
+    for record in select_seen(records, user)[:8]:
         seen.add(record.job_id)
         error = f", {record.error_code}" if record.error_code else ""
         yield record.job_id, f"Request, {record.status}{error}"
-    for job_id in Job.objects.filter(id=typed).values_list("id", flat=True):
+    stored = select_seen(Job.objects.filter(id=typed), user)
+    for job_id in stored.values_list("id", flat=True):
         if job_id not in seen:
             seen.add(job_id)
             yield job_id, "Background job"
     try:
         with state.open_store() as store:
             for job in operate.find_jobs(store, typed):
-                if job.id not in seen:
+                if job.id not in seen and sees_organization(user, job.organization_id):
                     yield job.id, f"Request, {job.state}"
     except state.UnreachableError:
         return

@@ -1,4 +1,5 @@
-"""The admin pages under `/admin/` that do not show a table. `search/` replaces unfold's."""
+"""The admin pages under `/admin/` that do not show a table. `search/` replaces unfold's
+page, and the first the index."""
 
 from django.contrib import admin
 from django.urls import path
@@ -8,6 +9,7 @@ from completions.admin.live import jobs, models, workers
 from completions.admin.usage import pages
 
 _PAGES = (
+    ("", navigation.start, "start"),
     ("search/", navigation.search, "search"),
     ("live/", jobs.list_open_jobs, "live"),
     ("jobs/<str:job_id>/", job.show_job, "job"),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -20,6 +21,7 @@ from django.utils import timezone
 from completions.accounts import audit
 from completions.accounts.audit import Actor
 from completions.accounts.keys import Principal, make_principal
+from completions.accounts.scope import Viewer, select_managed
 from completions.endpoints.completions import CancelView, CompletionsView
 from completions.endpoints.grammars import ValidateView
 from completions.exceptions import APIError, invalid_parameter
@@ -45,7 +47,7 @@ class ActingView(AsyncAPIView):
     async def identify_caller(self, request: HttpRequest) -> Principal:
         self.user = await request.auser()
         await self._check()
-        self.key = await _find_key(request.headers.get(HEADER, ""))
+        self.key = await _find_key(request.headers.get(HEADER, ""), self.user)
         principal = require_usable(self.key)
         permit(replace(principal, networks=()), self.scope, "")
         access_log.note_caller(principal.key_id, principal.organization_id, principal.store_prompts)
@@ -103,10 +105,12 @@ async def _start(process: WebProcess, frames: Any) -> AsyncIterator[bytes]:
     return iter_all()
 
 
-async def _find_key(number: str) -> ApiKey:
+@sync_to_async
+def _find_key(number: str, user: Viewer) -> ApiKey:
     if not (number.isascii() and number.isdecimal()) or len(number) > 18:
         raise invalid_parameter(HEADER, number, "the number of an API key")
-    key = await ApiKey.objects.select_related("organization").filter(pk=int(number)).afirst()
+    keys = select_managed(ApiKey.objects.select_related("organization"), user)
+    key = keys.filter(pk=int(number)).first()
     if key is None:
         raise APIError("invalid_api_key", "There is no such API key. Choose another.", HEADER)
     return key

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from django.http import HttpRequest, HttpResponseBase
 
+from completions.accounts.scope import Viewer, select_managed, select_seen
 from completions.admin.base import render_page, require_view
 from completions.admin.request_body import load_body
 from completions.catalog import model_files
@@ -16,9 +17,9 @@ from completions.requests.fields.constraint import CONSTRAINT_KINDS, ConstraintF
 from completions.requests.fields.objects import StrictObject
 
 
-@require_view("view_job")
+@require_view("view_job", for_members=True)
 def show_playground(request: HttpRequest) -> HttpResponseBase:
-    keys = ApiKey.objects.active().select_related("organization")
+    keys = select_managed(ApiKey.objects.active().select_related("organization"), request.user)
     context = {
         "keys": [
             (key.pk, f"{key.organization.name} / {key.name}")
@@ -32,16 +33,17 @@ def show_playground(request: HttpRequest) -> HttpResponseBase:
             if kind.label
         ],
         "may_run": request.user.has_perm(ACTS),
-        "given": _load_request(request.GET.get("job", "")),
+        "given": _load_request(request.GET.get("job", ""), request.user),
         "header": HEADER,
     }
     return render_page(request, "quire/playground.html", "Playground", context)
 
 
-def _load_request(job_id: str) -> dict[str, object] | None:
+def _load_request(job_id: str, user: Viewer) -> dict[str, object] | None:
     """Return the first prompt, the main parameters and the constraint of a stored request."""
-    stored = StoredPrompt.objects.filter(job_id=job_id, organization__store_prompts=True).first()
-    record = UsageRecord.objects.filter(job_id=job_id).first()
+    prompts = StoredPrompt.objects.filter(job_id=job_id, organization__store_prompts=True)
+    stored = select_seen(prompts, user).first()
+    record = select_seen(UsageRecord.objects.filter(job_id=job_id), user).first()
     if stored is None or record is None:
         return None
     body = load_body(stored, record)

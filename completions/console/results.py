@@ -7,12 +7,14 @@ from urllib.parse import urlencode
 
 from asgiref.sync import sync_to_async
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.utils import timezone
 
 from completions.accounts import audit
 from completions.accounts.audit import Actor
+from completions.accounts.scope import may_manage, select_managed, select_seen
 from completions.admin.base import render_page, require_change, require_view
 from completions.admin.display import format_exact, make_label
 from completions.batches import files, lines, resubmission
@@ -35,9 +37,9 @@ _PREVIEW = 160
 _STATUS = {"completed": True, "failed": False}
 
 
-@require_view("view_batch")
+@require_view("view_batch", for_members=True)
 def show_results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
-    batch = _find(batch_id)
+    batch = _find(select_seen(Batch.objects.all(), request.user), batch_id)
     filters, after = _parse_search(request, batch), _parse_number(request.GET.get("after", ""))
     with Contents(batch) as contents:
         matches = search.find_page(batch, filters, contents, after, PAGE, SECONDS)
@@ -62,15 +64,16 @@ def show_results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
         "query": urlencode(query),
         "next": urlencode({**query, "after": matches.searched}),
         "indexed": bool(grouped),
-        "may_act": request.user.has_perm("completions.change_batch"),
+        "may_act": request.user.has_perm("completions.change_batch")
+        and may_manage(request.user, batch),
     }
     return render_page(request, "quire/results.html", "Results", context)
 
 
-@require_view("view_batch")
+@require_view("view_batch", for_members=True)
 def show_line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseBase:
     """Return the request and the output of one line as JSON; null for what is gone."""
-    batch = _find(batch_id)
+    batch = _find(select_seen(Batch.objects.all(), request.user), batch_id)
     _require_shown(batch)
     row = get_object_or_404(BatchResult, batch=batch, number=number)
     with Contents(batch) as contents:
@@ -78,10 +81,10 @@ def show_line(request: HttpRequest, batch_id: str, number: int) -> HttpResponseB
     return JsonResponse({"request": _parse_json(sent), "output": _parse_json(output)})
 
 
-@require_view("view_batch")
+@require_view("view_batch", for_members=True)
 def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Return the output lines that the filter finds, as JSONL."""
-    batch = _find(batch_id)
+    batch = _find(select_seen(Batch.objects.all(), request.user), batch_id)
     _require_shown(batch)
     filters = _parse_search(request, batch)
 
@@ -99,10 +102,10 @@ def download(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     )
 
 
-@require_change("change_batch")
+@require_change("change_batch", for_members=True)
 def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Create a batch of the requests whose results the filter finds, under this batch's key."""
-    batch = _find(batch_id)
+    batch = _find(select_managed(Batch.objects.all(), request.user), batch_id)
     back = redirect("console:results", batch.id)
     if not File.objects.readable(timezone.now()).filter(id=batch.input_file_id).exists():
         messages.error(request, "Nothing was sent: the input file was deleted or has expired.")
@@ -138,8 +141,8 @@ def resubmit(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     return redirect("admin:completions_batch_change", again.id)
 
 
-def _find(batch_id: str) -> Batch:
-    return get_object_or_404(Batch.objects.select_related("organization", "api_key"), pk=batch_id)
+def _find(batches: QuerySet[Batch], batch_id: str) -> Batch:
+    return get_object_or_404(batches.select_related("organization", "api_key"), pk=batch_id)
 
 
 def _require_shown(batch: Batch) -> None:

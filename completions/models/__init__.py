@@ -19,6 +19,8 @@ from completions.models.files import FileQuerySet as FileQuerySet
 from completions.models.files import path_in_storage as path_in_storage
 from completions.models.jobs import Job as Job
 from completions.models.jobs import JobStatus as JobStatus
+from completions.models.memberships import MemberRole as MemberRole
+from completions.models.memberships import Membership as Membership
 from completions.models.organizations import ApiKey as ApiKey
 from completions.models.organizations import ApiKeyQuerySet as ApiKeyQuerySet
 from completions.models.organizations import Organization as Organization

@@ -6,6 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from ipaddress import ip_network
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, transaction
@@ -61,7 +62,30 @@ class Budgets(models.Model):
 BUDGETS = [field.name for field in Budgets._meta.local_fields]
 
 
-class Organization(Budgets):
+class MemberLimits(models.Model):
+    """What members may make of keys. A new key of a member takes these limits; null means none."""
+
+    keys_per_member = models.PositiveSmallIntegerField(
+        default=5, db_default=5, help_text="Active keys that each member may own; 0 for none."
+    )
+    member_requests_per_minute = _limit("Of a member's new key.")
+    member_tokens_per_minute = _limit("Of a member's new key.")
+    member_max_concurrency = _limit("Of a member's new key.")
+    member_daily_token_budget = _tokens("Of a member's new key.")
+    member_monthly_token_budget = _tokens("Of a member's new key.")
+    member_daily_cost_budget = _cost("Of a member's new key.")
+    member_monthly_cost_budget = _cost("Of a member's new key.")
+
+    class Meta:
+        abstract = True
+
+
+MEMBER_LIMITS = [field.name for field in MemberLimits._meta.local_fields]
+MEMBER_PREFIX = "member_"
+"""What is before the name of a column of ApiKey in the limit of members' keys."""
+
+
+class Organization(Budgets, MemberLimits):
     """The owner of keys, jobs and usage. No organization sees another's data."""
 
     name = models.CharField(max_length=100, unique=True)
@@ -148,6 +172,15 @@ class ApiKey(Budgets):
 
     organization = models.ForeignKey(Organization, models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=100)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="+",
+        help_text="The member who made it.",
+    )
     public_id = models.CharField(
         max_length=16, unique=True, help_text="The beginning of the secret."
     )

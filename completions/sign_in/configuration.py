@@ -8,8 +8,12 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from completions.models import MemberRole
+
 SUPERUSER = "superuser"
 """The word in QUIRE_OIDC_ROLES for a user who may do everything."""
+_MEMBERSHIPS = {f"{role}:": role for role in MemberRole.values}
+"""What is before the name of an organization in QUIRE_OIDC_ROLES: `member:NAME`, `admin:NAME`."""
 _LIBRARIES = ("authlib", "requests")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -34,7 +38,28 @@ class Configuration:
 
     def list_roles(self, groups: Iterable[str]) -> frozenset[str]:
         held = frozenset(groups)
-        return frozenset(role for group, role in self.roles if group in held)
+        named = frozenset(role for group, role in self.roles if group in held)
+        return frozenset(role for role in named if parse_membership(role) is None)
+
+    def list_memberships(self, groups: Iterable[str]) -> dict[str, str]:
+        """Return the user's role by the name of the organization, `admin` before `member`."""
+        held = frozenset(groups)
+        found: dict[str, str] = {}
+        for group, named in self.roles:
+            parsed = parse_membership(named)
+            if parsed is not None and group in held:
+                role, organization = parsed
+                if found.get(organization) != MemberRole.ADMIN:
+                    found[organization] = role
+        return found
+
+
+def parse_membership(role: str) -> tuple[str, str] | None:
+    """Return (role, name of the organization) of `member:NAME` or `admin:NAME`."""
+    for prefix, name in _MEMBERSHIPS.items():
+        if role.startswith(prefix):
+            return name, role.removeprefix(prefix).strip()
+    return None
 
 
 def load_configuration() -> Configuration | None:

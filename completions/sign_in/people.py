@@ -8,11 +8,13 @@ from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.utils import timezone
 
-from completions.accounts import audit
+from completions.accounts import audit, members
+from completions.accounts.audit import Actor
 from completions.accounts.operator_groups import USER_PREFIX
-from completions.models import AuditAction, AuditEntry
+from completions.models import AuditAction, AuditEntry, Membership, Organization
 from completions.sign_in.configuration import SUPERUSER, Configuration
 
+_PROVIDER = Actor("OpenID Connect")
 _LONGEST_SUBJECT = 255
 """The limit of OpenID Connect Core, section 2."""
 STRANGERS_PER_HOUR = 100
@@ -53,7 +55,9 @@ def _admit(claims: Mapping[str, object], configuration: Configuration, address: 
     name = make_user_name(configuration.issuer, claims.get("sub"))
     groups = _list_groups(claims, configuration.groups_claim)
     roles = configuration.list_roles(groups)
-    if not roles:
+    memberships = configuration.list_memberships(groups)
+    given = Membership.objects.filter(user__username=name, by_provider=False)
+    if not roles and not memberships and not given.exists():
         raise NotAdmittedError(
             "None of your groups has a role here.",
             "Ask an administrator of the provider to add you to one of the groups with a role: "
@@ -66,6 +70,12 @@ def _admit(claims: Mapping[str, object], configuration: Configuration, address: 
         raise NotAdmittedError(
             f"The role {min(missing)} does not exist here.",
             "Ask an administrator to create it under Roles, or to change QUIRE_OIDC_ROLES.",
+        )
+    organizations = {each.name: each for each in Organization.objects.filter(name__in=memberships)}
+    if absent := memberships.keys() - organizations.keys():
+        raise NotAdmittedError(
+            f"The organization {min(absent)} does not exist here.",
+            "Ask an administrator to create it under Organizations, or to change QUIRE_OIDC_ROLES.",
         )
     user, created = User.objects.select_for_update().get_or_create(username=name)
     if created:
@@ -82,6 +92,9 @@ def _admit(claims: Mapping[str, object], configuration: Configuration, address: 
     user.last_name = _get_text(claims, "family_name", 150)
     user.save()
     user.groups.set(group_rows)
+    members.follow_provider(
+        user, {organizations[each]: role for each, role in memberships.items()}, _PROVIDER
+    )
     changes = _make_changes(address, email=user.email) | {"roles": [before, sorted(roles)]}
     audit.record_sign_in(AuditAction.SIGNED_IN, name, user, changes)
     return user
@@ -100,6 +113,10 @@ def _refuse(
     if user is not None:
         changes |= {"roles": [_list_roles(user), []]}
         user.groups.clear()
+        groups = _list_groups(claims, configuration.groups_claim)
+        # Groups that name a missing organization are an operator's mistake: revoke no keys for it.
+        if not configuration.list_memberships(groups):
+            members.follow_provider(user, {}, _PROVIDER)
         User.objects.filter(pk=user.pk).update(is_staff=False, is_superuser=False)
     audit.record_sign_in(AuditAction.REFUSED, name, user, changes)
     return None

@@ -51,10 +51,11 @@ def test_a_proxy_that_nobody_trusts_is_warned_of(settings: Settings, served: Non
 @pytest.mark.django_db
 def test_a_role_that_nobody_made_is_warned_of(settings: Settings, served: None) -> None:
     Group.objects.create(name="Auditor")
-    roles = "a=superuser,b=Operator,c=Viewer,d=Auditor,e=viewer"
+    Organization.objects.create(name="Research")
+    roles = "a=superuser,b=Operator,c=Viewer,d=Auditor,e=viewer,f=member:Research,g=admin:Reserch"
     settings.OIDC = {
         **dict.fromkeys(settings.OIDC, ""), "ISSUER": "https://id.example.com",
         "CLIENT_ID": "quire", "CLIENT_SECRET": "s", "ROLES": roles,
     }  # fmt: skip
-    assert ids() == ["quire.W003"]
+    assert ids() == ["quire.W003", "quire.W003"]
     assert found()[0].msg == "QUIRE_OIDC_ROLES names no role: 'viewer'."

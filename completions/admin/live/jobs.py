@@ -5,8 +5,10 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
+from completions.accounts.scope import is_confined, sees_organization
 from completions.admin.base import render_page, require_change, require_view
 from completions.admin.display import NONE, format_compact, format_seconds, make_label
+from completions.admin.job import require_own
 from completions.admin.live import state
 from completions.jobs import operate
 from completions.jobs.record import JobRecord
@@ -16,22 +18,24 @@ _SHOWN = 200
 """The number of open jobs shown on the page."""
 
 
-@require_view("view_job")
+@require_view("view_job", for_members=True)
 def list_open_jobs(request: HttpRequest) -> HttpResponseBase:
     now_live = state.read()
     filter_state = request.GET.get("state", "")
-    matches = [job for job in now_live.jobs if filter_state in ("", job.state)]
+    seen = [job for job in now_live.jobs if sees_organization(request.user, job.organization_id)]
+    unread = 0 if is_confined(request.user) else now_live.open_in_all - len(now_live.jobs)
+    matches = [job for job in seen if filter_state in ("", job.state)]
     page_jobs = matches[:_SHOWN]
     keys = ApiKey.objects.select_related("organization").in_bulk({j.api_key_id for j in page_jobs})
     states = [
-        (name, name.capitalize(), sum(job.state == name for job in now_live.jobs))
+        (name, name.capitalize(), sum(job.state == name for job in seen))
         for name in ("running", "queued")
     ]
     context = {
         "live": now_live,
         "rows": [_make_row(job, keys.get(job.api_key_id)) for job in page_jobs],
-        "hidden": len(matches) - len(page_jobs) + now_live.open_in_all - len(now_live.jobs),
-        "states": [("", "All", len(now_live.jobs)), *states],
+        "hidden": len(matches) - len(page_jobs) + unread,
+        "states": [("", "All", len(seen)), *states],
         "wanted": filter_state,
         "may_act": request.user.has_perm("completions.change_job"),
     }
@@ -59,9 +63,10 @@ def _make_row(job: JobRecord, key: ApiKey | None) -> dict[str, object]:
     }
 
 
-@require_change("change_job")
+@require_change("change_job", for_members=True)
 def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Cancel a job: at once while it is queued, at the worker's next step while it runs."""
+    require_own(job_id, request.user)
     with state.open_store() as store:
         was = operate.cancel(store, job_id)
     if was in ("queued", "running"):

@@ -9,7 +9,7 @@ from completions.admin.usage.view_state import BadViewError, read_view, refuse_u
 from completions.usage import report
 
 
-@require_view("view_usagehour")
+@require_view("view_usagehour", for_members=True)
 def explore(request: HttpRequest) -> HttpResponse:
     try:
         refuse_unknown(request.GET)
@@ -20,7 +20,7 @@ def explore(request: HttpRequest) -> HttpResponse:
     return render_page(request, "quire/usage.html", "Usage", context, status=status)
 
 
-@require_view("view_usagehour")
+@require_view("view_usagehour", for_members=True)
 def download(request: HttpRequest) -> HttpResponse:
     """Send a line per bucket and group of the view, those without a colour in the chart too."""
     try:
