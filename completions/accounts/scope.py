@@ -106,6 +106,14 @@ def select_managed(rows: Rows, user: Viewer) -> Rows:
     return rows.filter(managed)
 
 
+def select_administered(
+    organizations: QuerySet[Organization], user: Viewer
+) -> QuerySet[Organization]:
+    """Select the organizations whose members the user manages."""
+    roles = read_roles(user)
+    return organizations.filter(pk__in=_list_administered(roles)) if roles else organizations
+
+
 def may_manage(user: Viewer, row: Model) -> bool:
     if not is_confined(user):
         return True

@@ -11,6 +11,7 @@ from django.http import HttpRequest
 
 from completions.accounts import members
 from completions.accounts.audit import Actor
+from completions.accounts.scope import select_administered
 from completions.admin.base import ModelAdmin, TabularInline
 from completions.models import Membership
 
@@ -69,6 +70,13 @@ class MembershipAdmin(ModelAdmin[Membership]):
         if obj is not None:
             kwargs["form"] = forms.ModelForm
         return super().get_form(request, obj, change, **kwargs)
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the organizations whose admin the user is, not all those that they see."""
+        field: Any = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        if db_field.name == "organization":
+            field.queryset = select_administered(field.queryset, request.user)
+        return field
 
     def save_model(self, request: HttpRequest, obj: Membership, form: object, change: bool) -> None:
         members.save(obj, Actor.from_user(request.user))

@@ -7,6 +7,8 @@ from django.contrib.auth.models import Group
 from django.core.checks import CheckMessage, run_checks
 from pytest_django.fixtures import Settings
 
+from completions.models import Organization
+
 
 def found(deployment: bool = False) -> list[CheckMessage]:
     messages = run_checks(include_deployment_checks=deployment)
@@ -52,7 +54,8 @@ def test_a_proxy_that_nobody_trusts_is_warned_of(settings: Settings, served: Non
 def test_a_role_that_nobody_made_is_warned_of(settings: Settings, served: None) -> None:
     Group.objects.create(name="Auditor")
     Organization.objects.create(name="Research")
-    roles = "a=superuser,b=Operator,c=Viewer,d=Auditor,e=viewer,f=member:Research,g=admin:Reserch"
+    roles = "a=superuser,b=Operator,c=Viewer,d=Auditor,e=viewer"
+    roles += ",f=member:Research,g=admin:Reserch"
     settings.OIDC = {
         **dict.fromkeys(settings.OIDC, ""), "ISSUER": "https://id.example.com",
         "CLIENT_ID": "quire", "CLIENT_SECRET": "s", "ROLES": roles,
