@@ -17,10 +17,13 @@ from completions.models import (
 from tests.completions.conftest import Tenant
 from tests.completions.endpoints.test_strangers import made_batch, made_file
 
+UNCHANGED = {"keys_per_member": 5, "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0}
+"""The rest of the form of an organization or a user."""
+
 
 def test_a_switch_suspends_and_resumes(admin: Client, owner: Tenant) -> None:
     path = f"/admin/completions/organization/{owner.organization.pk}/change/"
-    fields = {"name": "owner"}
+    fields = {**UNCHANGED, "name": "owner"}
     for form, is_suspended in (({**fields, "suspended": "on"}, True), (fields, False)):
         assert admin.post(path, form).status_code == 302
         owner.organization.refresh_from_db()
@@ -32,10 +35,10 @@ def test_a_switch_suspends_and_resumes(admin: Client, owner: Tenant) -> None:
 
 def test_another_change_keeps_the_time_of_a_suspension(admin: Client, owner: Tenant) -> None:
     path = f"/admin/completions/organization/{owner.organization.pk}/change/"
-    admin.post(path, {"name": "owner", "suspended": "on"})
+    admin.post(path, {**UNCHANGED, "name": "owner", "suspended": "on"})
     owner.organization.refresh_from_db()
     since = owner.organization.suspended_at
-    admin.post(path, {"name": "renamed", "suspended": "on"})
+    admin.post(path, {**UNCHANGED, "name": "renamed", "suspended": "on"})
     owner.organization.refresh_from_db()
     assert (owner.organization.name, owner.organization.suspended_at) == ("renamed", since)
 
@@ -79,6 +82,6 @@ def test_a_role_is_enough_to_sign_in(admin: Client) -> None:
 def form_of(user: User, group: Group) -> dict[str, object]:
     joined = user.date_joined
     return {
-        "username": user.username, "is_active": "on", "groups": [group.pk],
+        **UNCHANGED, "username": user.username, "is_active": "on", "groups": [group.pk],
         "date_joined_0": f"{joined:%Y-%m-%d}", "date_joined_1": f"{joined:%H:%M:%S}",
     }  # fmt: skip

@@ -204,9 +204,9 @@ def test_the_admin_edits_a_user_of_the_provider(visitor: Visitor, forging: Forgi
     user = the_user(forging)
     page = f"/admin/auth/user/{user.pk}/change/"
     assert 'name="username"' not in admin_client.get(page).content.decode()
-    saved = admin_client.post(
-        page, {"first_name": "Ada", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
-    )
+    form = {"first_name": "Ada", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
+    members = {"memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0}
+    saved = admin_client.post(page, {**form, **members})
     assert saved.status_code == 302, saved.context["errors"]
     user.refresh_from_db()
     assert not user.is_active
