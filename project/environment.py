@@ -24,6 +24,8 @@ def _finite(text: str) -> float:
 
 _FORMS = {int: "a whole number", float: "a number", _finite: "a number", bool: "true or false"}
 
+MOST_SHARDS = 64
+"""Each shard has connections of its own to every process."""
 FOREIGN = (
     (
         r"CELERY_BROKER(_READ|_WRITE)?_URL",
@@ -32,6 +34,51 @@ FOREIGN = (
     (r"CELERY_RESULT_BACKEND", "Quire stores results itself; unset it"),
 )
 """Patterns of variables that a library reads by itself, and why Quire does not start with them."""
+
+
+def refuse_mixed_redis(
+    servers: Sequence[str], broker: str, shards: int, *, is_cluster: bool
+) -> None:
+    """Raise ImproperlyConfigured if the variables of several servers of Redis do not fit together.
+    `broker` is CELERY_BROKER_URL where there are `servers`."""
+    if is_cluster and not servers:
+        raise ImproperlyConfigured(
+            "QUIRE_REDIS_CLUSTER is set, and REDIS_URLS is not: name nodes of the cluster there, "
+            "separated by commas"
+        )
+    if shards > MOST_SHARDS:
+        raise ImproperlyConfigured(f"QUIRE_SHARDS is {shards}; use at most {MOST_SHARDS}")
+    if not servers:
+        return
+    if os.environ.get("REDIS_URL"):
+        raise ImproperlyConfigured("REDIS_URL and REDIS_URLS are set; unset REDIS_URL")
+    if not broker or broker.startswith("unix:"):
+        raise ImproperlyConfigured(
+            "REDIS_URLS needs CELERY_BROKER_URL: redis://... or rediss://... of a server, outside "
+            "of the cluster, for Celery's messages and what belongs to no shard"
+        )
+    if shards < len(servers) and not is_cluster:
+        raise ImproperlyConfigured(
+            f"QUIRE_SHARDS is {shards}, and REDIS_URLS names {len(servers)} servers; use at least "
+            "as many shards"
+        )
+    for url in servers:
+        facts = parse_url(url)  # type: ignore[no-untyped-call]
+        if is_cluster and (facts.get("db") or "path" in facts):
+            raise ImproperlyConfigured(
+                "REDIS_URLS names a node with a database number or a socket, which no cluster has; "
+                "use redis://HOST:PORT"
+            )
+
+
+def _parse_redis_url(var: str, url: str) -> None:
+    try:
+        parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError:
+        raise ImproperlyConfigured(
+            f"{var} names no Redis server; use redis://USER:PASSWORD@HOST:PORT/DB, "
+            "rediss://... for TLS, or unix://PATH?db=DB"
+        ) from None
 
 
 def refuse_foreign_variables(redis_url: str) -> None:
@@ -80,14 +127,15 @@ class Environment(environ.Env):  # type: ignore[misc] # it has no types
         the URL: it may hold a password."""
         url: str = self.str(var, default="")
         if url:
-            try:
-                parse_url(url)  # type: ignore[no-untyped-call]
-            except ValueError:
-                raise ImproperlyConfigured(
-                    f"{var} names no Redis server; use redis://USER:PASSWORD@HOST:PORT/DB, "
-                    "rediss://... for TLS, or unix://PATH?db=DB"
-                ) from None
+            _parse_redis_url(var, url)
         return url
+
+    def parse_redis_urls(self, var: str) -> list[str]:
+        """Return the Redis URLs in `var`, which commas separate. Raises ImproperlyConfigured."""
+        urls = [url.strip() for url in self.list(var, default=[])]
+        for url in urls:
+            _parse_redis_url(var, url)
+        return urls
 
     def parse_choice(self, var: str, choices: Sequence[str], default: str) -> str:
         """Return the value of `var`, one of `choices`. Raises ImproperlyConfigured."""

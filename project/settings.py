@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from completions.catalog.entries import DTYPES
 from project import structured_logs
-from project.environment import Environment, refuse_foreign_variables
+from project.environment import Environment, refuse_foreign_variables, refuse_mixed_redis
 
 env = Environment()
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -83,11 +83,17 @@ def _make_socket_path() -> Path:
     return Path(tempfile.gettempdir()) / f"quire-{os.getuid()}-{digest}" / "valkey.sock"
 
 
-_redis_url = env.parse_redis_url("REDIS_URL")
+REDIS_URLS = env.parse_redis_urls("REDIS_URLS")
+"""Servers of the shards, or nodes of a cluster; empty where the shards are at REDIS_URL."""
+REDIS_CLUSTER = env.bool("QUIRE_REDIS_CLUSTER", default=False)
+_redis_url = env.parse_redis_url("CELERY_BROKER_URL" if REDIS_URLS else "REDIS_URL")
 VALKEY_SOCKET: Path | None = None if _redis_url else _make_socket_path()
 REDIS_URL = _redis_url or f"unix://{quote(str(VALKEY_SOCKET))}?db=0"
+"""The central Redis: Celery's broker, and what belongs to no shard."""
 REDIS_PREFIX = env.str("QUIRE_REDIS_PREFIX", default="quire:")
+SHARDS = int(env.at_least("QUIRE_SHARDS", 1, default=max(1, len(REDIS_URLS))))
 refuse_foreign_variables(_redis_url)
+refuse_mixed_redis(REDIS_URLS, _redis_url, SHARDS, is_cluster=REDIS_CLUSTER)
 
 
 # Database: SQLite under QUIRE_HOME, or DATABASE_URL ----------------------------------------------

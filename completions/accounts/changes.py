@@ -16,6 +16,7 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor, Audited
 from completions.accounts.keys import POSITIVE_SECONDS, digest, generate
 from completions.jobs.connection import connect
+from completions.jobs.shards import Layout
 from completions.jobs.store import Keys
 from completions.models import ApiKey, AuditAction, Organization
 
@@ -121,12 +122,13 @@ def delete(organization: Organization, actor: Actor) -> None:
 
 def announce_change() -> None:
     """Clear the key cache of every web process. Never raises: caches expire by themselves."""
-    try:
-        with connect(settings.REDIS_URL, timeout=_ANNOUNCE_TIMEOUT) as client:
-            client.xadd(Keys(settings.REDIS_PREFIX).keys, {"changed": "1"}, maxlen=100)
-    except RedisError as error:
-        logger.warning(
-            "could not announce a changed API key (%s); web processes notice it within %.0f s",
-            error,
-            POSITIVE_SECONDS,
-        )
+    for address in Layout.read(settings).shards:  # a reader of one shard that hears of it is enough
+        try:
+            with connect(address.url, timeout=_ANNOUNCE_TIMEOUT) as client:
+                client.xadd(Keys(address.prefix).keys, {"changed": "1"}, maxlen=100)
+        except RedisError as error:
+            logger.warning(
+                "could not announce a changed API key (%s); web processes notice it within %.0f s",
+                error,
+                POSITIVE_SECONDS,
+            )

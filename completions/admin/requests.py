@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from itertools import chain
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -27,6 +28,7 @@ from completions.admin.display import (
 from completions.admin.live import state
 from completions.catalog import model_files
 from completions.jobs import operate
+from completions.jobs.shards import run_each
 from completions.models import Job, JobStatus, UsageRecord
 from completions.models.usage import LATENCY_MS
 
@@ -48,8 +50,9 @@ def find_job(typed: str, user: Viewer) -> Iterator[tuple[str, str]]:
             seen.add(job_id)
             yield job_id, "Background job"
     try:
-        with state.open_store() as store:
-            for job in operate.find_jobs(store, typed):
+        with state.open_shards() as shards:
+            found = run_each(shards, lambda store: operate.find_jobs(store, typed))
+            for job in chain.from_iterable(found):
                 if job.id not in seen and sees_organization(user, job.organization_id):
                     yield job.id, f"Request, {job.state}"
     except state.UnreachableError:

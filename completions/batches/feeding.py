@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from typing import cast
 
 from django.conf import settings
@@ -17,9 +18,10 @@ from completions.jobs.durable import find_missing
 from completions.jobs.limits import ByteBounds, UnseededError
 from completions.jobs.new_job import NewJob
 from completions.jobs.operate import is_nearly_full
+from completions.jobs.shards import Layout, SyncShards, run_each, run_grouped
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_durable
-from completions.jobs.workers import list_workers_sync
+from completions.jobs.workers import list_all_workers
 from completions.models import Batch, BatchLine, BatchStatus, LineState
 from completions.models.batches import parse_job_id
 from completions.models.parts import parts, portions
@@ -43,22 +45,22 @@ _paused_until: dict[str, float] = {}
 """Batches whose budget is spent, by the time.monotonic() of their next attempt."""
 
 
-def feed(store: SyncStore, publish: Publish) -> int:
+def feed(shards: SyncShards, publish: Publish) -> int:
     """Send as many lines as the windows of their models have room for. Returns their number.
 
     A window counts lines; all windows together hold no more than `ByteBounds.of_lines`.
     Organizations with waiting lines share both equally. Within an organization, batches go in the
     order of `planning/windows.py`; the oldest one always has its part, of one line at least. A line
     is marked as sent before Redis has it; `restore_lost` undoes the mark if the line never arrives.
+    Nothing is sent to a shard that is down or nearly full.
     """
-    memory = cast("dict[str, int]", store.client.info("memory"))
-    if is_nearly_full(memory):
-        return 0
     fed = 0
-    accepting = [each for each in list_workers_sync(store) if each.accepting]
     by_model, all_sent = _list_batches_by_model(), _count_sent()
     owners = {batch.organization_id for batches in by_model.values() for batch in batches}
-    room_in_bytes = _measure_room(store, owners, memory["maxmemory"])
+    room_in_bytes = _measure_room(shards, owners)
+    if not room_in_bytes:
+        return 0
+    accepting = [each for each in list_all_workers(shards) if each.accepting]
     for model, batches in by_model.items():
         entry = model_files.load_catalog().get(model)
         if entry is None:
@@ -77,7 +79,9 @@ def feed(store: SyncStore, publish: Publish) -> int:
         in_turn = sorted(batches, key=lambda batch: progress.make_turn(batch, model))
         for batch, most in [*parts_first, *((batch, share) for batch in in_turn)]:
             owner = batch.organization_id
-            most = min(most, room[owner])
+            if owner not in room_in_bytes:
+                continue
+            most, store = min(most, room[owner]), shards.of_organization(owner)
             count, size = _send(store, publish, batch, model, most, room_in_bytes[owner])
             room[owner] -= count
             room_in_bytes[owner] -= size
@@ -85,15 +89,24 @@ def feed(store: SyncStore, publish: Publish) -> int:
     return fed
 
 
-def _measure_room(store: SyncStore, owners: Collection[int], memory_limit: int) -> dict[int, int]:
-    """Return the bytes that each organization's lines may still hold in Redis."""
-    total, of_key = settings.MAX_QUEUED_BYTES, settings.MAX_QUEUED_BYTES_PER_KEY
-    share = ByteBounds.derive(memory_limit, total, of_key).of_lines // max(1, len(owners))
-    if not owners:
-        return {}
-    scopes = [f"b{owner}" for owner in owners]
-    held = cast("list[bytes | None]", store.client.hmget(store.keys.bytes, scopes))
-    return {owner: share - int(sum_ or 0) for owner, sum_ in zip(owners, held, strict=True)}
+def _measure_room(shards: SyncShards, owners: Collection[int]) -> dict[int, int]:
+    """Return the bytes that each organization's lines may still hold in Redis, where its shard
+    answers and is not nearly full."""
+
+    def measure(store: SyncStore) -> dict[int, int]:
+        own = [owner for owner in owners if shards.of_organization(owner) is store]
+        memory = cast("dict[str, int]", store.client.info("memory"))
+        if is_nearly_full(memory) or not own:
+            return {}
+        limit = memory["maxmemory"] // Layout.read(settings).per_server
+        total, of_key = settings.MAX_QUEUED_BYTES, settings.MAX_QUEUED_BYTES_PER_KEY
+        share = ByteBounds.derive(limit, total, of_key).of_lines // len(own)
+        scopes = [f"b{owner}" for owner in own]
+        held = cast("list[bytes | None]", store.client.hmget(store.keys.bytes, scopes))
+        return {owner: share - int(sum_ or 0) for owner, sum_ in zip(own, held, strict=True)}
+
+    rooms = run_each(shards, measure)
+    return {owner: room for each in rooms for owner, room in each.items()}
 
 
 def _list_batches_by_model() -> dict[str, list[Batch]]:
@@ -218,7 +231,7 @@ def mark_sent(waiting_lines: list[BatchLine]) -> list[BatchLine]:
     return [line for line in waiting_lines if line.id in unanswered]
 
 
-def restore_lost(store: SyncStore) -> int:
+def restore_lost(shards: SyncShards) -> int:
     """Mark sent lines that are missing from Redis as waiting again. Returns their number.
 
     Must not run concurrently with `feed`, which marks lines as sent before it sends them.
@@ -227,20 +240,26 @@ def restore_lost(store: SyncStore) -> int:
     sent = BatchLine.objects.filter(batch__status__in=_WITH_SENT_LINES, state=LineState.SENT)
     for part in parts(_with_batches(sent), _BATCH_SIZE):
         by_job = {line.batch.job_id(line.number): line.id for line in part}
-        lost = [by_job[job_id] for job_id in find_missing(store, list(by_job))]
+        missing = run_grouped(shards, by_job, find_missing)
+        lost = [by_job[job_id] for job_id in chain.from_iterable(missing)]
         # A result may have been stored since the query.
         unended = BatchLine.objects.filter(id__in=lost, state=LineState.SENT)
         restored += unended.update(state=LineState.WAITING) if lost else 0
     return restored
 
 
-def cancel_closing(store: SyncStore) -> int:
+def cancel_closing(shards: SyncShards) -> int:
     """Cancel the running lines of closing batches. Returns their number."""
     cancelled = 0
     for part in parts(_with_batches(states.find_lines_to_cancel()), _BATCH_SIZE):
-        store.call_all([("cancel", [line.batch.job_id(line.number), "batch"]) for line in part])
-        cancelled += len(part)
+        job_ids = [line.batch.job_id(line.number) for line in part]
+        cancelled += sum(run_grouped(shards, job_ids, _cancel))
     return cancelled
+
+
+def _cancel(store: SyncStore, job_ids: Sequence[str]) -> int:
+    store.call_all([("cancel", [job_id, "batch"]) for job_id in job_ids])
+    return len(job_ids)
 
 
 def _with_batches(sent: QuerySet[BatchLine]) -> list[BatchLine]:

@@ -2,11 +2,13 @@
 
 from datetime import datetime
 
+from django.conf import settings
 from django.db.models import Exists, OuterRef, Q, QuerySet, Sum, Window
 from django.db.models.functions import RowNumber
 
 from completions.batches.input_lines import LineError
 from completions.batches.planning import outlook
+from completions.jobs.shards import name_shard
 from completions.models import (
     OPEN_LINES,
     UNFINISHED,
@@ -26,6 +28,7 @@ _CLOSING = (BatchStatus.CANCELLING, BatchStatus.FINALIZING)
 
 def set_origin(batch: Batch, file: File, owner: tuple[int, int], job_prefix: str) -> None:
     """Set the owner (organization id, key id), file, prefix and times of a new batch."""
+    batch.id = name_shard(batch.id, owner[0], settings.SHARDS)
     batch.created_at = read_time(batch.id) or batch.created_at
     batch.organization_id, batch.api_key_id = owner
     batch.input_file_id = file.id

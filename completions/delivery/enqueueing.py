@@ -19,6 +19,7 @@ from completions.jobs import durable
 from completions.jobs.limits import (
     Bounds,
     BudgetReachedError,
+    ByteBounds,
     BytesFullError,
     KeyQueueFullError,
     LimitReachedError,
@@ -113,7 +114,7 @@ async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
     access_log.note(job_id=job.id, model=job.model)
     if process.is_closing:
         raise APIError("server_shutting_down")
-    if process.is_full:
+    if process.shard_of(job.organization_id).is_full:
         raise APIError("server_overloaded")
     work = _store_and_publish(process, job)
     # A client that hangs up must not stop the work between two steps.
@@ -152,20 +153,20 @@ async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
 
 async def _admit(process: WebProcess, job: NewJob) -> Remaining:
     """Submit the job. Restores lost budgets from SQL to Redis. Raises as Submission.submit."""
-    bounds = _read_bounds(process, job)
+    shard = process.shard_of(job.organization_id)
+    bounds = _read_bounds(shard.byte_bounds, job)
     message = make_message(job.id, job.model, job.priority)
     if not job.is_durable:
-        (process.reader.blocking_requests if job.kind == "sync" else process.reader).expect(job.id)
+        (shard.reader.blocking_requests if job.kind == "sync" else shard.reader).expect(job.id)
     for _ in range(_BUDGET_SCOPES):
         try:
-            return await process.submission.submit(job, bounds, message)
+            return await shard.submission.submit(job, bounds, message)
         except UnseededError as error:
-            await run_and_release(partial(budgets.seed, error.scope))
-    return await process.submission.submit(job, bounds, message)
+            await run_and_release(partial(budgets.seed, error.scope, job.organization_id))
+    return await shard.submission.submit(job, bounds, message)
 
 
-def _read_bounds(process: WebProcess, job: NewJob) -> Bounds:
-    room = process.byte_bounds
+def _read_bounds(room: ByteBounds, job: NewJob) -> Bounds:
     most = settings.MAX_QUEUED_INTERACTIVE if job.is_interactive else settings.MAX_QUEUED_BACKGROUND
     return Bounds(
         jobs=settings.MAX_QUEUED_JOBS,
@@ -197,8 +198,9 @@ async def _withdraw(
     """Remove a job that was refused or whose client hung up, once the task `storing` is done."""
     if storing is not None:
         await asyncio.wait({storing})
-    process.reader.forget(job.id)
-    process.reader.blocking_requests.forget(job.id)
+    reader = process.shard_of(job.organization_id).reader
+    reader.forget(job.id)
+    reader.blocking_requests.forget(job.id)
     with suppress(RedisError, OSError):
         # Before the key: a retry must get 409 idempotency_in_progress, not 400 "rid was used".
         await _free_rids(process, job)
@@ -225,7 +227,8 @@ def _make_refusal(process: WebProcess, error: Exception, job: NewJob) -> APIErro
     if isinstance(error, KeyQueueFullError):
         return rate_limits.refuse_queue_full(settings.MAX_QUEUED_PER_KEY)
     if isinstance(error, BytesFullError):
-        return rate_limits.refuse_bytes(error, process.byte_bounds, job.size)
+        room = process.shard_of(job.organization_id).byte_bounds
+        return rate_limits.refuse_bytes(error, room, job.size)
     if isinstance(error, QueueFullError):
         return APIError("server_overloaded")
     if isinstance(error, ModelUnservedError):

@@ -31,7 +31,8 @@ async def count_request(process: WebProcess, principal: Principal) -> dict[str, 
     if not any(rate.is_counted_early and rate.name in principal.limits.rates for rate in RATES):
         return {}
     try:
-        remaining = await process.submission.count_request(principal.key_id, principal.limits)
+        submission = process.shard_of(principal.organization_id).submission
+        remaining = await submission.count_request(principal.key_id, principal.limits)
     except LimitReachedError as error:
         raise refuse_limit(error, principal.limits) from error
     return make_headers(remaining)

@@ -48,7 +48,8 @@ async def stream_frames(
     try:
         for frame in _make_frames(chunks, chunks.make_start(), query):
             yield frame
-        reading = process.reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored)
+        reader = process.shard_of_job(context.id).reader
+        reading = reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored)
         async with aclosing(reading) as events:
             async for event in events:
                 if fault := _find_fault(process, event, is_late=clock() > over_at):

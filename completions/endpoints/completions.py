@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Q
 from django.http.response import HttpResponseBase
 from django.utils import timezone
@@ -33,6 +34,7 @@ from completions.http.query import refuse_unknown
 from completions.jobs import durable
 from completions.jobs.new_job import NewJob
 from completions.jobs.record import JobRecord, Kind
+from completions.jobs.shards import name_shard
 from completions.models import Job, Scope
 from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
@@ -125,8 +127,9 @@ class GenerateView(AsyncAPIView):
         body, earlier = await self.find_earlier(request)
         with route.rename_errors():
             valid = await route.request_type.validate_request(checks, body, request.auth, earlier)
-            job_id = new_id(self.context_type.id_prefix)
-            caller = Caller(request.auth.organization_id)
+            owner = request.auth.organization_id
+            job_id = name_shard(new_id(self.context_type.id_prefix), owner, settings.SHARDS)
+            caller = Caller(owner)
             return await prepare_valid(checks, route, valid, job_id, caller)
 
     async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
@@ -170,7 +173,8 @@ class CompletionsView(GenerateView):
 async def _add_states(process: WebProcess, completions: list[dict[str, Any]]) -> None:
     """Replace `queued` with the state in Redis, because SQL is updated later."""
     unended = [body for body in completions if body["status"] == "queued"]
-    states = await process.submission.states([body["id"] for body in unended])
+    ids = [body["id"] for body in unended]
+    states = await process.shard_of_job(ids[0]).submission.states(ids) if ids else []
     for body, state in zip(unended, states, strict=True):
         body["status"] = STATUS[state or "queued"]
 
@@ -214,7 +218,7 @@ class CompletionView(AsyncAPIView):
         if self.read_context(request, job).session is not None:
             raise APIError("completion_in_session", param="id")
         await durable.discard(job_id)
-        await request.process.submission.remove(job_id)
+        await request.process.shard_of_job(job_id).submission.remove(job_id)
         return JSONResponse({"id": job_id, "object": self.context_type.object, "deleted": True})
 
 
@@ -230,7 +234,7 @@ class CancelView(AsyncAPIView):
         if job.has_ended:
             return await answers.poll(request.process, context, request.auth, wait=0.0)
         try:
-            await request.process.submission.cancel(job_id)
+            await request.process.shard_of_job(job_id).submission.cancel(job_id)
         except (RedisError, OSError) as error:
             raise APIError("queue_unavailable") from error
         # The worker confirms within one step, so the response usually shows the final state.

@@ -12,7 +12,8 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from completions.catalog import model_files
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
-from completions.http.process import WebProcess, make_byte_bounds
+from completions.http.process import WebProcess
+from completions.http.web_shard import make_byte_bounds
 from completions.jobs.operate import NEARLY_FULL, is_nearly_full
 
 CHECK_SECONDS = 3.0

@@ -19,8 +19,8 @@ from completions.http import web_metrics
 from completions.http.authentication import parse_bearer
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.process import WebProcess
-from completions.jobs.operate import Backlog, read_backlog
-from completions.jobs.workers import MetricsPage, read_metrics_pages
+from completions.jobs.operate import Backlog
+from completions.jobs.workers import MetricsPage
 
 PARTS = ("web", "service")
 PATIENCE = 5.0
@@ -60,8 +60,8 @@ async def _measure_service(process: WebProcess) -> bytes:
     models = [entry.id for entry in model_files.load_catalog()]
     try:
         async with asyncio.timeout(PATIENCE):
-            backlog = await read_backlog(process.store, models)
-            pages = await read_metrics_pages(process.store)
+            backlog = await process.measure_backlog(models)
+            pages = await process.read_metrics_pages()
     except (RedisError, OSError):
         return prometheus_client.generate_latest(Families([_make_up(0)]))
     families = [_make_up(1), *_iter_backlog(backlog), _make_workers(models, pages)]

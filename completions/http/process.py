@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -17,15 +17,25 @@ from redis.exceptions import RedisError
 from completions.accounts import last_use
 from completions.accounts.keys import KeyRing
 from completions.exceptions import APIError
-from completions.jobs.connection import connect_async
-from completions.jobs.follow import EventReader
-from completions.jobs.limits import ByteBounds
-from completions.jobs.operate import QueueLoad, is_nearly_full, read_queue_load
+from completions.http.web_shard import WebShard
+from completions.jobs.operate import (
+    Backlog,
+    QueueLoad,
+    add_backlogs,
+    read_backlog,
+    read_messages,
+    read_queue_load,
+)
 from completions.jobs.record import Canceller
 from completions.jobs.rids import Rids
-from completions.jobs.store import JobStore
-from completions.jobs.submit import WEB_LEASE, Submission
-from completions.jobs.workers import LiveModels, list_live_models
+from completions.jobs.shards import Layout, find_shard
+from completions.jobs.submit import Broker
+from completions.jobs.workers import (
+    LiveModels,
+    MetricsPage,
+    list_live_models,
+    read_metrics_pages,
+)
 from completions.models.release import run_and_release
 from completions.requests.fair_semaphore import Checks
 from completions.requests.validation import make_validator
@@ -34,26 +44,30 @@ from completions.usage import refusals
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+NOTE_INTERVAL = 5.0
+"""Seconds between two times when the last uses of API keys are noted."""
 DRAIN_SECONDS = 8.0
 """Seconds for which streams go on after SIGTERM. Together with the 10 s between keep-alives this is
 less than the 20 s that uvicorn gives open responses."""
 
 
 class WebProcess:
-    """The state of a web process: connections to Redis, event reader, lease, API keys, threads and
-    validator. The lifespan makes it (`project/server/gateway.py`) and puts it into the scope of
+    """The state of a web process: connections to Redis, event readers, leases, API keys, threads
+    and validator. The lifespan makes it (`project/server/gateway.py`) and puts it into the scope of
     each request, where `find_process` finds it."""
 
     def __init__(self) -> None:
         self.web_id = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
         self.key_ring = KeyRing()
         self.refusals = refusals.RefusalCounter()
-        self.store = JobStore(connect_async(settings.REDIS_URL), settings.REDIS_PREFIX)
-        self.rids = Rids(self.store)
-        self.submission = Submission(self.store, self.web_id)
-        self.reader = EventReader(
-            settings.REDIS_URL, settings.REDIS_PREFIX, self.web_id, self.key_ring.clear
-        )
+        layout = Layout.read(settings)
+        self.redis = layout.connect_async()
+        self.rids = Rids(self.redis.central)
+        broker = None if self.redis.broker is None else Broker(self.redis.broker)
+        self.shards = [
+            WebShard(store, address, self.web_id, self.key_ring.clear, broker)
+            for store, address in zip(self.redis, layout.shards, strict=True)
+        ]
         self.validator = make_validator()
         self.checks = Checks(self.validator)
         self.readiness: asyncio.Task[dict[str, str]] | None = None
@@ -62,9 +76,12 @@ class WebProcess:
         """Whether all migrations were applied once: nobody reverts them under a running server."""
         self._tasks: set[asyncio.Task[object]] = set()
         self._closing_at = float("inf")
-        self.byte_bounds = make_byte_bounds(0)
-        self.is_full = False
-        """Whether Redis has too little room for new jobs."""
+
+    def shard_of(self, organization_id: int) -> WebShard:
+        return self.shards[organization_id % len(self.shards)]
+
+    def shard_of_job(self, job_id: str) -> WebShard:
+        return self.shards[find_shard(job_id, len(self.shards))]
 
     @property
     def is_closing(self) -> bool:
@@ -80,15 +97,17 @@ class WebProcess:
         """Return a process of the running event loop that has its lease and reads events."""
         process = cls()
         with suppress(RedisError, OSError):
-            await process.submission.renew_lease()
+            await process.ping()
         process.begin()
         return process
 
     def begin(self) -> None:
-        self.spawn(self.reader.run())
-        self.spawn(self.reader.watch())
-        self.spawn(self.reader.blocking_requests.watch())
-        self.spawn(self._keep_lease())
+        for shard in self.shards:
+            self.spawn(shard.reader.run())
+            self.spawn(shard.reader.watch())
+            self.spawn(shard.reader.blocking_requests.watch())
+            self.spawn(shard.keep_lease())
+        self.spawn(self._keep_noting_use())
         self.spawn(self._keep_refusals())
 
     def spawn(self, coroutine: Coroutine[object, object, _T]) -> asyncio.Task[_T]:
@@ -105,7 +124,7 @@ class WebProcess:
         canceller: Canceller = "web" if self.is_closing else "hang-up"
         while True:
             try:
-                await self.submission.cancel(job_id, canceller)
+                await self.shard_of_job(job_id).submission.cancel(job_id, canceller)
             except (RedisError, OSError):
                 await asyncio.sleep(1.0)
             else:
@@ -117,18 +136,13 @@ class WebProcess:
         if error is not None and not isinstance(error, APIError):
             logger.error("a background task failed", exc_info=error)
 
-    async def _keep_lease(self) -> None:
-        """Renew the lease. Jobs of a web process whose lease expires are cancelled."""
+    async def _keep_noting_use(self) -> None:
         while True:
             try:
-                await self.submission.renew_lease()
-                memory = await self.store.client.info("memory")
-                self.is_full = is_nearly_full(memory)
-                self.byte_bounds = make_byte_bounds(memory["maxmemory"])
-                await last_use.note(self.store, self.key_ring.take_used())
+                await last_use.note(self.redis.central, self.key_ring.take_used())
             except (RedisError, OSError) as error:
-                logger.warning("cannot renew the lease: %s", error)
-            await asyncio.sleep(WEB_LEASE / 3)
+                logger.warning("cannot note the use of API keys: %s", error)
+            await asyncio.sleep(NOTE_INTERVAL)
 
     async def _keep_refusals(self) -> None:
         while True:
@@ -148,28 +162,46 @@ class WebProcess:
             logger.exception("counts of refused requests are lost")
 
     async def measure_queue(self) -> QueueLoad:
-        """Return how full the queue is. Raises RedisError or OSError."""
-        return await read_queue_load(self.store)
+        """Return how full the queue is, in the shard with the fewest jobs. Raises RedisError or
+        OSError if no shard answers."""
+        loads = await _ask_all(read_queue_load(store) for store in self.redis)
+        return min(loads, key=lambda load: load.jobs)
 
     async def list_live_models(self) -> LiveModels:
-        """Return the models that workers serve. Raises RedisError or OSError."""
-        return await list_live_models(self.store)
+        """Return the models that workers serve, which beat in every shard; one that was emptied
+        knows fewer for a while. Raises RedisError or OSError if no shard answers."""
+        listed = await _ask_all(list_live_models(store) for store in self.redis)
+        return max(listed, key=lambda live: len(live.loaded) + len(live.standby))
+
+    async def read_metrics_pages(self) -> Sequence[MetricsPage]:
+        """Read the pages of the live workers. Raises RedisError or OSError if no shard answers."""
+        return max(await _ask_all(read_metrics_pages(store) for store in self.redis), key=len)
+
+    async def measure_backlog(self, models: Sequence[str]) -> Backlog:
+        """Return how much waits in all shards that answer, and at the broker. Raises RedisError or
+        OSError."""
+        backlogs = await _ask_all(read_backlog(store) for store in self.redis)
+        return add_backlogs(backlogs, await read_messages(self.redis.central, models))
 
     async def ping(self) -> None:
-        """Raise RedisError or OSError when Redis does not answer or refuses writes (maxmemory)."""
-        await self.submission.renew_lease()
+        """Raise RedisError or OSError when no shard answers or takes writes (maxmemory), or the
+        broker does not answer."""
+        await _ask_all(shard.submission.renew_lease() for shard in self.shards)
+        if (broker := self.redis.broker) is not None:
+            await broker.client.exists(broker.keys.keys)
 
     async def close(self) -> None:
         """End the process. Without its lease, the jobs that clients wait for end."""
         with suppress(RedisError, OSError):
-            await self.submission.drop_lease()
+            await _ask_all(shard.submission.drop_lease() for shard in self.shards)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.store_refusals()
         try:
-            await self.reader.close()
-            await self.store.client.aclose()
+            for shard in self.shards:
+                await shard.close()
+            await self.redis.central.client.aclose()
         finally:
             self.validator.close()
 
@@ -180,7 +212,13 @@ def find_process(request: HttpRequest) -> WebProcess:
     return process
 
 
-def make_byte_bounds(memory_limit: int) -> ByteBounds:
-    """Return the bounds of a Redis whose maxmemory is `memory_limit` bytes."""
-    of_key = settings.MAX_QUEUED_BYTES_PER_KEY
-    return ByteBounds.derive(memory_limit, settings.MAX_QUEUED_BYTES, of_key)
+async def _ask_all(asked: Iterable[Awaitable[_T]]) -> list[_T]:
+    """Return what the shards that answer reply, at least one of them. Raises RedisError or OSError
+    if none does."""
+    replies = await asyncio.gather(*asked, return_exceptions=True)
+    answers = [reply for reply in replies if not isinstance(reply, BaseException)]
+    for reply in replies:
+        unanswered = isinstance(reply, RedisError | OSError)
+        if isinstance(reply, BaseException) and not (answers and unanswered):
+            raise reply
+    return answers

@@ -15,6 +15,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
+from completions.jobs import cluster
+
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 """Entries of a Redis stream as redis-py returns them: ids and fields."""
 RawEntries = list[tuple[bytes, Sequence[bytes]]]
@@ -35,13 +37,16 @@ _ASYNC: Mapping[str, Any] = {
 
 def connect(url: str, timeout: float = COMMAND_TIMEOUT) -> redis.Redis:
     """Make a client for threads: workers, periodic tasks, commands. It never retries."""
-    return redis.Redis.from_url(
-        url,
+    server, slot = cluster.parse(url)
+    client = redis.Redis.from_url(
+        server,
         protocol=_ASYNC["protocol"],
         socket_timeout=timeout,
         socket_connect_timeout=min(timeout, _CONNECT_TIMEOUT),
         retry=Retry(NoBackoff(), 0),
     )
+    cluster.follow(client.connection_pool, slot)
+    return client
 
 
 class Bounded:
@@ -100,15 +105,20 @@ class _BoundedRedis(redis.asyncio.Redis):
 
 def connect_async(url: str) -> redis.asyncio.Redis:
     """Make a client for one event loop. Callers queue for a connection instead of failing."""
+    server, slot = cluster.parse(url)
     pool = redis.asyncio.BlockingConnectionPool.from_url(
-        url, max_connections=32, timeout=5, **_ASYNC
+        server, max_connections=32, timeout=5, **_ASYNC
     )
+    cluster.follow(pool, slot)
     return _BoundedRedis.from_pool(pool)  # closes the pool with itself
 
 
 def connect_blocking_reader(url: str) -> redis.asyncio.Redis:
     """Make a client for reads that block long; the caller bounds them."""
-    return redis.asyncio.Redis.from_url(url, **_ASYNC)
+    server, slot = cluster.parse(url)
+    client = redis.asyncio.Redis.from_url(server, **_ASYNC)
+    cluster.follow(client.connection_pool, slot)
+    return client
 
 
 class DedicatedConnection:

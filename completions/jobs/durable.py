@@ -20,6 +20,7 @@ from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
 from completions.jobs.new_job import IdempotencyKey, NewJob, ResponseInput, SessionTurn
 from completions.jobs.record import JobRecord
+from completions.jobs.shards import SyncShards, run_grouped
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
 from completions.models import (
@@ -221,16 +222,21 @@ def prune(now: datetime) -> int:
     return deleted
 
 
-def resubmit_lost(store: SyncStore, now: datetime) -> int:
+def resubmit_lost(shards: SyncShards, now: datetime) -> int:
     """Put back jobs that have not ended and that Redis does not know. Returns how many."""
     restored = 0
     waiting = Job.objects.filter(status=JobStatus.QUEUED, created_at__lt=now - _SUBMISSION_TIME)
     ids = waiting.values_list("id", flat=True).iterator(chunk_size=_BATCH_SIZE)
+
+    def resubmit(store: SyncStore, job_ids: list[str]) -> int:
+        lost_ids = find_missing(store, job_ids)
+        if not lost_ids:
+            return 0
+        rows = waiting.filter(id__in=lost_ids).select_related("organization", "api_key")
+        return submit_durable(store, [_restore(row) for row in rows]).count(True)
+
     for job_ids in parts(ids, _BATCH_SIZE):
-        if lost_ids := find_missing(store, job_ids):
-            rows = waiting.filter(id__in=lost_ids).select_related("organization", "api_key")
-            lost = [_restore(row) for row in rows]
-            restored += submit_durable(store, lost).count(True)
+        restored += sum(run_grouped(shards, job_ids, resubmit))
     return restored
 
 

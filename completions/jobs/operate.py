@@ -141,6 +141,10 @@ class Backlog:
     memory_limit: int = 0
     """0 if there is no limit."""
 
+    @property
+    def fullness(self) -> float:
+        return self.memory_used / (self.memory_limit or float("inf"))
+
 
 def is_nearly_full(memory: Mapping[str, int]) -> bool:
     """Return whether Redis has too little room for new jobs, according to its INFO memory."""
@@ -172,8 +176,8 @@ async def read_queue_load(store: AsyncStore) -> QueueLoad:
     return QueueLoad(jobs, interactive_jobs, in_all, interactive, memory)
 
 
-async def read_backlog(store: AsyncStore, models: Sequence[str]) -> Backlog:
-    """Read how much waits in Redis. Raises RedisError or OSError."""
+async def read_backlog(store: AsyncStore) -> Backlog:
+    """Read how much waits in a shard, without its messages. Raises RedisError or OSError."""
     keys = store.keys
     pipeline = store.client.pipeline(transaction=False)
     pipeline.time()
@@ -182,21 +186,39 @@ async def read_backlog(store: AsyncStore, models: Sequence[str]) -> Backlog:
     pipeline.xlen(keys.usage)
     pipeline.xrange(keys.usage, count=1)
     pipeline.info("memory")
-    for model in models:
-        for step in _PRIORITY_STEPS:
-            pipeline.llen(keys.queue(f"{make_queue_name(model)}{step}"))
-    (seconds, micro), open_jobs, due, ended, oldest, memory, *lengths = await pipeline.execute()
+    (seconds, micro), open_jobs, due, ended, oldest, memory = await pipeline.execute()
     now = seconds + micro / 1e6
     first = cast("Entries", oldest)
-    steps = len(_PRIORITY_STEPS)
     return Backlog(
         open_jobs=open_jobs,
-        messages={
-            model: sum(lengths[n * steps : (n + 1) * steps]) for n, model in enumerate(models)
-        },
         unsettled=ended,
         unsettled_age=max(0.0, now - int(first[0][0].split(b"-")[0]) / 1000) if first else 0.0,
         reconciler_lag=max(0.0, now - due[0][1]) if due else 0.0,
         memory_used=memory["used_memory"],
         memory_limit=memory["maxmemory"],
+    )
+
+
+async def read_messages(store: AsyncStore, models: Sequence[str]) -> dict[str, int]:
+    """Count the messages of each model that no worker has taken. Raises RedisError or OSError."""
+    pipeline = store.client.pipeline(transaction=False)
+    for model in models:
+        for step in _PRIORITY_STEPS:
+            pipeline.llen(store.keys.queue(f"{make_queue_name(model)}{step}"))
+    lengths, steps = await pipeline.execute(), len(_PRIORITY_STEPS)
+    return {model: sum(lengths[n * steps : (n + 1) * steps]) for n, model in enumerate(models)}
+
+
+def add_backlogs(backlogs: Sequence[Backlog], messages: dict[str, int]) -> Backlog:
+    """Return the backlog of an installation from those of its shards: the memory is that of the
+    fullest."""
+    fullest = max(backlogs, key=lambda each: each.fullness)
+    return Backlog(
+        open_jobs=sum(each.open_jobs for each in backlogs),
+        messages=messages,
+        unsettled=sum(each.unsettled for each in backlogs),
+        unsettled_age=max(each.unsettled_age for each in backlogs),
+        reconciler_lag=max(each.reconciler_lag for each in backlogs),
+        memory_used=fullest.memory_used,
+        memory_limit=fullest.memory_limit,
     )

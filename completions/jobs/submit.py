@@ -68,11 +68,31 @@ _FETCHED = tuple(redis_name(name).encode() for name in RECORD_FIELDS if name != 
 """All but the request, which may be large."""
 
 
+class Broker:
+    """Celery's messages, where they are on another server than the jobs."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._keys = store.keys
+        self._connection = DedicatedConnection(store.client)
+        self._batcher: MicroBatcher[Message, object] = MicroBatcher(self._push)
+
+    async def publish(self, message: Message) -> None:
+        """Put a message on its list. Raises RedisError or OSError."""
+        await self._batcher.do(message)
+
+    async def _push(self, messages: Sequence[Message]) -> list[object]:
+        async with Bounded(COMMAND_TIMEOUT):
+            return await self._connection.ask_again(
+                [("LPUSH", self._keys.queue(each.queue), each.payload) for each in messages]
+            )
+
+
 class Submission:
     """What one web process does with jobs."""
 
-    def __init__(self, store: AsyncStore, web_id: str) -> None:
+    def __init__(self, store: AsyncStore, web_id: str, broker: Broker | None = None) -> None:
         self._store = store
+        self._broker = broker
         self._client, self._keys = store.client, store.keys
         self._connection = DedicatedConnection(store.client)
         self._batcher: MicroBatcher[tuple[str, list[Any]], Any] = MicroBatcher(self._call_all)
@@ -89,11 +109,14 @@ class Submission:
         """
         web_id = "" if job.is_durable else self.web_id
         patience = SERVED_WITHIN if job.is_interactive else 0
-        args = _submit_args(job, bounds, FIRST_CHECK, patience, web_id, message)
+        pushed = message if self._broker is None else _UNPUBLISHED
+        args = _submit_args(job, bounds, FIRST_CHECK, patience, web_id, pushed)
         reply = await self._batcher.do(("submit", args))
         verdict = _read_verdict(reply)
         if verdict in _REFUSALS:
             raise _REFUSALS[verdict]
+        if self._broker is not None and message.queue and verdict in ("ok", "exists"):
+            await self._broker.publish(message)
         if verdict == "exists":  # the first reply was lost on its way
             return {}
         return _read_remaining(job.limits, verdict, reply)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import orjson
 
+from completions.jobs.shards import SyncShards, run_each
 from completions.jobs.store import AsyncStore, SyncStore
 
 HEARTBEAT_TTL: Final = 10
@@ -62,6 +63,12 @@ class WorkerRecord:
 def list_workers_sync(store: SyncStore) -> list[WorkerRecord]:
     """List the workers whose heartbeat has not expired; forget the others."""
     return _records(store.call("workers"))
+
+
+def list_all_workers(shards: SyncShards) -> list[WorkerRecord]:
+    """List the workers, which beat in every shard, by the one that knows most of them: a shard that
+    was emptied knows none for a while."""
+    return max(run_each(shards, list_workers_sync), key=len)
 
 
 async def list_workers(store: AsyncStore) -> list[WorkerRecord]:

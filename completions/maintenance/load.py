@@ -5,8 +5,8 @@ from datetime import datetime
 
 from completions.catalog import model_files
 from completions.jobs import operate
-from completions.jobs.store import SyncStore
-from completions.jobs.workers import WorkerRecord, list_workers_sync
+from completions.jobs.shards import SyncShards, run_each
+from completions.jobs.workers import WorkerRecord, list_all_workers
 from completions.models import LoadSample
 
 _COLUMNS = {
@@ -17,13 +17,14 @@ _COLUMNS = {
 }
 
 
-def sample(store: SyncStore, now: datetime) -> None:
+def sample(shards: SyncShards, now: datetime) -> None:
     """Store a sample for every served model. The first sample of a minute is kept."""
     queued: dict[str, Counter[str]] = defaultdict(Counter)
-    for (model, kind), count in operate.count_queued(store).items():
+    counts = sum(run_each(shards, operate.count_queued), Counter())
+    for (model, kind), count in counts.items():
         queued[model][_COLUMNS[kind]] += count
     serving: dict[str, list[WorkerRecord]] = defaultdict(list)
-    for worker in list_workers_sync(store):
+    for worker in list_all_workers(shards):
         serving[worker.model].append(worker)
     LoadSample.objects.bulk_create(
         [

@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 from celery import shared_task
@@ -19,12 +20,11 @@ from completions.batches import feeding, progress, states, validation, writing
 from completions.batches.planning.cache import CacheSize, find_smallest_cache
 from completions.grammars import Validator
 from completions.jobs import durable
-from completions.jobs.connection import connect
 from completions.jobs.ended import has_ended_jobs
 from completions.jobs.message import dispatch
 from completions.jobs.rids import BatchRids
-from completions.jobs.store import JobStore, SyncStore
-from completions.jobs.workers import Builds, list_workers_sync
+from completions.jobs.shards import Layout, SyncShards, run_each
+from completions.jobs.workers import Builds, list_all_workers
 from completions.maintenance import budget_warnings, load, pruning, settlement
 from completions.maintenance.locks import Lease, lease
 from completions.maintenance.reconcile import correct_byte_sums
@@ -53,8 +53,8 @@ def _task(run: Callable[..., object]) -> Any:
 
 
 @cache
-def _store() -> SyncStore:
-    return JobStore(connect(settings.REDIS_URL), settings.REDIS_PREFIX)
+def _shards() -> SyncShards:
+    return Layout.read(settings).connect()
 
 
 @cache
@@ -71,7 +71,7 @@ def _get_validator() -> Validator:
 
 def _acquire_lock(name: str) -> AbstractContextManager[Lease | None]:
     """Acquire a lock that only one worker can hold."""
-    return lease(_store(), name)
+    return lease(_shards().central, name)
 
 
 @contextmanager
@@ -88,12 +88,12 @@ def _acquire_place(name: str, places: int) -> Iterator[Lease | None]:
 @_task
 def settle() -> int:
     """Move usage and results of ended jobs to SQL. Returns the number of jobs."""
-    if not has_ended_jobs(_store()):  # cheap, as in most runs
+    if not any(run_each(_shards(), has_ended_jobs)):  # cheap, as in most runs
         return 0
     with _acquire_lock("settle") as mine:
         if not mine:
             return 0
-        return settlement.settle(_store(), _get_builds())
+        return sum(run_each(_shards(), partial(settlement.settle, builds=_get_builds())))
 
 
 @_task
@@ -102,8 +102,8 @@ def reconcile() -> None:
     with _acquire_lock("reconcile") as mine:
         if not mine:
             return
-        restored = durable.resubmit_lost(_store(), timezone.now())
-        lost = find_lost(_store())
+        restored = durable.resubmit_lost(_shards(), timezone.now())
+        lost = list(chain.from_iterable(run_each(_shards(), find_lost)))
         for job in lost:
             try:
                 dispatch(job.job_id, job.model, job.priority)
@@ -123,7 +123,7 @@ def reconcile() -> None:
 def recount() -> None:
     """Correct what the limits of the queue count, should it ever differ from the open jobs."""
     with _acquire_lock("recount") as mine:
-        if mine and (wrong := correct_byte_sums(_store())):
+        if mine and (wrong := sum(run_each(_shards(), correct_byte_sums))):
             logger.warning("%d sums of the bytes of open jobs were wrong; corrected", wrong)
 
 
@@ -138,7 +138,7 @@ def advance_batches() -> None:
         _hand_over()
         until = time.monotonic() + FEED_SECONDS
         while mine.alive():
-            moved = settle() + feeding.feed(_store(), dispatch)
+            moved = settle() + feeding.feed(_shards(), dispatch)
             if states.finalize_drained(timezone.now()):
                 _write_closing()
             if time.monotonic() > until or not states.can_any_advance():
@@ -153,9 +153,9 @@ def _hand_over() -> None:
     states.expire(now)
     states.cancel_revoked(now)
     # Safe under the feeder's lock: no line is between being marked and being submitted.
-    if waiting := feeding.restore_lost(_store()):
+    if waiting := feeding.restore_lost(_shards()):
         logger.info("%d lines of batches that Redis has lost wait again", waiting)
-    feeding.cancel_closing(_store())
+    feeding.cancel_closing(_shards())
     progress.store_samples(now)
     progress.store_outlooks(now)
     for batch_id in states.list_unvalidated():
@@ -192,14 +192,14 @@ def validate_batch(batch_id: str) -> None:
 
         try:
             former = batch.make_job_prefix(batch.resubmission_of) if batch.resubmission_of else ""
-            rids = BatchRids(_store(), batch.api_key_id, former)
+            rids = BatchRids(_shards().central, batch.api_key_id, former)
             validation.validate(batch, _get_validator(), alive, rids, _read_cache_size)
         except validation.InterruptedValidationError:
             logger.warning("another worker is validating %s", batch_id)
 
 
 def _read_cache_size(model: str) -> CacheSize | None:
-    return find_smallest_cache(list_workers_sync(_store()), model)
+    return find_smallest_cache(list_all_workers(_shards()), model)
 
 
 @_task
@@ -214,7 +214,7 @@ def write_batch(batch_id: str) -> None:
 def note_last_use() -> None:
     with _acquire_lock("note_last_use") as mine:
         if mine:
-            last_use.flush(_store())
+            last_use.flush(_shards().central)
 
 
 @_task
@@ -246,4 +246,4 @@ def prune() -> None:
 def sample_load() -> None:
     with _acquire_lock("sample_load") as mine:
         if mine:
-            load.sample(_store(), timezone.now())
+            load.sample(_shards(), timezone.now())

@@ -14,6 +14,7 @@ from django.db.models import F, Q, Sum
 from completions.jobs.connection import connect
 from completions.jobs.ended import EndedJob, read_unsettled
 from completions.jobs.limits import UnseededError
+from completions.jobs.shards import Layout
 from completions.jobs.store import JobStore, SyncStore
 from completions.models import UsageHour, UsageRecord
 
@@ -39,10 +40,11 @@ class Spent(NamedTuple):
         return Spent(*map(operator.add, self, added))
 
 
-def seed(scope: str) -> None:
-    """Call `seed_store` with this installation's Redis."""
-    with connect(settings.REDIS_URL) as client:
-        seed_store(JobStore(client, settings.REDIS_PREFIX), scope)
+def seed(scope: str, organization_id: int) -> None:
+    """Call `seed_store` with the shard of the organization whose scope it is."""
+    address = Layout.read(settings).find(organization_id)
+    with connect(address.url) as client:
+        seed_store(JobStore(client, address.prefix), scope)
 
 
 def seed_store(store: SyncStore, scope: str) -> None:

@@ -18,6 +18,7 @@ from django.db.migrations.loader import MigrationLoader
 from redis.exceptions import RedisError
 
 from completions.jobs.connection import connect
+from completions.jobs.shards import Layout
 from project.backups import BackupError, archive
 from project.backups.databases import Database, SQLite, choose_database
 from project.processes.supervisor import AlreadyRunningError, take_lock
@@ -193,10 +194,12 @@ def _require_empty_redis() -> None:
     """Raise BackupError if a Redis of the operator's own has jobs: they are not of the backup."""
     if settings.VALKEY_SOCKET is not None:
         return  # its data is moved aside
+    layout, found = Layout.read(settings), None
     pattern = f"{settings.REDIS_PREFIX}*"
     try:
-        with connect(settings.REDIS_URL, timeout=5) as client:
-            found = next(iter(client.scan_iter(pattern, count=1000)), None)
+        for address in {each.url: each for each in (layout.central, *layout.shards)}.values():
+            with connect(address.url, timeout=5) as client:
+                found = found or next(iter(client.scan_iter(pattern, count=1000)), None)
     except RedisError as error:
         raise BackupError(f"Redis does not answer: {error}") from error
     if found is not None:

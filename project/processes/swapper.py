@@ -18,8 +18,9 @@ from typing import cast
 from redis.exceptions import RedisError
 
 from completions.jobs.new_job import Level
+from completions.jobs.shards import SyncShards, run_each
 from completions.jobs.store import SyncStore
-from completions.jobs.workers import WorkerRecord, list_workers_sync
+from completions.jobs.workers import WorkerRecord, list_all_workers
 from project.processes.supervisor import REFUSED, Backoff, make_death_signal
 from project.processes.swap_policy import ModelState, choose
 
@@ -38,13 +39,13 @@ class Swapper:
 
     def __init__(
         self,
-        store: SyncStore,
+        shards: SyncShards,
         models: Sequence[str],
         make_command: Callable[[str], Sequence[str]],
         grace: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._shards = shards
         self._states = {model: ModelState() for model in models}
         self._make_command = make_command
         self._grace = grace
@@ -107,11 +108,15 @@ class Swapper:
         """Say that the models are served. Return the most urgent level of which jobs wait for each,
         or -1, and the live workers; None while Redis does not answer."""
         try:
-            levels = cast("list[int]", self._store.call("standby", *self._states))
-            return levels, list_workers_sync(self._store)
+            replies = run_each(self._shards, self._announce)
+            levels = [min((n for n in each if n >= 0), default=-1) for each in zip(*replies)]
+            return levels, list_all_workers(self._shards)
         except (RedisError, OSError) as error:
             logger.warning("cannot see which jobs wait: %s", error)
             return None
+
+    def _announce(self, store: SyncStore) -> list[int]:
+        return cast("list[int]", store.call("standby", *self._states))
 
     def _find_own(self, workers: Sequence[WorkerRecord]) -> WorkerRecord | None:
         if self._child is None:

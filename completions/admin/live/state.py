@@ -14,10 +14,9 @@ from redis.exceptions import RedisError
 
 from completions.catalog import model_files
 from completions.jobs import operate
-from completions.jobs.connection import connect
 from completions.jobs.record import JobRecord
-from completions.jobs.store import JobStore, SyncStore
-from completions.jobs.workers import WorkerRecord, list_standby_sync, list_workers_sync
+from completions.jobs.shards import Layout, SyncShards, run_each
+from completions.jobs.workers import WorkerRecord, list_all_workers, list_standby_sync
 
 _TIMEOUT = 2.0
 UNREACHABLE = "Redis does not answer: the queue is unknown, and requests are refused."
@@ -83,15 +82,15 @@ class Live:
 
 
 @cache
-def _make_store() -> SyncStore:
-    return JobStore(connect(settings.REDIS_URL, timeout=_TIMEOUT), settings.REDIS_PREFIX)
+def _connect() -> SyncShards:
+    return Layout.read(settings).connect(timeout=_TIMEOUT)
 
 
 @contextmanager
-def open_store() -> Iterator[SyncStore]:
-    """Yield this process's Redis store. Raises UnreachableError if a command in the block fails."""
+def open_shards() -> Iterator[SyncShards]:
+    """Yield this process's shards. Raises UnreachableError if a command in the block fails."""
     try:
-        yield _make_store()
+        yield _connect()
     except (RedisError, OSError) as error:
         raise UnreachableError(UNREACHABLE) from error
 
@@ -99,13 +98,15 @@ def open_store() -> Iterator[SyncStore]:
 def read() -> Live:
     """Read the live state; `reachable` is false if Redis does not answer."""
     try:
-        with open_store() as redis:
-            workers, standby = list_workers_sync(redis), list_standby_sync(redis)
-            jobs, total = operate.list_open_jobs(redis)
-            queued = operate.count_queued(redis)
+        with open_shards() as shards:
+            workers = list_all_workers(shards)
+            standby = set().union(*run_each(shards, list_standby_sync))
+            listed = run_each(shards, operate.list_open_jobs)
+            queued = sum(run_each(shards, operate.count_queued), Counter[tuple[str, str]]())
     except UnreachableError:
         return Live(reachable=False)
-    return Live(True, workers, jobs, total, queued, standby)
+    jobs = sorted((job for each, _ in listed for job in each), key=lambda job: job.created)
+    return Live(True, workers, jobs, sum(total for _, total in listed), queued, standby)
 
 
 def count_slots(worker: WorkerRecord) -> int:

@@ -18,6 +18,7 @@ from completions.admin.display import (
 )
 from completions.admin.live import state
 from completions.jobs import workers as registry
+from completions.jobs.shards import run_each
 from completions.jobs.workers import WorkerRecord
 
 _LAST = (
@@ -72,8 +73,8 @@ def _make_row(worker: WorkerRecord, is_last: bool) -> dict[str, object]:
 
 @require_change("change_job")
 def drain(request: HttpRequest, worker_id: str) -> HttpResponseBase:
-    with state.open_store() as store:
-        registry.drain(store, worker_id)
+    with state.open_shards() as shards:
+        run_each(shards, lambda store: registry.drain(store, worker_id))
     messages.success(
         request,
         f"{worker_id} finishes its jobs and takes no new ones. Stop it once its state is drained.",
@@ -83,7 +84,7 @@ def drain(request: HttpRequest, worker_id: str) -> HttpResponseBase:
 
 @require_change("change_job")
 def resume(request: HttpRequest, worker_id: str) -> HttpResponseBase:
-    with state.open_store() as store:
-        registry.resume(store, worker_id)
+    with state.open_shards() as shards:
+        run_each(shards, lambda store: registry.resume(store, worker_id))
     messages.success(request, f"{worker_id} takes jobs again within seconds.")
     return redirect("operations:workers")

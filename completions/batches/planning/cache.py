@@ -9,9 +9,8 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from completions.batches.planning.prefixes import BLOCK, WIDTH
-from completions.jobs.connection import connect
-from completions.jobs.store import JobStore
-from completions.jobs.workers import WorkerRecord, list_workers_sync
+from completions.jobs.shards import Layout
+from completions.jobs.workers import WorkerRecord, list_all_workers
 
 LOOK_AHEAD = 8
 """How many of the waiting lines the engine compares, to prefer those with a cached prefix."""
@@ -44,10 +43,8 @@ def read_cache_size(model: str) -> CacheSize | None:
     """Read the smallest cache of a model's workers from this installation's Redis; None if it
     cannot be reached."""
     try:
-        with connect(settings.REDIS_URL) as client:
-            return find_smallest_cache(
-                list_workers_sync(JobStore(client, settings.REDIS_PREFIX)), model
-            )
+        with Layout.read(settings).open() as shards:
+            return find_smallest_cache(list_all_workers(shards), model)
     except (RedisError, OSError):
         return None
 

@@ -8,8 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 from redis.exceptions import RedisError
 
 from completions.jobs import workers as registry
-from completions.jobs.connection import connect
-from completions.jobs.store import JobStore, SyncStore
+from completions.jobs.shards import Layout, SyncShards, run_each
 from completions.jobs.workers import WorkerRecord
 
 _LOOK_EVERY = 0.5
@@ -38,25 +37,25 @@ class Command(BaseCommand):
         if wait and not drain:
             raise CommandError("--wait needs --drain WORKER")
         try:
-            with connect(settings.REDIS_URL) as client:
-                self._run(JobStore(client, settings.REDIS_PREFIX), drain, resume, wait)
+            with Layout.read(settings).open() as shards:
+                self._run(shards, drain, resume, wait)
         except (RedisError, OSError) as error:
             raise CommandError(f"Redis does not answer: {error}") from error
 
-    def _run(self, store: SyncStore, drain: str | None, resume: str | None, wait: bool) -> None:
+    def _run(self, shards: SyncShards, drain: str | None, resume: str | None, wait: bool) -> None:
         if drain:
-            worker = _only(store, drain)
-            registry.drain(store, worker.id)
-            while wait and _has_jobs(store, worker.id):
+            worker = _only(shards, drain)
+            run_each(shards, lambda store: registry.drain(store, worker.id))
+            while wait and _has_jobs(shards, worker.id):
                 time.sleep(_LOOK_EVERY)
             done = "has no jobs any more" if wait else "takes no new jobs within seconds"
             self.stdout.write(f"{worker.id} {done}")
         elif resume:
-            worker = _only(store, resume)
-            registry.resume(store, worker.id)
+            worker = _only(shards, resume)
+            run_each(shards, lambda store: registry.resume(store, worker.id))
             self.stdout.write(f"{worker.id} takes jobs again within seconds")
         else:
-            self._list(registry.list_workers_sync(store))
+            self._list(registry.list_all_workers(shards))
 
     def _list(self, live: list[WorkerRecord]) -> None:
         if not live:
@@ -68,10 +67,10 @@ class Command(BaseCommand):
             self.stdout.write(row)
 
 
-def _only(store: SyncStore, worker_id: str) -> WorkerRecord:
+def _only(shards: SyncShards, worker_id: str) -> WorkerRecord:
     """Return the worker with the id `worker_id`, else the one whose id begins so. Raises
     CommandError."""
-    live = registry.list_workers_sync(store)
+    live = registry.list_all_workers(shards)
     matches = [worker for worker in live if worker.id == worker_id]
     matches = matches or [worker for worker in live if worker.id.startswith(worker_id)]
     if not matches:
@@ -84,8 +83,8 @@ def _only(store: SyncStore, worker_id: str) -> WorkerRecord:
     return matches[0]
 
 
-def _has_jobs(store: SyncStore, worker_id: str) -> bool:
+def _has_jobs(shards: SyncShards, worker_id: str) -> bool:
     return any(
         each.id == worker_id and each.standing != "drained"
-        for each in registry.list_workers_sync(store)
+        for each in registry.list_all_workers(shards)
     )

@@ -14,8 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from completions.catalog import entries
 from completions.catalog.entries import ModelEntry
-from completions.jobs.connection import connect
-from completions.jobs.store import JobStore
+from completions.jobs.shards import Layout
 from project.celery import make_engine_app
 
 
@@ -72,8 +71,7 @@ def _serve(entry: ModelEntry) -> int:
     from workers.launch import WorkerOptions, run
 
     options = WorkerOptions(
-        redis_url=settings.REDIS_URL,
-        redis_prefix=settings.REDIS_PREFIX,
+        redis=Layout.read(settings),
         device=settings.DEVICE,
         dtype=settings.DTYPE,
         shutdown_grace=settings.SHUTDOWN_GRACE,
@@ -88,10 +86,9 @@ def _swap(models: list[str]) -> int:
     from project.processes.swapper import Swapper
 
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "engine_worker", "--model"]
-    with connect(settings.REDIS_URL) as client:
-        store = JobStore(client, settings.REDIS_PREFIX)
+    with Layout.read(settings).open() as shards:
         grace = settings.SHUTDOWN_GRACE
-        return Swapper(store, models, lambda model: [*command, model], grace).run()
+        return Swapper(shards, models, lambda model: [*command, model], grace).run()
 
 
 def main(arguments: list[str]) -> None:

@@ -6,9 +6,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from redis.exceptions import RedisError
 
-from completions.jobs.connection import connect
-from completions.jobs.store import JobStore
-from completions.jobs.workers import list_workers_sync
+from completions.jobs.shards import Layout
+from completions.jobs.workers import list_all_workers
 
 
 class Command(BaseCommand):
@@ -18,8 +17,8 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: object) -> None:
         host = socket.gethostname()
         try:
-            with connect(settings.REDIS_URL, timeout=3) as client:
-                workers = list_workers_sync(JobStore(client, settings.REDIS_PREFIX))
+            with Layout.read(settings).open(timeout=3) as shards:
+                workers = list_all_workers(shards)
         except RedisError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
         if host not in {worker.host for worker in workers}:
