@@ -13,9 +13,9 @@ from celery import Celery
 
 from completions.catalog.entries import CPU_SLOTS, ModelEntry
 from completions.contract import tracing
-from completions.jobs.connection import connect
 from completions.jobs.execute import Execution
-from completions.jobs.store import JobStore
+from completions.jobs.sharded_execution import ShardedExecution
+from completions.jobs.shards import Layout
 from completions.jobs.workers import new_worker_id
 from workers.room import LOOK_AHEAD, MAX_HELD_BYTES
 
@@ -60,8 +60,7 @@ longer for Redis."""
 class WorkerOptions:
     """Settings of the installation. The model's settings are in its ModelEntry."""
 
-    redis_url: str
-    redis_prefix: str
+    redis: Layout
     device: str
     dtype: str | None
     shutdown_grace: float
@@ -217,8 +216,10 @@ def _relay(
     from workers.watchdog import Watchdog
 
     engine = load(entry, options)
-    store = JobStore(connect(options.redis_url), options.redis_prefix)
-    execution = Execution(store, new_worker_id())
+    stores, worker_id = options.redis.connect().stores, new_worker_id()
+    execution = Execution(stores[0], worker_id)
+    if len(stores) > 1:
+        execution = ShardedExecution(stores, worker_id)
     return Relay(
         engine,
         execution,

@@ -157,13 +157,13 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.005, help="seconds (default 0.005)")
     args = parser.parse_args()
     django.setup()
+    from completions.jobs.shards import Layout
     from project import celery_app
     from workers.launch import WorkerOptions, run
 
     entry = entries.load(settings.MODELS_FILE, settings.MODELS_DIR).choose(args.model)
     options = WorkerOptions(
-        redis_url=settings.REDIS_URL,
-        redis_prefix=settings.REDIS_PREFIX,
+        redis=Layout.read(settings),
         device="cpu",
         dtype=None,
         shutdown_grace=settings.SHUTDOWN_GRACE,

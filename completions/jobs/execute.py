@@ -164,6 +164,10 @@ class Execution:
             {job_id.decode(): verdict.decode() for verdict, job_id in settled},
         )
 
+    def take_again(self) -> None:
+        """Let the next `take` get what the last one got: its reply could not be used."""
+        self._takes -= 1
+
     def read_published(self, job_id: str) -> PublishedOutput:
         """Read what earlier attempts published."""
         published = PublishedOutput()

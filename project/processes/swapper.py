@@ -109,7 +109,8 @@ class Swapper:
         or -1, and the live workers; None while Redis does not answer."""
         try:
             replies = run_each(self._shards, self._announce)
-            levels = [min((n for n in each if n >= 0), default=-1) for each in zip(*replies)]
+            by_model = zip(*replies, strict=True)
+            levels = [min((n for n in each if n >= 0), default=-1) for each in by_model]
             return levels, list_all_workers(self._shards)
         except (RedisError, OSError) as error:
             logger.warning("cannot see which jobs wait: %s", error)

@@ -12,7 +12,8 @@ from django.test import Client
 
 from completions.accounts import operator_groups
 from completions.admin.live import state
-from completions.jobs.store import JobStore, SyncStore
+from completions.jobs.shards import Shards, SyncShards
+from completions.jobs.store import JobStore
 
 
 @pytest.fixture
@@ -41,8 +42,8 @@ def live(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> redis.Re
     """The private Valkey, in the place of the installation's."""
 
     @contextmanager
-    def store() -> Iterator[SyncStore]:
-        yield JobStore(redis_client, settings.REDIS_PREFIX)
+    def shards() -> Iterator[SyncShards]:
+        yield Shards.make_single(JobStore(redis_client, settings.REDIS_PREFIX))
 
-    monkeypatch.setattr(state, "open_store", store)
+    monkeypatch.setattr(state, "open_shards", shards)
     return redis_client

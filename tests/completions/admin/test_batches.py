@@ -144,7 +144,7 @@ def test_a_line_leads_to_its_batch(
     def unreachable() -> None:
         raise state.UnreachableError(state.UNREACHABLE)
 
-    monkeypatch.setattr(state, "open_store", unreachable)
+    monkeypatch.setattr(state, "open_shards", unreachable)
     record(owner, 7, job_id=batch.job_id(7), kind="batch")
     page = admin.get(f"/admin/jobs/{batch.job_id(7)}/").content.decode()
     assert f"/admin/completions/batch/{batch.pk}/change/" in page

@@ -16,6 +16,7 @@ from completions.jobs import durable
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.new_job import NewJob
+from completions.jobs.shards import Shards
 from completions.jobs.store import JobStore
 from completions.maintenance.reconcile import reconcile
 from completions.models import ApiKey, Job, Organization
@@ -46,7 +47,7 @@ def test_a_restored_job_is_the_same_to_the_operator(owner, redis_client):
     Organization.objects.update(store_prompts=True)
     made = replace(new_job(owner, "traced"), request_id="req_1", prices=(1, 1, 2))
     async_to_sync(durable.store)(made)
-    durable.resubmit_lost(JobStore(redis_client, PREFIX), later())
+    durable.resubmit_lost(Shards.make_single(JobStore(redis_client, PREFIX)), later())
     worker = Execution(JobStore(redis_client, PREFIX), "w")
     (claim,) = worker.claim(["traced"])
     assert claim.request_id == "req_1"
@@ -64,9 +65,9 @@ def test_an_emptied_redis_gets_its_jobs_back(owner, redis_client):
     for number in range(3):
         async_to_sync(durable.store)(new_job(owner, f"job-{number}"))
     store = JobStore(redis_client, PREFIX)
-    assert durable.resubmit_lost(store, timezone.now()) == 0  # still on the way
-    assert durable.resubmit_lost(store, later()) == 3
-    assert durable.resubmit_lost(store, later()) == 0
+    assert durable.resubmit_lost(Shards.make_single(store), timezone.now()) == 0  # still on the way
+    assert durable.resubmit_lost(Shards.make_single(store), later()) == 3
+    assert durable.resubmit_lost(Shards.make_single(store), later()) == 0
     assert {lost.job_id for lost in reconcile(store)} == {"job-0", "job-1", "job-2"}
     worker = Execution(store, "w")
     (claim,) = worker.claim(["job-1"])
@@ -81,7 +82,7 @@ def test_a_restored_job_takes_its_place(owner, redis_client):
     redis_client.hset(bucket, mapping={"requests": 3, "at": time.time()})
     for job_id in ("first", "second"):
         async_to_sync(durable.store)(new_job(owner, job_id))
-    assert durable.resubmit_lost(store, later()) == 2
+    assert durable.resubmit_lost(Shards.make_single(store), later()) == 2
     assert set(redis_client.zrange(busy, 0, -1)) == {b"first", b"second"}
     assert redis_client.ttl(busy) > 60
     assert redis_client.hget(bucket, "requests") == b"3"
@@ -94,7 +95,7 @@ def test_a_restored_job_takes_its_place(owner, redis_client):
 def test_ended_jobs_stay_ended(owner, redis_client):
     async_to_sync(durable.store)(new_job(owner, "done"))
     Job.objects.update(status="completed")
-    assert durable.resubmit_lost(JobStore(redis_client, PREFIX), later()) == 0
+    assert durable.resubmit_lost(Shards.make_single(JobStore(redis_client, PREFIX)), later()) == 0
 
 
 def test_a_lost_job_is_still_found_as_queued(owner):

@@ -10,6 +10,7 @@ from completions.batches import states
 from completions.contract.job_request import JobRequest
 from completions.jobs.connection import connect
 from completions.jobs.new_job import NewJob
+from completions.jobs.shards import Shards
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
 from completions.maintenance import tasks
@@ -23,7 +24,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.django_db]
 def client(valkey, redis_client, settings, monkeypatch):
     settings.REDIS_PREFIX = "p:"
     client = connect(valkey.url)
-    monkeypatch.setattr(tasks, "_store", lambda: JobStore(client, "p:"))
+    shards = Shards.make_single(JobStore(client, "p:"))
+    monkeypatch.setattr(tasks, "_shards", lambda: shards)
     yield client
     client.close()
 

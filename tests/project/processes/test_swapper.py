@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from completions.jobs.execute import Execution
+from completions.jobs.shards import Shards
 from completions.jobs.store import JobStore
 from completions.jobs.workers import list_standby_sync
 from project.processes import swapper
@@ -46,7 +47,7 @@ def wait(redis_client, models):
 
 
 def test_the_model_that_is_waited_for_is_loaded(valkey, redis_client):
-    store = JobStore(redis_client, "s:")
+    store = Shards.make_single(JobStore(redis_client, "s:"))
     command = [sys.executable, "-c", BEATS, valkey.url]
     chooser = Swapper(store, ["a", "b", "c"], lambda model: [*command, model], grace=5)
     for state in chooser._states.values():
@@ -75,14 +76,14 @@ def test_a_model_that_cannot_be_served_is_left_out(redis_client):
         commands.append(model)
         return ["sh", "-c", f"exit {REFUSED}"]
 
-    assert Swapper(JobStore(redis_client, "s:"), ["a", "b"], make_command, 1).run() == REFUSED
+    shards = Shards.make_single(JobStore(redis_client, "s:"))
+    assert Swapper(shards, ["a", "b"], make_command, 1).run() == REFUSED
     assert commands == ["a", "b"]
 
 
 def test_a_worker_that_ends_is_started_again(redis_client):
     codes = iter([1, 1, REFUSED])
-    chooser = Swapper(
-        JobStore(redis_client, "s:"), ["a"], lambda _: ["sh", "-c", f"exit {next(codes)}"], 1
-    )
+    shards = Shards.make_single(JobStore(redis_client, "s:"))
+    chooser = Swapper(shards, ["a"], lambda _: ["sh", "-c", f"exit {next(codes)}"], 1)
     assert chooser.run() == REFUSED
     assert list(codes) == []

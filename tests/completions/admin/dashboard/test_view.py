@@ -28,7 +28,7 @@ def test_acting_while_redis_is_down_says_so(
     def client() -> None:
         raise state.UnreachableError(state.UNREACHABLE)
 
-    monkeypatch.setattr(state, "open_store", client)
+    monkeypatch.setattr(state, "open_shards", client)
     for path in ("jobs/cmpl-1/cancel/", "jobs/cmpl-1/requeue/", "workers/w/drain/"):
         page = admin.post(f"/admin/{path}", follow=True).content.decode()
         assert "Nothing was done. Redis does not answer" in page
