@@ -10,6 +10,7 @@ from typing import cast
 from django.conf import settings
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Length
+from redis.exceptions import RedisError
 
 from completions.batches import lines, progress, states
 from completions.batches.planning.windows import OLDEST_SHARE
@@ -81,8 +82,15 @@ def feed(shards: SyncShards, publish: Publish) -> int:
             owner = batch.organization_id
             if owner not in room_in_bytes:
                 continue
-            most, store = min(most, room[owner]), shards.of_organization(owner)
-            count, size = _send(store, publish, batch, model, most, room_in_bytes[owner])
+            most, store = min(most, room[owner]), shards.of_job(batch.job_id(0))
+            try:
+                count, size = _send(store, publish, batch, model, most, room_in_bytes[owner])
+            except RedisError as error:
+                if len(shards.stores) == 1:
+                    raise
+                logger.warning("the shard of %s does not answer: %s", batch.id, error)
+                del room_in_bytes[owner]
+                continue
             room[owner] -= count
             room_in_bytes[owner] -= size
             fed += count

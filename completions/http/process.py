@@ -27,6 +27,7 @@ from completions.jobs.operate import (
     read_queue_load,
 )
 from completions.jobs.record import Canceller
+from completions.jobs.resharding import require_layout
 from completions.jobs.rids import Rids
 from completions.jobs.shards import Layout, find_shard
 from completions.jobs.submit import Broker
@@ -94,7 +95,10 @@ class WebProcess:
 
     @classmethod
     async def start(cls) -> "WebProcess":
-        """Return a process of the running event loop that has its lease and reads events."""
+        """Return a process of the running event loop that has its lease and reads events. Raises
+        LayoutError."""
+        with suppress(RedisError, OSError):
+            await asyncio.to_thread(_check_layout)
         process = cls()
         with suppress(RedisError, OSError):
             await process.ping()
@@ -210,6 +214,12 @@ def find_process(request: HttpRequest) -> WebProcess:
     """Return the process that serves a request."""
     process: WebProcess = request.scope["state"]["process"]  # type: ignore[attr-defined] # ASGI's
     return process
+
+
+def _check_layout() -> None:
+    layout = Layout.read(settings)
+    with layout.open() as shards:
+        require_layout(layout, shards)
 
 
 async def _ask_all(asked: Iterable[Awaitable[_T]]) -> list[_T]:

@@ -55,6 +55,7 @@ class Layout:
     shards: Sequence[Address]
     per_server: int = 1
     """Shards that share a server and its memory, at most."""
+    place: str = "one server"
 
     @classmethod
     def read(cls, settings: RedisSettings) -> "Layout":
@@ -68,7 +69,12 @@ class Layout:
         else:
             urls = [servers[number % len(servers)] for number in range(count)]
         shards = [Address(*each) for each in zip(urls, prefixes, strict=True)]
-        return cls(central, shards, -(-count // len(servers)))
+        place = "a cluster" if settings.REDIS_CLUSTER else f"{len(servers)} servers"
+        return cls(central, shards, -(-count // len(servers)), place)
+
+    @property
+    def name(self) -> str:
+        return f"{len(self.shards)} shards on {self.place}"
 
     @property
     def is_central_only(self) -> bool:

@@ -43,6 +43,7 @@ class Keys:
     workers = _key("workers")
     used = _key("used")
     keys = _key("keys")
+    layout = _key("layout")
     standby = _key("standby")
 
     depth = _keys("depth")

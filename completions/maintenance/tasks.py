@@ -22,6 +22,7 @@ from completions.grammars import Validator
 from completions.jobs import durable
 from completions.jobs.ended import has_ended_jobs
 from completions.jobs.message import dispatch
+from completions.jobs.resharding import require_layout
 from completions.jobs.rids import BatchRids
 from completions.jobs.shards import Layout, SyncShards, run_each
 from completions.jobs.workers import Builds, list_all_workers
@@ -54,7 +55,10 @@ def _task(run: Callable[..., object]) -> Any:
 
 @cache
 def _shards() -> SyncShards:
-    return Layout.read(settings).connect()
+    layout = Layout.read(settings)
+    shards = layout.connect()
+    require_layout(layout, shards)
+    return shards
 
 
 @cache

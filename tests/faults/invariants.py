@@ -33,8 +33,10 @@ def require_sound(service: Installation, ledger: Ledger) -> None:
     require_one_end_each(service)
 
 
-def require_background_done(service: Installation, accepted: dict[str, int]) -> None:
-    with service.http() as http:
+def require_background_done(
+    service: Installation, accepted: dict[str, int], key: str | None = None
+) -> None:
+    with service.http(key) as http:
         for location, seed in accepted.items():
             body = until(lambda at=location: _completed(http, at), location)  # type: ignore[misc]
             assert body["choices"][0]["token_ids"] == tokens(seed), location

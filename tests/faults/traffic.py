@@ -48,18 +48,20 @@ class Ledger:
 class Traffic:
     """Clients that each send one request after another until they are stopped."""
 
-    def __init__(self, service: Installation, clients: int, seed: int) -> None:
-        self._service = service
+    def __init__(
+        self, service: Installation, clients: int, seed: int, key: str = "", url: str = ""
+    ) -> None:
+        self._key, self._url = key or service.key, url or service.url
         self._clients = clients
         self._random = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._stopping = asyncio.Event()
         self.ledger = Ledger()
 
     async def run(self) -> Ledger:
-        headers = {"Authorization": f"Bearer {self._service.key}"}
+        headers = {"Authorization": f"Bearer {self._key}"}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         async with httpx.AsyncClient(
-            base_url=self._service.url, headers=headers, timeout=120, limits=limits
+            base_url=self._url, headers=headers, timeout=120, limits=limits
         ) as http:
             await asyncio.gather(*(self._client(http) for _ in range(self._clients)))
         return self.ledger

@@ -7,6 +7,7 @@ from asgiref.sync import async_to_sync
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from completions.jobs.connection import connect
+from completions.jobs.shards import Shards
 from completions.jobs.store import JobStore
 from completions.maintenance import tasks
 from project import celery_app
@@ -102,7 +103,8 @@ def bench(api, valkey, redis_client, settings, monkeypatch):
     settings.REDIS_PREFIX = PREFIX
     client = connect(valkey.url)
     sent = []
-    monkeypatch.setattr(tasks, "_store", lambda: JobStore(client, PREFIX))
+    shards = Shards.make_single(JobStore(client, PREFIX))
+    monkeypatch.setattr(tasks, "_shards", lambda: shards)
     monkeypatch.setattr(tasks, "dispatch", lambda *message: sent.append(message))
     monkeypatch.setattr(tasks, "FEED_SECONDS", 0.01)
     monkeypatch.setattr(tasks, "FEED_PAUSE", 0.01)

@@ -233,7 +233,7 @@ def test_a_late_batch_does_not_delay_others(
         bench.turn()
     monkeypatch.setattr(feeding, "LINES_PER_SEQUENCE", 8 / 64)
     outlook.refresh(timezone.now())
-    feeding.feed(tasks._store(), tasks.dispatch)
+    feeding.feed(tasks._shards(), tasks.dispatch)
     sent = sent_batches(bench)
     assert sent.count(fits["id"]) == 6
     assert sent.count(late["id"]) == 2  # the oldest
