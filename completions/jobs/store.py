@@ -1,5 +1,5 @@
-"""One installation's Redis: a client, the names of the keys, and the Lua scripts of the job life
-cycle.
+"""One shard of an installation's Redis: a client, the names of the keys, and the Lua scripts of the
+job life cycle.
 
 The scripts in ``lua/`` use the same names; a test compares them and ARCHITECTURE.md with this
 module.
@@ -30,10 +30,9 @@ def _keys(name: str) -> Callable[..., str]:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of the Redis keys of one installation; ARCHITECTURE.md says what each holds.
-
-    Scripts build them from the prefix, so Redis Cluster is not supported.
-    """
+    """The names of the Redis keys of one shard, or of what is central; ARCHITECTURE.md says what
+    each holds. Scripts build them from the prefix, whose hash tag keeps a shard of a cluster in one
+    slot."""
 
     prefix: str
 

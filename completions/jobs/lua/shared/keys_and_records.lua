@@ -1,7 +1,7 @@
 -- Names of keys, the clock, control streams, and what a job's record says. The files of this folder precede every
 -- script, in the order of completions/jobs/store.py.
 --
--- KEYS[1] is the key prefix of the installation; all keys are built from it, so Redis Cluster is not supported.
+-- KEYS[1] is the key prefix of the shard; all keys are built from it. In a cluster it has a hash tag, so they lie in one slot.
 -- store.py has the keys, record.py the fields of job:<id>. REDIS (REDIS_NAMES in record.py) has the names in Redis of fields
 -- that this version calls otherwise.
 
