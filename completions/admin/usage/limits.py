@@ -1,6 +1,7 @@
 """How much of their limits and budgets keys and organizations use now."""
 
-from collections.abc import Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import datetime
@@ -14,6 +15,8 @@ from completions.admin.live import state
 from completions.contract.limits import CONCURRENCY, LIMITS
 from completions.jobs import operate
 from completions.jobs.limits import LimitsUsed
+from completions.jobs.shards import run_each
+from completions.jobs.store import SyncStore
 from completions.models import UNFINISHED, ApiKey, ApiKeyQuerySet, Batch, Organization
 from completions.models.organizations import BUDGETS
 from completions.usage.budgets import Spent, sum_spent
@@ -108,9 +111,14 @@ def list_uses(
 
 
 def _read_live(keys: Sequence[ApiKey]) -> dict[int, LimitsUsed]:
-    """Read the limits that Redis counts; nothing while it does not answer."""
-    with suppress(state.UnreachableError), state.open_store() as store:
-        return operate.read_limits_used(store, {key.pk: read_limits(key).rates for key in keys})
+    """Read the limits that Redis counts; nothing of a shard that does not answer."""
+    with suppress(state.UnreachableError), state.open_shards() as shards:
+
+        def read(store: SyncStore) -> Mapping[int, LimitsUsed]:
+            own = [key for key in keys if shards.of_organization(key.organization_id) is store]
+            return operate.read_limits_used(store, {key.pk: read_limits(key).rates for key in own})
+
+        return dict(ChainMap(*map(dict, run_each(shards, read))))
     return {}
 
 
