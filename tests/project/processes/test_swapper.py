@@ -47,9 +47,11 @@ def wait(redis_client, models):
 
 
 def test_the_model_that_is_waited_for_is_loaded(valkey, redis_client):
-    store = Shards.make_single(JobStore(redis_client, "s:"))
+    store = JobStore(redis_client, "s:")
     command = [sys.executable, "-c", BEATS, valkey.url]
-    chooser = Swapper(store, ["a", "b", "c"], lambda model: [*command, model], grace=5)
+    chooser = Swapper(
+        Shards.make_single(store), ["a", "b", "c"], lambda model: [*command, model], grace=5
+    )
     for state in chooser._states.values():
         state.load_seconds = 0.5
     thread = threading.Thread(target=chooser.run)
