@@ -56,19 +56,19 @@ def test_a_request_id_leads_through_web_and_worker(service, http, tokenize):
 
 def test_a_refusal_says_why_in_the_log(service):
     key = service.manage("create_api_key", "refused", "--organization", "refused").strip()
-    http = service.http(key)
-    http.post("/v1/completions", json={"model": "none"}, headers={"X-Request-Id": "refused-1"})
-    (access,) = until(lambda: lines_about(service, "web", "refused-1"))
-    assert (access["status"], access["code"]) == (404, "model_not_found")
+    with service.http(key) as http:
+        http.post("/v1/completions", json={"model": "none"}, headers={"X-Request-Id": "refused-1"})
+        (access,) = until(lambda: lines_about(service, "web", "refused-1"))
+        assert (access["status"], access["code"]) == (404, "model_not_found")
+        assert access["param"] == "model"
 
-    def find_count():
-        buckets = http.get("/v1/usage").json()["data"]
-        rows = [row for bucket in buckets for row in bucket["refusals"]]
-        return [row for row in rows if row["code"] == "model_not_found"]
+        def find_count():
+            buckets = http.get("/v1/usage").json()["data"]
+            rows = [row for bucket in buckets for row in bucket["refusals"]]
+            return [row for row in rows if row["code"] == "model_not_found"]
 
-    (row,) = until(find_count)
+        (row,) = until(find_count)
     assert row["message"].startswith("model: the answer may quote the request")
-    assert access["param"] == "model"
 
 
 def metrics(http, part=None):
