@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from completions.delivery import forecasts
 from completions.jobs import durable
+from completions.jobs.shards import Shards
 from completions.jobs.store import JobStore
 from completions.models import Job, JobStatus, UsageRecord
 from tests.completions.jobs.job_making import new_job
@@ -122,7 +123,7 @@ async def test_a_lost_job_keeps_its_turn(live: Any) -> None:
     live.redis.flushall()
     await Job.objects.aupdate(created_at=timezone.now() - timedelta(seconds=30))
     restored = await sync_to_async(durable.resubmit_lost)(
-        JobStore(live.redis, PREFIX), timezone.now()
+        Shards.make_single(JobStore(live.redis, PREFIX)), timezone.now()
     )
     assert restored == 1
     after = fields(live, job_id)
