@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from completions.catalog.entries import ModelEntry
+from completions.jobs.shards import Address, Layout
 from project.processes.supervisor import REFUSED
 from workers import launch as launching
 from workers.engine import build
@@ -19,6 +20,7 @@ from workers.engine.exceptions import RankLost, TooLarge, UnsupportedModel
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+NOWHERE = Layout(Address("", ""), [])
 
 
 def launch(folder, url, **environment):
@@ -54,7 +56,7 @@ def test_the_settings_of_an_entry_reach_the_engine():
         "m", Path("m"), gpu_memory_utilization=0.4, enforce_eager=True, async_scheduling=False,
         grammar_threads=3, max_num_seqs=5, speculation=False, tensor_parallel_size=2,
     )  # fmt: skip
-    options = launching.WorkerOptions("", "", "cpu", None, 1.0)
+    options = launching.WorkerOptions(NOWHERE, "cpu", None, 1.0)
     config = launching._config(entry, options)
     for name in ("gpu_memory_utilization", "enforce_eager", "async_scheduling", "grammar_threads",
                  "max_num_seqs", "speculation", "tensor_parallel_size"):  # fmt: skip
@@ -105,7 +107,7 @@ def test_what_this_machine_or_model_cannot_do_ends_the_worker(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     options = launching.WorkerOptions(
-        **{"redis_url": "", "redis_prefix": "", "dtype": None, "shutdown_grace": 1.0, **wanted}
+        **{"redis": NOWHERE, "dtype": None, "shutdown_grace": 1.0, **wanted}
     )
     with pytest.raises(SystemExit, match=str(launching.REFUSED)):
         launching.load_engine(ModelEntry("m", tmp_path, **given), options)
@@ -119,7 +121,7 @@ def start_with(monkeypatch, folder, error):
         raise error
 
     monkeypatch.setattr(build, "build_engine", refuse)
-    options = launching.WorkerOptions("", "", "cpu", None, 1.0)
+    options = launching.WorkerOptions(NOWHERE, "cpu", None, 1.0)
     with pytest.raises(SystemExit) as ended:
         launching.load_engine(ModelEntry("m", folder), options)
     return ended.value.code
