@@ -14,8 +14,8 @@ from celery import Celery
 from completions.catalog.entries import CPU_SLOTS, ModelEntry
 from completions.contract import tracing
 from completions.jobs.execute import Execution
-from completions.jobs.sharded_execution import ShardedExecution
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.execution import ShardedExecution
+from completions.jobs.sharding.shards import Layout
 from completions.jobs.workers import new_worker_id
 from workers.room import LOOK_AHEAD, MAX_HELD_BYTES
 

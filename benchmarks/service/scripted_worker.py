@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.005, help="seconds (default 0.005)")
     args = parser.parse_args()
     django.setup()
-    from completions.jobs.shards import Layout
+    from completions.jobs.sharding.shards import Layout
     from project import celery_app
     from workers.launch import WorkerOptions, run
 

@@ -16,7 +16,7 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor, Audited
 from completions.accounts.keys import POSITIVE_SECONDS, digest, generate
 from completions.jobs.connection import connect
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.shards import Layout
 from completions.jobs.store import Keys
 from completions.models import ApiKey, AuditAction, Organization
 

@@ -64,7 +64,7 @@ def _look_up(job_id: str) -> _JobFacts:
     record = records.filter(job_id=job_id).first()
     job = None
     with suppress(state.UnreachableError), state.open_shards() as shards:
-        job = operate.read_job(shards.of_job(job_id), job_id)
+        job = operate.read_job(shards.find_by_job(job_id), job_id)
     is_open = job is not None and not job.has_ended
     if record is not None:
         return _JobFacts(job_id, record, job, is_open, record.organization, record.api_key)

@@ -28,7 +28,7 @@ from completions.admin.display import (
 from completions.admin.live import state
 from completions.catalog import model_files
 from completions.jobs import operate
-from completions.jobs.shards import run_each
+from completions.jobs.sharding.shards import run_each
 from completions.models import Job, JobStatus, UsageRecord
 from completions.models.usage import LATENCY_MS
 

@@ -19,7 +19,7 @@ from completions.jobs.durable import find_missing
 from completions.jobs.limits import ByteBounds, UnseededError
 from completions.jobs.new_job import NewJob
 from completions.jobs.operate import is_nearly_full
-from completions.jobs.shards import Layout, SyncShards, run_each, run_grouped
+from completions.jobs.sharding.shards import Layout, SyncShards, run_each, run_grouped
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_durable
 from completions.jobs.workers import list_all_workers
@@ -82,7 +82,7 @@ def feed(shards: SyncShards, publish: Publish) -> int:
             owner = batch.organization_id
             if owner not in room_in_bytes:
                 continue
-            most, store = min(most, room[owner]), shards.of_job(batch.job_id(0))
+            most, store = min(most, room[owner]), shards.find_by_job(batch.job_id(0))
             try:
                 count, size = _send(store, publish, batch, model, most, room_in_bytes[owner])
             except RedisError as error:
@@ -102,7 +102,7 @@ def _measure_room(shards: SyncShards, owners: Collection[int]) -> dict[int, int]
     answers and is not nearly full."""
 
     def measure(store: SyncStore) -> dict[int, int]:
-        own = [owner for owner in owners if shards.of_organization(owner) is store]
+        own = [owner for owner in owners if shards.find_by_organization(owner) is store]
         memory = cast("dict[str, int]", store.client.info("memory"))
         if is_nearly_full(memory) or not own:
             return {}

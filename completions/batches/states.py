@@ -8,7 +8,7 @@ from django.db.models.functions import RowNumber
 
 from completions.batches.input_lines import LineError
 from completions.batches.planning import outlook
-from completions.jobs.shards import name_shard
+from completions.jobs.sharding.shards import name_shard
 from completions.models import (
     OPEN_LINES,
     UNFINISHED,

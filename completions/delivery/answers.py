@@ -60,7 +60,7 @@ async def follow(
     (`is_blocking`) arrive together. With `until_closing`, stop when this process shuts down,
     because another one can answer. Raises APIError."""
     outcome = Outcome(context.make_collected())
-    reading = process.shard_of_job(context.id).reader.read(
+    reading = process.find_shard_by_job(context.id).reader.read(
         context.id, sse.KEEP_ALIVE_INTERVAL, stored, is_blocking=is_blocking
     )
     try:
@@ -168,7 +168,7 @@ async def find_job(
 ) -> JobRecord:
     """Find the job, if it belongs to this route and this organization. Raises APIError."""
     try:
-        job = await process.shard_of_job(job_id).submission.fetch(job_id)
+        job = await process.find_shard_by_job(job_id).submission.fetch(job_id)
     except (RedisError, OSError) as error:
         raise APIError("queue_unavailable") from error
     if job is None:
@@ -182,7 +182,7 @@ async def find_job(
 async def is_admitted(process: WebProcess, job: JobRecord) -> bool:
     """Return whether the job is in the queue, runs or has ended. A job that only SQL knows may
     still be refused, or waits to be restored to Redis. Raises RedisError or OSError."""
-    submission = process.shard_of_job(job.id).submission
+    submission = process.find_shard_by_job(job.id).submission
     return job.has_ended or (await submission.states([job.id]))[0] is not None
 
 
@@ -220,7 +220,7 @@ async def read_meta(
     """Read the `meta` of a response: how the job ran. Without times if Redis no longer knows
     them."""
     try:
-        job = await process.shard_of_job(context.id).submission.fetch(context.id)
+        job = await process.find_shard_by_job(context.id).submission.fetch(context.id)
     except (RedisError, OSError):
         job = None
     return make_meta(context, choices, job)

@@ -114,7 +114,7 @@ async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
     access_log.note(job_id=job.id, model=job.model)
     if process.is_closing:
         raise APIError("server_shutting_down")
-    if process.shard_of(job.organization_id).is_full:
+    if process.find_shard_by_organization(job.organization_id).is_full:
         raise APIError("server_overloaded")
     work = _store_and_publish(process, job)
     # A client that hangs up must not stop the work between two steps.
@@ -153,7 +153,7 @@ async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
 
 async def _admit(process: WebProcess, job: NewJob) -> Remaining:
     """Submit the job. Restores lost budgets from SQL to Redis. Raises as Submission.submit."""
-    shard = process.shard_of(job.organization_id)
+    shard = process.find_shard_by_organization(job.organization_id)
     bounds = _read_bounds(shard.byte_bounds, job)
     message = make_message(job.id, job.model, job.priority)
     if not job.is_durable:
@@ -198,7 +198,7 @@ async def _withdraw(
     """Remove a job that was refused or whose client hung up, once the task `storing` is done."""
     if storing is not None:
         await asyncio.wait({storing})
-    reader = process.shard_of(job.organization_id).reader
+    reader = process.find_shard_by_organization(job.organization_id).reader
     reader.forget(job.id)
     reader.blocking_requests.forget(job.id)
     with suppress(RedisError, OSError):
@@ -227,7 +227,7 @@ def _make_refusal(process: WebProcess, error: Exception, job: NewJob) -> APIErro
     if isinstance(error, KeyQueueFullError):
         return rate_limits.refuse_queue_full(settings.MAX_QUEUED_PER_KEY)
     if isinstance(error, BytesFullError):
-        room = process.shard_of(job.organization_id).byte_bounds
+        room = process.find_shard_by_organization(job.organization_id).byte_bounds
         return rate_limits.refuse_bytes(error, room, job.size)
     if isinstance(error, QueueFullError):
         return APIError("server_overloaded")

@@ -31,7 +31,7 @@ async def count_request(process: WebProcess, principal: Principal) -> dict[str, 
     if not any(rate.is_counted_early and rate.name in principal.limits.rates for rate in RATES):
         return {}
     try:
-        submission = process.shard_of(principal.organization_id).submission
+        submission = process.find_shard_by_organization(principal.organization_id).submission
         remaining = await submission.count_request(principal.key_id, principal.limits)
     except LimitReachedError as error:
         raise refuse_limit(error, principal.limits) from error

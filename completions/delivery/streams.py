@@ -48,7 +48,7 @@ async def stream_frames(
     try:
         for frame in _make_frames(chunks, chunks.make_start(), query):
             yield frame
-        reader = process.shard_of_job(context.id).reader
+        reader = process.find_shard_by_job(context.id).reader
         reading = reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored)
         async with aclosing(reading) as events:
             async for event in events:

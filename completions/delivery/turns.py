@@ -116,7 +116,7 @@ async def _read_answers(process: WebProcess, row: PathRow) -> PathRow:
         if not row.turn.choices:
             raise _FailedError(row.id)
         return row
-    job = await process.shard_of_job(row.id).submission.fetch(row.id)
+    job = await process.find_shard_by_job(row.id).submission.fetch(row.id)
     if job is not None and job.state == "failed":
         raise _FailedError(row.id)
     if job is None or job.state not in ("completed", "cancelled"):

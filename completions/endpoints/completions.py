@@ -34,7 +34,7 @@ from completions.http.query import refuse_unknown
 from completions.jobs import durable
 from completions.jobs.new_job import NewJob
 from completions.jobs.record import JobRecord, Kind
-from completions.jobs.shards import name_shard
+from completions.jobs.sharding.shards import name_shard
 from completions.models import Job, Scope
 from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
@@ -174,7 +174,7 @@ async def _add_states(process: WebProcess, completions: list[dict[str, Any]]) ->
     """Replace `queued` with the state in Redis, because SQL is updated later."""
     unended = [body for body in completions if body["status"] == "queued"]
     ids = [body["id"] for body in unended]
-    states = await process.shard_of_job(ids[0]).submission.states(ids) if ids else []
+    states = await process.find_shard_by_job(ids[0]).submission.states(ids) if ids else []
     for body, state in zip(unended, states, strict=True):
         body["status"] = STATUS[state or "queued"]
 
@@ -218,7 +218,7 @@ class CompletionView(AsyncAPIView):
         if self.read_context(request, job).session is not None:
             raise APIError("completion_in_session", param="id")
         await durable.discard(job_id)
-        await request.process.shard_of_job(job_id).submission.remove(job_id)
+        await request.process.find_shard_by_job(job_id).submission.remove(job_id)
         return JSONResponse({"id": job_id, "object": self.context_type.object, "deleted": True})
 
 
@@ -234,7 +234,7 @@ class CancelView(AsyncAPIView):
         if job.has_ended:
             return await answers.poll(request.process, context, request.auth, wait=0.0)
         try:
-            await request.process.shard_of_job(job_id).submission.cancel(job_id)
+            await request.process.find_shard_by_job(job_id).submission.cancel(job_id)
         except (RedisError, OSError) as error:
             raise APIError("queue_unavailable") from error
         # The worker confirms within one step, so the response usually shows the final state.

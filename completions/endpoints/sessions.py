@@ -118,7 +118,7 @@ class SessionView(AsyncAPIView):
         session = await find_session(session_id, request.auth)
         turns = await run_and_release(partial(_list_turns, session))
         unended = [turn["id"] for turn in turns if turn["status"] == "queued"]
-        shard = request.process.shard_of(session.organization_id)
+        shard = request.process.find_shard_by_organization(session.organization_id)
         states = await shard.submission.states(unended) if unended else []
         by_id = dict(zip(unended, states, strict=True))
         for turn in turns:
@@ -133,7 +133,7 @@ class SessionView(AsyncAPIView):
         await session.adelete()
         await release()
         for job_id in ids:
-            await request.process.shard_of_job(job_id).submission.cancel(job_id)
+            await request.process.find_shard_by_job(job_id).submission.cancel(job_id)
         return JSONResponse({"id": session_id, "object": "session", "deleted": True})
 
 
@@ -188,7 +188,7 @@ async def _wait_for_ends(process: WebProcess, turn_ids: Sequence[str]) -> None:
     waiting = Job.objects.filter(id__in=turn_ids, status=JobStatus.QUEUED)
     while True:
         ids = await run_and_release(lambda: list(waiting.values_list("id", flat=True)))
-        states = await process.shard_of_job(ids[0]).submission.states(ids) if ids else []
+        states = await process.find_shard_by_job(ids[0]).submission.states(ids) if ids else []
         if not any(STATUS[state or "queued"] not in ("queued", "in_progress") for state in states):
             return
         if clock() > until:

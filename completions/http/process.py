@@ -27,9 +27,9 @@ from completions.jobs.operate import (
     read_queue_load,
 )
 from completions.jobs.record import Canceller
-from completions.jobs.resharding import require_layout
 from completions.jobs.rids import Rids
-from completions.jobs.shards import Layout, find_shard
+from completions.jobs.sharding.resharding import require_layout
+from completions.jobs.sharding.shards import Layout, find_shard
 from completions.jobs.submit import Broker
 from completions.jobs.workers import (
     LiveModels,
@@ -78,10 +78,10 @@ class WebProcess:
         self._tasks: set[asyncio.Task[object]] = set()
         self._closing_at = float("inf")
 
-    def shard_of(self, organization_id: int) -> WebShard:
+    def find_shard_by_organization(self, organization_id: int) -> WebShard:
         return self.shards[organization_id % len(self.shards)]
 
-    def shard_of_job(self, job_id: str) -> WebShard:
+    def find_shard_by_job(self, job_id: str) -> WebShard:
         return self.shards[find_shard(job_id, len(self.shards))]
 
     @property
@@ -128,7 +128,7 @@ class WebProcess:
         canceller: Canceller = "web" if self.is_closing else "hang-up"
         while True:
             try:
-                await self.shard_of_job(job_id).submission.cancel(job_id, canceller)
+                await self.find_shard_by_job(job_id).submission.cancel(job_id, canceller)
             except (RedisError, OSError):
                 await asyncio.sleep(1.0)
             else:

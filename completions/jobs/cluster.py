@@ -33,7 +33,7 @@ _LOOKUP_TIMEOUT = 1.0
 """Seconds that a node may take to say who has a slot."""
 _LOST = (AskError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 """Replies of a node that does not serve the slot, or not all of it. A MovedError is an AskError."""
-Address = tuple[str, int]
+Node = tuple[str, int]
 
 
 def make_url(nodes: Sequence[str], prefix: str) -> str:
@@ -48,12 +48,12 @@ class Slot:
     """A slot of a cluster, and the nodes that may know who has it."""
 
     number: int
-    nodes: list[Address]
+    nodes: list[Node]
     options: dict[str, Any] = field(default_factory=dict)
     """Of a connection: user, password, and those of TLS."""
     is_encrypted: bool = False
 
-    def find_master(self) -> Address:
+    def find_master(self) -> Node:
         """Ask one node after the other. Raises redis-py's ConnectionError if none says."""
         failure: RedisError | None = None
         for node in list(self.nodes):
@@ -69,7 +69,7 @@ class Slot:
             failure = RedisConnectionError(f"no node has slot {self.number}")
         raise failure or RedisConnectionError("the cluster has no nodes")
 
-    def _ask(self, node: Address) -> list[tuple[int, int, Address]]:
+    def _ask(self, node: Node) -> list[tuple[int, int, Node]]:
         """Return the first and the last slot of each range, and the node that has it."""
         made = SSLConnection if self.is_encrypted else Connection
         connection: Any = made(

@@ -20,7 +20,7 @@ from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
 from completions.jobs.new_job import IdempotencyKey, NewJob, ResponseInput, SessionTurn
 from completions.jobs.record import JobRecord
-from completions.jobs.shards import SyncShards, run_grouped
+from completions.jobs.sharding.shards import SyncShards, run_grouped
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import submit_durable
 from completions.models import (

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import orjson
 
-from completions.jobs.shards import SyncShards, run_each
+from completions.jobs.sharding.shards import SyncShards, run_each
 from completions.jobs.store import AsyncStore, SyncStore
 
 HEARTBEAT_TTL: Final = 10

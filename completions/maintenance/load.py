@@ -5,7 +5,7 @@ from datetime import datetime
 
 from completions.catalog import model_files
 from completions.jobs import operate
-from completions.jobs.shards import SyncShards, run_each
+from completions.jobs.sharding.shards import SyncShards, run_each
 from completions.jobs.workers import WorkerRecord, list_all_workers
 from completions.models import LoadSample
 

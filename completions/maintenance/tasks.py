@@ -22,9 +22,9 @@ from completions.grammars import Validator
 from completions.jobs import durable
 from completions.jobs.ended import has_ended_jobs
 from completions.jobs.message import dispatch
-from completions.jobs.resharding import require_layout
 from completions.jobs.rids import BatchRids
-from completions.jobs.shards import Layout, SyncShards, run_each
+from completions.jobs.sharding.resharding import require_layout
+from completions.jobs.sharding.shards import Layout, SyncShards, run_each
 from completions.jobs.workers import Builds, list_all_workers
 from completions.maintenance import budget_warnings, load, pruning, settlement
 from completions.maintenance.locks import Lease, lease

@@ -139,8 +139,8 @@ _PATIENCE_MS = 300_000
 def fill(
     requests: int, now: datetime, days: int = 30, tell: Callable[[int], None] = lambda count: None
 ) -> None:
-    """Create the data for the `days` before `now`. `tell` is told how many requests there are so
-    far. Raises ExampleDataExistsError."""
+    """Create the data for the `days` before `now`. Calls `tell` with the number of requests so far.
+    Raises ExampleDataExistsError."""
     if Organization.objects.filter(name__startswith=MARK).exists():
         raise ExampleDataExistsError
     chance = random.Random(1)  # noqa: S311 - nothing secret is drawn

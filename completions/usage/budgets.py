@@ -14,7 +14,7 @@ from django.db.models import F, Q, Sum
 from completions.jobs.connection import connect
 from completions.jobs.ended import EndedJob, read_unsettled
 from completions.jobs.limits import UnseededError
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.shards import Layout
 from completions.jobs.store import JobStore, SyncStore
 from completions.models import UsageHour, UsageRecord
 

@@ -18,7 +18,7 @@ from django.db.migrations.loader import MigrationLoader
 from redis.exceptions import RedisError
 
 from completions.jobs.connection import connect
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.shards import Layout
 from project.backups import BackupError, archive
 from project.backups.databases import Database, SQLite, choose_database
 from project.processes.supervisor import AlreadyRunningError, take_lock

@@ -18,7 +18,7 @@ from typing import cast
 from redis.exceptions import RedisError
 
 from completions.jobs.new_job import Level
-from completions.jobs.shards import SyncShards, run_each
+from completions.jobs.sharding.shards import SyncShards, run_each
 from completions.jobs.store import SyncStore
 from completions.jobs.workers import WorkerRecord, list_all_workers
 from project.processes.supervisor import REFUSED, Backoff, make_death_signal

@@ -15,7 +15,7 @@ import pytest
 from redis.crc import key_slot
 
 from completions.jobs.connection import connect
-from completions.jobs.shards import find_shard
+from completions.jobs.sharding.shards import find_shard
 from project.processes.services import _UVICORN
 from tests.acceptance.kills.test_kills import create_batch, ended, require_every_answer_once
 from tests.acceptance.service import MODEL, ROOT, ScriptedInstallation, free_port

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from completions.catalog.entries import ModelEntry
-from completions.jobs.shards import Address, Layout
+from completions.jobs.sharding.shards import Address, Layout
 from project.processes.supervisor import REFUSED
 from workers import launch as launching
 from workers.engine import build

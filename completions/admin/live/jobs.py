@@ -68,7 +68,7 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Cancel a job: at once while it is queued, at the worker's next step while it runs."""
     require_own(job_id, request.user)
     with state.open_shards() as shards:
-        was = operate.cancel(shards.of_job(job_id), job_id)
+        was = operate.cancel(shards.find_by_job(job_id), job_id)
     if was in ("queued", "running"):
         messages.success(request, f"{job_id} was {was} and is cancelled.")
     else:
@@ -80,7 +80,7 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
 def requeue(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Queue a job again, for example if its worker is stuck or its message was lost."""
     with state.open_shards() as shards:
-        was = operate.requeue(shards.of_job(job_id), job_id)
+        was = operate.requeue(shards.find_by_job(job_id), job_id)
     if was == "running":
         messages.success(
             request, f"{job_id} was taken from its worker. Another continues it within seconds."

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from completions.catalog import model_files
 from completions.jobs import operate
 from completions.jobs.record import JobRecord
-from completions.jobs.shards import Layout, SyncShards, run_each
+from completions.jobs.sharding.shards import Layout, SyncShards, run_each
 from completions.jobs.workers import WorkerRecord, list_all_workers, list_standby_sync
 
 _TIMEOUT = 2.0

@@ -18,7 +18,7 @@ from completions.admin.display import (
 )
 from completions.admin.live import state
 from completions.jobs import workers as registry
-from completions.jobs.shards import run_each
+from completions.jobs.sharding.shards import run_each
 from completions.jobs.workers import WorkerRecord
 
 _LAST = (

@@ -8,7 +8,7 @@ from completions.admin.dashboard import chart_js
 from completions.admin.dashboard.chart_js import Series
 from completions.admin.usage.figures import Month, Stack
 from completions.admin.usage.labels import Label, shorten
-from completions.admin.usage.periods import find_next_month, start_of
+from completions.admin.usage.periods import find_next_month, get_midnight
 from completions.admin.usage.view_state import Measure, Value, View
 from completions.models import ApiKey, Organization
 
@@ -50,7 +50,7 @@ def make_stack_chart(
 
 def make_month_chart(month: Month, budget: float | None, now: datetime) -> Chart:
     """Return the sum from the first of the month on, and what is expected until its last day."""
-    first = start_of(now.date().replace(day=1))
+    first = get_midnight(now.date().replace(day=1))
     count = (find_next_month(first) - first).days
     days = [first.date() + timedelta(days=i) for i in range(count)]
     series = [Series("used", [_round(month.used.get(day)) for day in days], chart_js.PRIMARY)]

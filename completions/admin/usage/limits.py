@@ -15,7 +15,7 @@ from completions.admin.live import state
 from completions.contract.limits import CONCURRENCY, LIMITS
 from completions.jobs import operate
 from completions.jobs.limits import LimitsUsed
-from completions.jobs.shards import run_each
+from completions.jobs.sharding.shards import run_each
 from completions.jobs.store import SyncStore
 from completions.models import UNFINISHED, ApiKey, ApiKeyQuerySet, Batch, Organization
 from completions.models.organizations import BUDGETS
@@ -115,7 +115,7 @@ def _read_live(keys: Sequence[ApiKey]) -> dict[int, LimitsUsed]:
     with suppress(state.UnreachableError), state.open_shards() as shards:
 
         def read(store: SyncStore) -> Mapping[int, LimitsUsed]:
-            own = [key for key in keys if shards.of_organization(key.organization_id) is store]
+            own = [key for key in keys if shards.find_by_organization(key.organization_id) is store]
             return operate.read_limits_used(store, {key.pk: read_limits(key).rates for key in own})
 
         return dict(ChainMap(*map(dict, run_each(shards, read))))

@@ -17,7 +17,7 @@ from completions.admin.usage.periods import (
     Width,
     find_midnight,
     fit_width,
-    start_of,
+    get_midnight,
 )
 from completions.models.usage import NANOS
 
@@ -212,8 +212,8 @@ def _read_span(given: Mapping[str, str], now: datetime, default: Span | None) ->
         raise BadViewError(f"from={first}: it must not be after to={last}.")
     if first > now.date():
         raise BadViewError(f"from={first}: this day has not begun. Today is {now.date()} in UTC.")
-    end = start_of(min(last, now.date())) + timedelta(days=1)
-    return "", Span(start_of(first), end)
+    end = get_midnight(min(last, now.date())) + timedelta(days=1)
+    return "", Span(get_midnight(first), end)
 
 
 def _read_day(given: Mapping[str, str], name: str, default: date) -> date:

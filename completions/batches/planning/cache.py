@@ -9,7 +9,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from completions.batches.planning.prefixes import BLOCK, WIDTH
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.shards import Layout
 from completions.jobs.workers import WorkerRecord, list_all_workers
 
 LOOK_AHEAD = 8

@@ -4,8 +4,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from redis.exceptions import RedisError
 
-from completions.jobs.resharding import LayoutError, leave_layout
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.resharding import LayoutError, leave_layout
+from completions.jobs.sharding.shards import Layout
 
 
 class Command(BaseCommand):

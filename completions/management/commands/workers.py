@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 from redis.exceptions import RedisError
 
 from completions.jobs import workers as registry
-from completions.jobs.shards import Layout, SyncShards, run_each
+from completions.jobs.sharding.shards import Layout, SyncShards, run_each
 from completions.jobs.workers import WorkerRecord
 
 _LOOK_EVERY = 0.5

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from completions.catalog import entries
 from completions.catalog.entries import ModelEntry
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.shards import Layout
 from project.celery import make_engine_app
 
 

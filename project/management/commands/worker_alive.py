@@ -6,7 +6,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from redis.exceptions import RedisError
 
-from completions.jobs.shards import Layout
+from completions.jobs.sharding.shards import Layout
 from completions.jobs.workers import list_all_workers
 
 

@@ -12,7 +12,7 @@ from django.test import Client
 
 from completions.accounts import operator_groups
 from completions.admin.live import state
-from completions.jobs.shards import Shards, SyncShards
+from completions.jobs.sharding.shards import Shards, SyncShards
 from completions.jobs.store import JobStore
 
 

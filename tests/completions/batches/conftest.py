@@ -7,7 +7,7 @@ from asgiref.sync import async_to_sync
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from completions.jobs.connection import connect
-from completions.jobs.shards import Shards
+from completions.jobs.sharding.shards import Shards
 from completions.jobs.store import JobStore
 from completions.maintenance import tasks
 from project import celery_app

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from completions.delivery import forecasts
 from completions.jobs import durable
-from completions.jobs.shards import Shards
+from completions.jobs.sharding.shards import Shards
 from completions.jobs.store import JobStore
 from completions.models import Job, JobStatus, UsageRecord
 from tests.completions.jobs.job_making import new_job

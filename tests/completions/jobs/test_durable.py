@@ -16,7 +16,7 @@ from completions.jobs import durable
 from completions.jobs.ended import read_ended
 from completions.jobs.execute import Ending, Execution
 from completions.jobs.new_job import NewJob
-from completions.jobs.shards import Shards
+from completions.jobs.sharding.shards import Shards
 from completions.jobs.store import JobStore
 from completions.maintenance.reconcile import reconcile
 from completions.models import ApiKey, Job, Organization

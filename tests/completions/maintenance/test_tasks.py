@@ -10,7 +10,7 @@ from completions.batches import states
 from completions.contract.job_request import JobRequest
 from completions.jobs.connection import connect
 from completions.jobs.new_job import NewJob
-from completions.jobs.shards import Shards
+from completions.jobs.sharding.shards import Shards
 from completions.jobs.store import JobStore
 from completions.jobs.submit import submit_durable
 from completions.maintenance import tasks

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from completions.jobs.execute import Execution
-from completions.jobs.shards import Shards
+from completions.jobs.sharding.shards import Shards
 from completions.jobs.store import JobStore
 from completions.jobs.workers import list_standby_sync
 from project.processes import swapper

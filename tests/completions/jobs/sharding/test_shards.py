@@ -7,8 +7,8 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from completions.jobs.connection import connect
-from completions.jobs.resharding import LayoutError, leave_layout, require_layout
-from completions.jobs.shards import (
+from completions.jobs.sharding.resharding import LayoutError, leave_layout, require_layout
+from completions.jobs.sharding.shards import (
     Layout,
     Shards,
     find_shard,

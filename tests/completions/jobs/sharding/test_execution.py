@@ -10,8 +10,8 @@ from redis.exceptions import RedisError
 from completions.jobs.connection import connect
 from completions.jobs.execute import Room, Verdict
 from completions.jobs.new_job import Level
-from completions.jobs.sharded_execution import ShardedExecution
-from completions.jobs.shards import name_shard
+from completions.jobs.sharding.execution import ShardedExecution
+from completions.jobs.sharding.shards import name_shard
 from completions.jobs.store import JobStore, SyncStore
 from completions.jobs.submit import submit_durable
 from completions.models.timed_ids import new_id

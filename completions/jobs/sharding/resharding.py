@@ -1,6 +1,6 @@
 """Keeps an installation from using other shards than those that have its jobs."""
 
-from completions.jobs.shards import Layout, SyncShards
+from completions.jobs.sharding.shards import Layout, SyncShards
 from completions.jobs.store import SyncStore
 
 

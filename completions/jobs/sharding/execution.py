@@ -26,7 +26,7 @@ from completions.jobs.execute import (
     TakeReply,
     Verdict,
 )
-from completions.jobs.shards import find_shard
+from completions.jobs.sharding.shards import find_shard
 from completions.jobs.store import SyncStore
 
 logger = logging.getLogger(__name__)

@@ -119,10 +119,10 @@ class Shards(Generic[_Client]):
     def __iter__(self) -> Iterator[JobStore[_Client]]:
         return iter(self.stores)
 
-    def of_job(self, job_id: str) -> JobStore[_Client]:
+    def find_by_job(self, job_id: str) -> JobStore[_Client]:
         return self.stores[find_shard(job_id, len(self.stores))]
 
-    def of_organization(self, organization_id: int) -> JobStore[_Client]:
+    def find_by_organization(self, organization_id: int) -> JobStore[_Client]:
         return self.stores[organization_id % len(self.stores)]
 
     @property
