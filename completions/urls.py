@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from completions.endpoints.batch_exports import ExportBatchView
 from completions.endpoints.batches import (
     BatchesView,
     BatchView,
@@ -83,6 +84,7 @@ urlpatterns = [
     path("v1/sessions/<str:session_id>/trajectory", TrajectoryView.as_view()),
     path("v1/batches", BatchesView.as_view()),
     path("v1/batches/<str:batch_id>", BatchView.as_view()),
+    path("v1/batches/<str:batch_id>/export", ExportBatchView.as_view()),
     path("v1/batches/<str:batch_id>/start", StartBatchView.as_view()),
     path("v1/batches/<str:batch_id>/cancel", CancelBatchView.as_view()),
     path("v1/batches/<str:batch_id>/resubmit", ResubmitBatchView.as_view()),

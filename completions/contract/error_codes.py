@@ -204,6 +204,7 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "nothing_to_resubmit": _make_conflict(
         "Only a batch that has ended with unfinished lines can be sent again."
     ),
+    "nothing_to_export": _make_conflict("Only a batch that ended with results can be exported."),
     "idempotency_key_reused": ErrorKind(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         INVALID_REQUEST,

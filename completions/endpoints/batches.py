@@ -137,7 +137,7 @@ class BatchView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def get(self, request: APIRequest, batch_id: str) -> JSONResponse:
-        return await _present(await _find(batch_id, request.auth))
+        return await _present(await find_batch(batch_id, request.auth))
 
 
 class StartBatchView(AsyncAPIView):
@@ -146,9 +146,9 @@ class StartBatchView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
-        await _find(batch_id, request.auth)
+        await find_batch(batch_id, request.auth)
         await sync_to_async(states.start)(batch_id, timezone.now())
-        return await _present(await _find(batch_id, request.auth))
+        return await _present(await find_batch(batch_id, request.auth))
 
 
 class CancelBatchView(AsyncAPIView):
@@ -157,9 +157,9 @@ class CancelBatchView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
-        await _find(batch_id, request.auth)
+        await find_batch(batch_id, request.auth)
         await sync_to_async(states.cancel)(batch_id, timezone.now())
-        return await _present(await _find(batch_id, request.auth))
+        return await _present(await find_batch(batch_id, request.auth))
 
 
 class ResubmitBatchView(AsyncAPIView):
@@ -169,7 +169,7 @@ class ResubmitBatchView(AsyncAPIView):
     scope = Scope.BATCHES
 
     async def post(self, request: APIRequest, batch_id: str) -> JSONResponse:
-        batch = await _find(batch_id, request.auth)
+        batch = await find_batch(batch_id, request.auth)
         key = read_idempotency_key(request, _ROUTE, request.path.encode())
         if key is not None and (first := await _find_first(key, request.auth)) is not None:
             return await _repeat(first)
@@ -308,7 +308,8 @@ async def _find_first(key: IdempotencyKey, principal: Principal) -> Batch | None
     return batch
 
 
-async def _find(batch_id: str, principal: Principal) -> Batch:
+async def find_batch(batch_id: str, principal: Principal) -> Batch:
+    """Return the batch, if it is this organization's. Raises APIError."""
     owned = Batch.objects.filter(organization_id=principal.organization_id)
     batch = await owned.filter(id=batch_id).afirst()
     if batch is None:

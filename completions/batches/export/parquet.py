@@ -1,82 +1,53 @@
-"""A Parquet file. It replaces an older one once it is complete, so nobody reads half of it."""
+"""Rows in Parquet, one row group after another."""
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from completions.batches.export.columns import Column
 from completions.batches.export.documents import MisfitError, fit_value
-from completions.batches.export.rows import ExportError, ExportRow, Source
+from completions.batches.export.rows import ExportError, ExportRow
 from completions.batches.export.target import Report
 from completions.batches.export.types import ListOf, Scalar, Struct, Type
 from completions.models.parts import portions
 
-SUFFIX = ".parquet"
 GROUP_ROWS = 20_000
-GROUP_BYTES = 16 * 1024 * 1024
+GROUP_BYTES = 4 * 1024 * 1024
 """Limits of a row group, which is in memory as a whole."""
 
 
-class ParquetFile:
-    """Nothing is kept of an interrupted export: the next one begins anew."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def check(self) -> None:
-        _library()
-        if not self._path.absolute().parent.is_dir():
-            raise ExportError(f"{self._path.parent} is not a folder")
-
-    def write(self, source: Source) -> Report:
-        arrow, parquet = _library()
-        columns = source.columns()
-        schema = arrow.schema([(each.name, _arrow_type(each.type)) for each in columns.all])
-        draft = self._path.with_name(f".{self._path.name}.draft")
-        report = Report(str(self._path))
-        try:
-            with (
-                self._alone(draft),
-                closing(parquet.ParquetWriter(draft, schema, compression="zstd")) as writer,
-            ):
-                exported = source.rows(columns)
-                for rows in portions(exported, GROUP_ROWS, GROUP_BYTES, lambda row: row.size):
-                    fields = [_fields(row, columns.all, report) for row in rows]
-                    writer.write_table(arrow.Table.from_pylist(fields, schema))
-                writer.close()
-                draft.replace(self._path)
-        except OSError as error:
-            raise ExportError(f"{self._path} cannot be written: {error}") from error
-        return report
-
-    @contextmanager
-    def _alone(self, draft: Path) -> Iterator[None]:
-        """Create the draft for this process alone. A failure removes it."""
-        with draft.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = draft.stat().st_ino == os.fstat(file.fileno()).st_ino
-            except (BlockingIOError, FileNotFoundError):
-                held = False  # or the other export has just ended
-            if not held:
-                raise ExportError(f"another export is writing {self._path}")
-            try:
-                yield
-            except BaseException:
-                draft.unlink(missing_ok=True)
-                raise
+def encode_parquet(
+    rows: Iterable[ExportRow], columns: Sequence[Column], report: Report
+) -> Iterator[bytes]:
+    """Yield the bytes of the file. Raises ExportError without pyarrow."""
+    arrow, parquet = load_library()
+    schema = arrow.schema([(each.name, _arrow_type(each.type)) for each in columns])
+    buffer = io.BytesIO()
+    with closing(parquet.ParquetWriter(buffer, schema, compression="zstd")) as writer:
+        for group in portions(rows, GROUP_ROWS, GROUP_BYTES, lambda row: row.size):
+            fields = [_fields(row, columns, report) for row in group]
+            writer.write_table(arrow.Table.from_pylist(fields, schema))
+            yield _take(buffer)
+    yield _take(buffer)
 
 
-def _library() -> tuple[Any, Any]:
+def _take(buffer: io.BytesIO) -> bytes:
+    """Return what was written since the last time. Arrow counts its position by itself."""
+    piece = buffer.getvalue()
+    buffer.seek(0)
+    buffer.truncate()
+    return piece
+
+
+def load_library() -> tuple[Any, Any]:
+    """Return pyarrow and its module for Parquet. Raises ExportError."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         message = "Parquet needs pyarrow: pip install -r requirements-export.txt -c constraints.txt"
-        raise ExportError(message) from error
+        raise ExportError(message, "unsupported_value") from error
     return pyarrow, pyarrow.parquet
 
 
@@ -97,7 +68,7 @@ def _arrow_type(type: Type) -> object:
     return pyarrow.string()
 
 
-def _fields(row: ExportRow, columns: tuple[Column, ...], report: Report) -> dict[str, object]:
+def _fields(row: ExportRow, columns: Sequence[Column], report: Report) -> dict[str, object]:
     report.add(row)
     fields = {}
     for column in columns:

@@ -21,7 +21,11 @@ Open = Callable[[], IO[bytes]]
 
 
 class ExportError(Exception):
-    """There is nothing to export, or no way to. The message is for the operator."""
+    """There is nothing to export, or no way to. The code is that of the API's error."""
+
+    def __init__(self, message: str, code: str = "internal_error") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Source:
             results = [stack.enter_context(each()) for each in self.results]
             for number, text in heapq.merge(*map(_number_lines, results)):
                 if number not in without:
-                    yield _row(self.batch_id, number, text, columns)
+                    yield read_row(self.batch_id, number, text, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,11 @@ def open_source(batch: Batch, requests: Path | None = None) -> Source:
     """Open the files of a batch; `requests` replaces an input file that was deleted. Raises
     ExportError."""
     if not batch.has_ended:
-        raise ExportError(f"{batch.id} is {batch.status}; export it once it has ended")
+        message = f"{batch.id} is {batch.status}; export it once it has ended"
+        raise ExportError(message, "nothing_to_export")
     if batch.status == BatchStatus.FAILED:
-        raise ExportError(f"{batch.id} failed before any line ran; it has no results")
+        message = f"{batch.id} failed before any line ran; it has no results"
+        raise ExportError(message, "nothing_to_export")
     by_id = File.objects.in_bulk([batch.input_file_id, batch.output_file_id, batch.error_file_id])
     result_ids = [
         file_id
@@ -79,12 +85,15 @@ def open_source(batch: Batch, requests: Path | None = None) -> Source:
         if lines
     ]
     if any(file_id not in by_id for file_id in result_ids):
-        raise ExportError(f"the files of {batch.id} were deleted or have expired")
+        message = f"the files of {batch.id} were deleted or have expired"
+        raise ExportError(message, "file_not_found")
     if requests is not None and not requests.is_file():
         raise ExportError(f"{requests} is not a file")
     if requests is None and batch.input_file_id not in by_id:
         raise ExportError(
-            f"the input file of {batch.id} was deleted or has expired; name a copy with --requests"
+            f"the input file of {batch.id}, whose schemas name the columns, was deleted or has "
+            "expired; manage.py export takes a copy of it with --requests",
+            "file_not_found",
         )
 
     def opener(file_id: str) -> Open:
@@ -102,7 +111,7 @@ def _open_file(file: File) -> IO[bytes]:
     try:
         return files.open_file(file)
     except File.DoesNotExist as error:
-        raise ExportError(f"the content of {file.id} is lost") from error
+        raise ExportError(f"the content of {file.id} is lost", "file_not_found") from error
 
 
 def _body(number: int, text: bytes) -> object:
@@ -117,7 +126,8 @@ def _number_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     return ((parse_line_number(text), text) for text in split_lines(file))
 
 
-def _row(batch_id: str, number: int, text: bytes, columns: Columns) -> ExportRow:
+def read_row(batch_id: str, number: int, text: bytes, columns: Columns) -> ExportRow:
+    """Read the row of a line of output."""
     line = json.loads(text)
     body, error = get_body(line), get_error(line)
     values: dict[str, object] = {

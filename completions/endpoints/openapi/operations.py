@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from completions.batches.export.encoding import ENCODINGS
+from completions.endpoints.batch_exports import DEFAULT_FORMAT
 from completions.endpoints.batch_request import BatchRequestObject
 from completions.endpoints.grammars import ValidateRequestObject
 from completions.endpoints.openapi import examples, shapes
@@ -287,6 +289,20 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             "List batches", examples.make_page(shapes.BATCH), parameters=PAGE
         ),
         "GET /v1/batches/{batch_id}": Operation("Get a batch and its progress", shapes.BATCH),
+        "GET /v1/batches/{batch_id}/export": Operation(
+            "Get the results of a batch that has ended as rows of typed columns",
+            '{"custom_id": "r-1", ...}',
+            "One row for each line, with a column for each property of the JSON Schema.",
+            parameters=(
+                make_query(
+                    "format",
+                    {"type": "string", "enum": list(ENCODINGS), "default": DEFAULT_FORMAT},
+                    "JSON lines, CSV or Parquet.",
+                ),
+            ),
+            errors=(409,),
+            media_types=tuple(each.media_type for each in ENCODINGS.values()),
+        ),
         "POST /v1/batches/{batch_id}/start": Operation(
             "Run what the pilot of a dry run left",
             shapes.BATCH,

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from pyarrow import parquet
 
-from completions.batches.export.parquet import ParquetFile
+from completions.batches.export.row_file import RowFile
 from completions.batches.export.rows import ExportError
 from completions.management.commands import submit
 from completions.models import ApiKey, Batch, File
@@ -207,7 +207,7 @@ def test_results_are_exported(run, file):
     call_command("export", batch.id, "--to", str(again), stdout=printed)
     assert parquet.read_table(again) == parquet.read_table(target)
     File.objects.filter(id=batch.input_file_id).delete()
-    with pytest.raises(CommandError, match="name a copy with --requests"):
+    with pytest.raises(CommandError, match="a copy of it with --requests"):
         call_command("export", batch.id, "--to", str(again))
     call_command("export", batch.id, "--to", str(again), "--requests", str(file), stdout=printed)
     File.objects.all().delete()
@@ -217,7 +217,8 @@ def test_results_are_exported(run, file):
 
 def test_a_target_that_cannot_be_written_is_refused_before_the_batch_runs(run, file):
     for target, message in (
-        ("x.csv", "neither FILE.parquet nor"), (file.parent / "no" / "x.parquet", "not a folder"),
+        ("x.xlsx", "neither FILE.jsonl, FILE.csv, FILE.parquet nor"),
+        (file.parent / "no" / "x.parquet", "not a folder"),
         ("postgresql://127.0.0.1:1/db/t", "PostgreSQL"),
     ):  # fmt: skip
         with pytest.raises(CommandError, match=message):
@@ -232,7 +233,7 @@ def test_an_export_that_fails_is_continued_by_the_same_command(run, file, monkey
         raise ExportError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ParquetFile, "write", fail)
+        patch.setattr(RowFile, "write", fail)
         with pytest.raises(CommandError, match="the disk is full\nrun the same command again"):
             run(file, "--to", target)
     assert "already submitted" in run(file, "--to", target)

@@ -13,7 +13,8 @@ from hypothesis import given
 
 from completions.batches.export import parquet
 from completions.batches.export.documents import dump
-from completions.batches.export.parquet import ParquetFile
+from completions.batches.export.encoding import ENCODINGS
+from completions.batches.export.row_file import RowFile
 from completions.batches.export.rows import ExportError
 from completions.batches.export.types import infer_type, make_storable
 from tests.acceptance.service import ROOT
@@ -39,6 +40,10 @@ DOCUMENT = {
 }  # fmt: skip
 
 
+def parquet_file(path):
+    return RowFile(path, ENCODINGS["parquet"])
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "results.parquet"
@@ -50,7 +55,7 @@ def test_columns_have_the_types_of_the_schema(path):
         [answer(1, "a", dump(DOCUMENT)), answer(3, "c", '{"mood":"bad","stars":null}')],
         [refusal(2, "b")],
     )
-    report = ParquetFile(path).write(found)
+    report = parquet_file(path).write(found)
     assert str(report) == f"3 rows in {path}, 1 with an error"
     table = pq.read_table(path)
     types = {field.name: str(field.type) for field in table.schema}
@@ -70,7 +75,7 @@ def test_columns_have_the_types_of_the_schema(path):
 def test_duckdb_reads_nested_columns(path):
     import duckdb  # at the end of the process, it reports what the garbage collection has left
 
-    ParquetFile(path).write(source([request("a", SCHEMA)], [answer(1, "a", dump(DOCUMENT))]))
+    parquet_file(path).write(source([request("a", SCHEMA)], [answer(1, "a", dump(DOCUMENT))]))
     query = f"SELECT sum(room.beds) FROM (SELECT unnest(rooms) AS room FROM '{path}')"  # noqa: S608
     assert duckdb.sql(query).fetchall() == [(2,)]
     query = f"SELECT more->>'$.a[0]', mood, score FROM '{path}'"  # noqa: S608
@@ -79,7 +84,7 @@ def test_duckdb_reads_nested_columns(path):
 
 def test_values_that_do_not_fit_are_counted(path):
     schema = {"properties": {"n": {"type": "integer"}}}
-    report = ParquetFile(path).write(
+    report = parquet_file(path).write(
         source([request("a", schema)], [answer(1, "a", f'{{"n":{2**63}}}'), answer(2, "b", "{")])
     )
     assert (report.misfits, report.not_whole) == (1, 1)
@@ -92,16 +97,16 @@ def test_values_that_do_not_fit_are_counted(path):
 def test_rows_are_streamed_in_groups(path, monkeypatch):
     monkeypatch.setattr(parquet, "GROUP_ROWS", 10)
     lines = [answer(n, f"r{n}", "x") for n in range(1, 26)]
-    ParquetFile(path).write(source([], lines))
+    parquet_file(path).write(source([], lines))
     assert pq.ParquetFile(path).metadata.num_row_groups == 3
     monkeypatch.setattr(parquet, "GROUP_BYTES", 1)
-    ParquetFile(path).write(source([], lines))
+    parquet_file(path).write(source([], lines))
     assert pq.ParquetFile(path).metadata.num_row_groups == 25
     assert pq.read_table(path)["line"].to_pylist() == list(range(1, 26))
 
 
 def test_no_rows_are_a_table_too(path):
-    ParquetFile(path).write(source([request("a", SCHEMA)], []))
+    parquet_file(path).write(source([request("a", SCHEMA)], []))
     assert pq.read_table(path).num_rows == 0
 
 
@@ -110,7 +115,7 @@ def test_any_document_can_be_read_back(tmp_path_factory, found):
     schema, documents = found
     path = tmp_path_factory.mktemp("export") / "results.parquet"
     lines = [answer(n, f"r{n}", dump(each)) for n, each in enumerate(documents, 1)]
-    ParquetFile(path).write(source([request("a", schema)], lines))
+    parquet_file(path).write(source([request("a", schema)], lines))
     rows = pq.read_table(path).to_pylist()
     fields = make_storable(infer_type(schema)).fields
     assert [{name: row[name] for name in fields} for row in rows] == [
@@ -124,7 +129,7 @@ import django
 django.setup()
 from pathlib import Path
 from completions.batches.export import parquet
-from tests.completions.batches.export.test_parquet import many
+from tests.completions.batches.export.test_parquet import many, parquet_file
 parquet.GROUP_ROWS = 100
 portions = parquet.portions
 
@@ -135,7 +140,7 @@ def killed(*args):
         yield rows
 
 parquet.portions = killed
-parquet.ParquetFile(Path(sys.argv[1])).write(many())
+parquet_file(Path(sys.argv[1])).write(many())
 """
 
 
@@ -145,12 +150,12 @@ def many():
 
 @pytest.mark.long
 def test_a_killed_export_leaves_the_older_file_and_can_be_repeated(path):
-    ParquetFile(path).write(source([], [answer(1, "old", "x")]))
+    parquet_file(path).write(source([], [answer(1, "old", "x")]))
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, env=environment)
     assert done.returncode == -9
     assert pq.read_table(path)["custom_id"].to_pylist() == ["old"]
-    ParquetFile(path).write(many())
+    parquet_file(path).write(many())
     assert pq.read_table(path)["custom_id"].to_pylist() == [f"r{n}" for n in range(1, 1001)]
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
@@ -160,11 +165,11 @@ def test_two_exports_do_not_write_the_same_file(path):
 
     def opened():
         with pytest.raises(ExportError, match="another export is writing"):
-            ParquetFile(path).write(source([], [answer(1, "other", "x")]))
+            parquet_file(path).write(source([], [answer(1, "other", "x")]))
         return whole.results[0]()
 
     found = dataclasses.replace(whole, results=[opened])
-    assert ParquetFile(path).write(found).rows == 1000
+    assert parquet_file(path).write(found).rows == 1000
     assert pq.read_table(path)["custom_id"].to_pylist() == [f"r{n}" for n in range(1, 1001)]
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
@@ -172,21 +177,21 @@ def test_two_exports_do_not_write_the_same_file(path):
 def test_a_failed_export_leaves_nothing(path):
     broken = dataclasses.replace(many(), results=[lambda: io.BytesIO(b"{")])
     with pytest.raises(ValueError):  # noqa: PT011 - whichever JSON library reads it
-        ParquetFile(path).write(broken)
+        parquet_file(path).write(broken)
     assert list(path.parent.iterdir()) == []
 
 
 def test_a_missing_library_is_named(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ExportError, match=r"pip install -r requirements-export\.txt"):
-        ParquetFile(path).check()
+        parquet_file(path).check()
 
 
 def test_a_missing_folder_is_named(path):
     with pytest.raises(ExportError, match="is not a folder"):
-        ParquetFile(path.parent / "none" / "x.parquet").check()
+        parquet_file(path.parent / "none" / "x.parquet").check()
     with pytest.raises(ExportError, match="cannot be written"):
-        ParquetFile(path.parent / "none" / "x.parquet").write(many())
+        parquet_file(path.parent / "none" / "x.parquet").write(many())
 
 
 def test_the_versions_are_the_pinned_ones():

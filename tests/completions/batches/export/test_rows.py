@@ -54,7 +54,7 @@ def test_a_call_of_a_tool_is_no_cut_answer():
 
 
 @pytest.mark.parametrize(
-    "to", ["results.csv", "mysql://host/db/table", "postgresql://host/db", "postgresql://host"]
+    "to", ["results.xlsx", "mysql://host/db/table", "postgresql://host/db", "postgresql://host"]
 )
 def test_other_targets_are_refused(to):
     with pytest.raises(ExportError, match="--to"):
