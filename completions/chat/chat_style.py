@@ -50,6 +50,12 @@ class ChatStyle:
         """Return the value of the switch that turns thinking on or off."""
         return _SWITCHES.get(self.thinking_switch or "", (False, True))[is_on]
 
+    def describe(self) -> str:
+        """Return what an operator reads in logs."""
+        name = self.tool_format.name if self.tool_format else NONE
+        tags = " and ".join(self.think_tags or ()) or NONE
+        return f"tool_format {name} ({self.found_in}), think_tags {tags}"
+
     def to_dict(self) -> dict[str, object]:
         tags = self.think_tags
         return {
@@ -71,7 +77,7 @@ def find_chat_style(files: ModelFiles) -> ChatStyle:
     if switch is None and think_tags is not None:
         switch = _find_switch(source)
     style = ChatStyle(tool_format, think_tags, switch, found_in)
-    logger.info("how %s calls tools and thinks: %s", files.entry.id, style.to_dict())
+    logger.info("how %s calls tools and thinks: %s", files.entry.id, style.describe())
     return style
 
 

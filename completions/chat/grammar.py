@@ -108,8 +108,13 @@ def _make_answer(
     before: list[JSONNode] = []
     if around is not None:
         lead, begin, end = around.content
-        start = [make_optional(make_text(lead))] if lead else []
-        otherwise = make_sequence(make_text(begin), otherwise)
+        start = [make_optional(_make_delimiter(lead))] if lead else []
+        may_talk = calls is not None and calls.choice.mode != REQUIRED and constraint is None
+        if may_talk and any(around.preamble):
+            talk = make_tag("", make_node("any_text"), around.preamble[1])
+            talk = make_sequence(_make_delimiter(around.preamble[0]), talk, *start)
+            start.append(make_node("star", content=talk))
+        otherwise = make_sequence(_make_delimiter(begin), otherwise)
         if end:
             said = make_tag(begin, make_node("any_text"), end)
             before = [make_optional(said)]
@@ -142,11 +147,15 @@ def _make_section(calls: ToolCalls) -> tuple[list[JSONNode], JSONNode]:
     begin, end = tool_format.section
     after = [make_text(end)] if end else []
     if calls.choice.parallel:
-        call = make_choice([_make_call(tool_format, tool) for tool in calls.tools])
-        more = make_sequence(_make_separator(tool_format), call)
+        more = make_sequence(_make_separator(tool_format), make_choice(_make_calls(calls)))
         after.insert(0, make_node("star", content=more))
-    first = [_make_call(tool_format, tool, begin) for tool in calls.tools]
-    return first, make_sequence(*after)
+    return _make_calls(calls, begin), make_sequence(*after)
+
+
+def _make_calls(calls: ToolCalls, before: str = "") -> list[JSONNode]:
+    """Return a call of each tool in each way to write it."""
+    ways = calls.format.ways
+    return [_make_call(calls.format, tool, way, before) for tool in calls.tools for way in ways]
 
 
 def _make_separator(tool_format: ToolFormat) -> JSONNode:
@@ -162,10 +171,10 @@ def _make_separator(tool_format: ToolFormat) -> JSONNode:
     return make_optional(choice) if is_optional else choice
 
 
-def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNode:
+def _make_call(form: ToolFormat, tool: Tool, way: Sequence[str], before: str) -> JSONNode:
     """Return a call of the tool, as one tag of a structural tag."""
-    style = tool_format.arguments
-    begin, *rest, end = tool_format.segments
+    style = form.arguments
+    begin, *rest, end = way
     content: list[JSONNode] = []
     text = before + begin
     for segment in rest:
@@ -175,7 +184,7 @@ def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNod
             content.append(make_text(text))
             text = ""
             if segment == ID:
-                content.append(make_node("regex", pattern=tool_format.ids))
+                content.append(make_node("regex", pattern=form.ids))
             else:
                 content.append(tool.make_arguments_node(style))
         else:
@@ -186,11 +195,13 @@ def _make_call(tool_format: ToolFormat, tool: Tool, before: str = "") -> JSONNod
     )
 
 
+def _make_delimiter(text: str) -> JSONNode:
+    return make_node("delimiter", value=text, cuts=True)
+
+
 def _add_reasoning(reasoning: Reasoning, answer: JSONNode, calls: ToolCalls | None) -> JSONNode:
     end_id, budget = reasoning.end_id, reasoning.budget
-    parts = (
-        [] if reasoning.is_open else [make_node("delimiter", value=reasoning.tags.begin, cuts=True)]
-    )
+    parts = [] if reasoning.is_open else [_make_delimiter(reasoning.tags.begin)]
     ended_by_call = None
     if budget is None and calls is not None and calls.format.ends_reasoning:
         triggers = calls.format.list_triggers([tool.name for tool in calls.tools])
@@ -206,9 +217,9 @@ def _add_reasoning(reasoning: Reasoning, answer: JSONNode, calls: ToolCalls | No
         parts.append(make_node("any_tokens", exclude_tokens=[end_id], max_tokens=budget))
         parts.append(make_node("token", token=end_id))
     if reasoning.lead and budget is None:
-        begin = make_node("delimiter", value=reasoning.lead + reasoning.tags.begin, cuts=True)
+        begin = map(_make_delimiter, (reasoning.lead, reasoning.tags.begin))
         more = make_tag("", make_node("any_text"), reasoning.tags.end)
-        parts.append(make_node("star", content=make_sequence(begin, more)))
+        parts.append(make_node("star", content=make_sequence(*begin, more)))
     line_break = make_node("delimiter", value="\n")
     parts.append(make_optional(make_sequence(line_break, make_optional(line_break))))
     is_optional = not (reasoning.is_open or reasoning.required)

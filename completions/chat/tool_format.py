@@ -43,7 +43,7 @@ class ToolFormat:
     """A call, with the fields {name}, {id} and {arguments}. White space between its marks is
     optional where the parser reads."""
     other_calls: tuple[str, ...] = ()
-    """Other ways in which models write it, which no grammar allows."""
+    """Other ways in which models write it, of formats whose answers have channels."""
     arguments: Style | Literals | None = None
     """How arguments are written: as parameters in tags of a style, as literals of a language, or as
     a JSON object."""
@@ -54,6 +54,8 @@ class ToolFormat:
     content: tuple[str, str, str] = ("", "", "")
     """Where an answer's own text does not stand alone: the text that may begin each of its parts,
     the text before its own text, and the text after that, which calls may follow."""
+    preamble: tuple[str, str] = ("", "")
+    """The texts around what may be said before calls, if that is a part of its own."""
     think: tuple[str, str] | None = None
     """The tags around reasoning, which the chat template puts together from special tokens."""
     ends_reasoning: bool = False
@@ -121,13 +123,13 @@ class ToolFormat:
     @cached_property
     def hidden(self) -> tuple[str, ...]:
         """Texts that the parser takes out of an answer's own text."""
-        return tuple(filter(None, (*self.content, *self.unseen)))
+        return tuple(filter(None, (*self.content, *self.preamble, *self.unseen)))
 
     @cached_property
     def delimiters(self) -> tuple[str, ...]:
         """Texts of the format that may be special tokens of the model."""
         inner = self.arguments.texts if self.arguments else []
-        texts = [*self.section, self.call, *self.other_calls, *self.content, *inner]
+        texts = [*self.section, self.call, *self.other_calls, *self.content, *self.preamble, *inner]
         return tuple(dict.fromkeys(mark for text in texts for mark in find_marks(text)))
 
     def list_triggers(self, names: Sequence[str]) -> list[str]:

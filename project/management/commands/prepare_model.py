@@ -7,6 +7,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from completions.catalog import entries, model_files
+from completions.chat.chat_style import find_chat_style
 from workers.preparation import model_preparation
 
 
@@ -40,11 +41,12 @@ class Command(BaseCommand):
     def _prepare(self, entry: entries.ModelEntry) -> None:
         started = time.monotonic()
         is_new = model_preparation.prepare(entry, lambda line: self._say(f"{entry.id}: {line}"))
-        model_files.load(entry)  # raises an error for a folder that no request could use
+        files = model_files.load(entry)  # raises an error for a folder that no request could use
         if is_new:
             self._say(f"{entry.id}: ready after {time.monotonic() - started:.0f} s: {entry.folder}")
         else:
             self._say(f"{entry.id}: ready")
+        self._say(f"{entry.id}: {find_chat_style(files).describe()}")
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)

@@ -99,3 +99,15 @@ def test_models_toml_overrules(tmp_path: Path) -> None:
     assert named.think_tags == ThinkTags("<a>", "</a>")
     off = find(tmp_path, source, tool_format="none", think_tags=())
     assert (off.tool_format, off.think_tags) == (None, None)
+
+
+def test_what_was_found_is_said_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        style = find(tmp_path, '<tool_call>{"name": 1}<think></think>')
+    assert style.describe() in caplog.text
+    assert style.describe() == (
+        'tool_format hermes (the chat template, which has <tool_call> and "name), '
+        "think_tags <think> and </think>"
+    )

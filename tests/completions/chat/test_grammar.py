@@ -1,6 +1,5 @@
 """Grammars of whole answers, put before llguidance: what fits them and what does not."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.completions.chat import reading
 
 THINK = ThinkTags("<think>", "</think>")
 FORMS = ("hermes", "llama3", "glm", "kimi_k2", "deepseek_v32")
-"""One format of each kind; test_tool_formats.py has all."""
+"""One format of each kind; test_format_grammars.py has all."""
 PARAMETERS = {
     "type": "object",
     "properties": {
@@ -284,73 +283,6 @@ def test_a_fault_of_the_clients_constraint_names_its_field(bench: Bench) -> None
     with pytest.raises(GrammarError) as caught:
         translate(wanted, bench.compiler)
     assert (caught.value.field, caught.value.column) == ("regex", 1)
-
-
-@pytest.mark.parametrize("special", [False, True])
-def test_glm_strings_hold_their_patterns(tmp_path: Path, special: bool) -> None:
-    bench = Bench(tmp_path, [*TOOL_FORMATS["glm"].delimiters] if special else [])
-    schema = {"properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}}
-    asked = calls("glm", Tool("f", None, schema, strict=True), mode="required")
-    written = TOOL_FORMATS["glm"].write
-    assert bench.fits(written(ToolCall("f", {"zip": "10115"})), asked)
-    assert not bench.fits(written(ToolCall("f", {"zip": "1011"})), asked)
-    assert not bench.fits(written(ToolCall("f", {"zip": "10115", "more": "x"})), asked)
-
-
-@pytest.mark.parametrize(
-    ("schema", "values"),
-    [
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ["New York", None, "12"]),
-        ({"type": ["string", "null"]}, ["New York", None, "12", '"']),
-        ({"enum": ["1", 2]}, ["1", 2]),
-        (
-            {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 5}]},
-            ["x", "12 apples", 7, "3"],
-        ),
-        (
-            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]},
-            ["x", [1], '["y"]'],
-        ),
-        ({"$ref": "#/$defs/short"}, ["3", "yes"]),
-    ],
-)
-def test_what_glm_writes_without_quotes_is_read_by_its_schema(
-    bench: Bench, schema: dict[str, Any], values: list[Any]
-) -> None:
-    definitions = {"short": {"type": "string", "maxLength": 3}}
-    parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": definitions}
-    tool = Tool("f", None, parameters, strict=True)
-    for value in values:
-        call = TOOL_FORMATS["glm"].write(ToolCall("f", {"a": value}))
-        assert bench.fits(call, calls("glm", tool, mode="required"))
-        ((_, text),) = reading.read("glm", [call], [tool]).calls
-        assert json.loads(text) == {"a": value}
-
-
-def test_many_optional_arguments_of_glm_stay_small(bench: Bench) -> None:
-    properties = {f"p{i}": {"type": ("string", "integer")[i % 2]} for i in range(40)}
-    tools = [Tool(f"f{i}", None, {"properties": properties}, strict=True) for i in range(20)]
-    asked = calls("glm", *tools)
-    assert bench.fits(TOOL_FORMATS["glm"].write(ToolCall("f7", {"p2": "x", "p31": 4})), asked)
-
-
-def test_glm_strings_with_lengths_and_shared_definitions(bench: Bench) -> None:
-    schema = {
-        "properties": {
-            "short": {"type": "string", "minLength": 1, "maxLength": 3},
-            "point": {"$ref": "#/$defs/point"},
-        },
-        "additionalProperties": False,
-        "$defs": {"point": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
-    }
-    tool = Tool("f", None, json.loads(json.dumps(schema)), strict=True)
-    asked = calls("glm", tool, mode="required")
-    written = TOOL_FORMATS["glm"].write
-    assert bench.fits(written(ToolCall("f", {"short": "abc", "point": [1, 2]})), asked)
-    assert bench.fits(written(ToolCall("f", {})), asked)
-    assert not bench.fits(written(ToolCall("f", {"short": "abcd"})), asked)
-    assert not bench.fits(written(ToolCall("f", {"short": ""})), asked)
-    assert not bench.fits(written(ToolCall("f", {"point": [1, 2, 3]})), asked)
 
 
 COMPILED = ["hermes", "cohere_command", "deepseek_v32", "kimi_k3", "pythonic"]

@@ -5,6 +5,8 @@ from django.core.management import CommandError, call_command
 
 from workers.preparation import model_preparation
 
+STYLE = "tool_format none (nowhere: the chat template has no known format), think_tags none"
+"""What is said of a model without a chat template."""
 SIZES = '{"vocab_size": 10, "max_position_embeddings": 64}'
 
 
@@ -25,12 +27,21 @@ def catalogue(tmp_path, settings, monkeypatch):
 
 def test_all_models_of_the_catalogue_by_default(catalogue, capsys):
     call_command("prepare_model")
-    assert capsys.readouterr().out == "one: ready\ntwo: ready\n"
+    assert capsys.readouterr().out.splitlines() == [
+        line for name in ("one", "two") for line in (f"{name}: ready", f"{name}: {STYLE}")
+    ]
 
 
 def test_the_named_ones_alone(catalogue, capsys):
     call_command("prepare_model", "two")
-    assert capsys.readouterr().out == "two: ready\n"
+    assert capsys.readouterr().out.splitlines() == ["two: ready", f"two: {STYLE}"]
+
+
+def test_it_says_how_a_model_calls_tools_and_thinks(catalogue, capsys):
+    template = "{{ '<tool_call>{\"name\": ...}</tool_call><think></think>' }}"
+    (catalogue / "models" / "one" / "chat_template.jinja").write_text(template)
+    call_command("prepare_model", "one")
+    assert "one: tool_format hermes (the chat template" in capsys.readouterr().out
 
 
 def test_an_unknown_name_lists_the_known(catalogue):
