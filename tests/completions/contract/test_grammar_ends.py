@@ -21,7 +21,7 @@ from completions.contract.grammar_ends import (
 from completions.contract.grammar_ends.samples import iter_samples
 from completions.contract.llguidance_limits import ENGINE_LIMITS
 from completions.contract.token_bytes import TokenBytes, count_ids
-from tests.completions.contract.tokenizers_of_each_kind import END, byte_level
+from tests.completions.contract.tokenizers_of_each_kind import END, TOOL, byte_level
 
 TOKENIZER = byte_level()
 READ = TokenBytes(TOKENIZER)
@@ -228,3 +228,38 @@ def test_samples_count_as_work() -> None:
 def test_few_patterns_of_a_schema_are_read() -> None:
     many = {f"p{n}": {"type": "string", "pattern": f"^{n}$"} for n in range(10_000, 20_000)}
     assert len(list(iter_samples({"properties": many}))) == 32_000 // 7
+
+
+NAMED = [
+    ('start: "a" <tool>? "b"?', "a", True),
+    ('start: "a" <tool> "b"', "a", False),
+    ('start: "a" <tool>', "a", False),
+    ('start: "a" </s>? "b"', "a", False),
+    ('start: "a" </s>?', "a", True),
+    ('start: "a" <[*]> "b"', "a", False),
+    ('start: x "b"\nx[stop=""]: /a*/', "a", False),
+    ('start: "a"+', "", False),
+    ('start: "a"+', "a", True),
+]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("grammar", "begun", "is_end"), NAMED)
+def test_each_of_several_ends_says_whether_the_grammar_accepts(
+    grammar: str, begun: str, is_end: bool, order: int
+) -> None:
+    """Also where the grammar names one of them."""
+    ends = [TOKENIZER.token_to_id(text) for text in (END, TOOL)][::order]
+    built = llguidance_tokenizer.build(READ, TABLE, ends)
+    matcher = LLMatcher(built, lark(grammar), log_level=0, limits=ENGINE_LIMITS)
+    ids = [TABLE.index(bytes((byte,))) for byte in begun.encode()]
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    assert matcher.is_accepting() is is_end
+    for end in ends:
+        assert leads_to_end(matcher, EndTokens(built, TABLE, READ.special_ids, [end]), ()) is is_end
+    tokens = EndTokens(built, TABLE, READ.special_ids, ends)
+    way = find_way(matcher, tokens, tokens.read_texts(lark(grammar)), STEPS, STEPS)
+    if way is not None:
+        assert leads_to_end(matcher, tokens, way)
+        assert matcher.try_consume_tokens(list(way)) == len(way)
+        assert matcher.is_accepting()

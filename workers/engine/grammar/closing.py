@@ -174,7 +174,7 @@ class Closing:
         if way:
             return way[0]
         ends = (end for end in self.plan.tokens.end_ids if matcher.validate_tokens([end]))
-        return next(ends, token_id)
+        return min(ends, key=self.plan.banned.__contains__, default=token_id)
 
     def leaves_only(self, matcher: LLMatcher, token_id: int) -> bool:
         """Return whether the limit leaves little but a way that begins with the token."""

@@ -11,6 +11,7 @@ from llguidance import LLMatcher
 from completions.contract import grammar_ends
 from completions.grammars import Constraint, translate
 from tests.workers.engine import tiny_models
+from tests.workers.engine.grammar.matchers import EOS_IDS
 from workers.engine.exceptions import EngineError, GrammarError
 from workers.engine.grammar import closing
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
@@ -150,6 +151,19 @@ def test_a_way_has_no_banned_token_unless_it_must(structured_output: StructuredO
     for ends, expected in (('"}" | "]"', "<aaaa]"), ('"}"', "<aaaa}")):
         [matcher] = begin(structured_output, f'start: "<" /[a-z]+/ ({ends})', [6], bad)
         assert TOKENIZER.decode(write(matcher, "a<", 6)) == expected
+
+
+def test_an_end_is_one_that_is_not_banned_if_the_model_has_another(
+    structured_output: StructuredOutput,
+) -> None:
+    ends = sorted(EOS_IDS)
+    for banned in ([], ends[:1], ends[1:], ends):
+        [matcher] = begin(
+            structured_output, 'start: "a" ("b" /[a-z]{30}/)?', [6], frozenset(banned)
+        )
+        matcher.consume(encode("a")[0])
+        left = [end for end in ends if end not in banned] or ends
+        assert matcher.review(encode("b")[0]) == left[0]
 
 
 def test_a_replayed_choice_counts_the_same_tokens_as_forced(
