@@ -57,8 +57,7 @@ class CallParser:
         """With `only_first`, calls come before all text, or not at all."""
         self._format = tool_format
         self._tools = {tool.name: tool for tool in tools}
-        others = (segments[0].strip() for segments in tool_format.ways[1:])
-        self._triggers = compile_markers(*tool_format.list_triggers(list(self._tools)), *others)
+        self._triggers = compile_markers(*tool_format.list_triggers(list(self._tools)))
         self._trigger = ""
         self._only_first = only_first
         self._lead = ""  # the text before the first call, while that may come

@@ -82,19 +82,15 @@ def make_answer_constraint(
     model's, also where no calls may come.
     """
     around = tool_format if tool_format is not None and any(tool_format.content) else None
-    restricts_thoughts = reasoning is not None and (
-        reasoning.required or reasoning.budget is not None
-    )
+    restricts = reasoning is not None and (reasoning.required or reasoning.budget is not None)
     is_plain = constraint is None or (reasoning is None and around is None)
-    if calls is None and not restricts_thoughts and is_plain:
+    if calls is None and not restricts and is_plain:
         return constraint
     tree = _make_answer(calls, constraint, around)
     if reasoning is not None:
         tree = _add_reasoning(reasoning, tree, calls)
-    delimiters = [
-        each for form in (calls and calls.format, around) if form for each in form.delimiters
-    ]
-    delimiters += reasoning.tags.delimiters if reasoning else []
+    sources = (calls and calls.format, around, reasoning and reasoning.tags)
+    delimiters = [each for source in sources if source for each in source.delimiters]
     inner = list(constraint) if constraint else None
     value = {"format": tree, "delimiters": delimiters, "constraint": inner}
     return Constraint(ANSWER, value, whitespace, constraint.error_path if constraint else "tools")

@@ -43,7 +43,7 @@ class ToolFormat:
     """A call, with the fields {name}, {id} and {arguments}. White space between its marks is
     optional where the parser reads."""
     other_calls: tuple[str, ...] = ()
-    """Other ways in which models write it, of formats whose answers have channels."""
+    """Other ways in which models write it."""
     arguments: Style | Literals | None = None
     """How arguments are written: as parameters in tags of a style, as literals of a language, or as
     a JSON object."""
@@ -132,10 +132,16 @@ class ToolFormat:
         texts = [*self.section, self.call, *self.other_calls, *self.content, *self.preamble, *inner]
         return tuple(dict.fromkeys(mark for text in texts for mark in find_marks(text)))
 
+    @cached_property
+    def openings(self) -> list[str]:
+        """Texts of which one begins a section or call, perhaps with the field {name}."""
+        name = f'{NAME}"' if NAME in self.trigger else ""
+        return [self.opening, *(way[0].strip() + name for way in self.ways[1:])]
+
     def list_triggers(self, names: Sequence[str]) -> list[str]:
         """Return the texts of which one begins a section or call of these tools."""
-        openings = {self.opening.replace(NAME, name) for name in names} or {self.opening}
-        return list(_share_beginnings(frozenset(openings)))
+        openings = {each.replace(NAME, name) for name in names for each in self.openings}
+        return list(_share_beginnings(frozenset(openings or self.openings)))
 
     def make_spans(self, names: Sequence[str]) -> list[StopSpan]:
         """Return calls in an answer's text, with what is dropped behind them."""

@@ -78,6 +78,8 @@ def _make_body(request: Mapping[str, Any]) -> dict[str, Any]:
     grammar, without either. `request` is the JSON of a `JobRequest`, which leaves out defaults."""
     body = {"max_tokens": INTEGERS["max_tokens"].default, **request.get("sampling", {})}
     body.pop("stop_spans", None)
+    if request.get("close"):
+        body["close"] = True
     if request.get("adapters"):
         body["lora_path"] = request["adapters"][0]
     return body

@@ -25,6 +25,7 @@ def make_receipt(
         "grammar": digest(request.grammar) if request.grammar is not None else None,
         "prompt": digest(request.prompts),
         "seed": request.sampling.seed,
+        "close": request.close,
         "engine": engine,
         "output_ids": read_output_ids(stream),
     }

@@ -84,6 +84,8 @@ def _request(line: Receipted) -> dict[str, object]:
     body = {name: value for name, value in line.body.items() if name != "rid"}
     if line.receipt["seed"] is not None:
         body["seed"] = line.receipt["seed"]
+    if "close" in line.receipt:  # the batch or the model may have said so
+        body["close"] = line.receipt["close"]
     return {"custom_id": line.custom_id, "method": "POST", "url": line.endpoint, "body": body}
 
 

@@ -26,6 +26,19 @@ ROWS: list[tuple[str, str, list[tuple[str, Any]], str]] = [
     ("llama3", '{"name": "weather", "parameters": {"city": "Rome"}}', [WEATHER], ""),
     (
         "llama3",
+        '{"type": "function", "name": "weather", "parameters": {"city": "Rome"}}; '
+        '{"name": "now", "parameters": {}}',
+        [WEATHER, ("now", {})],
+        "",
+    ),
+    (
+        "llama3",
+        '{"type": "function", "name": "delete", "parameters": {}}',
+        [],
+        '{"type": "function", "name": "delete", "parameters": {}}',
+    ),
+    (
+        "llama3",
         '{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}',
         [("now", {})] * 2,
         "",

@@ -286,3 +286,18 @@ def test_glm_strings_with_lengths_and_shared_definitions(tmp_path: Path) -> None
     assert not bench.fits(written(ToolCall("f", {"short": "abcd"})), asked)
     assert not bench.fits(written(ToolCall("f", {"short": ""})), asked)
     assert not bench.fits(written(ToolCall("f", {"point": [1, 2, 3]})), asked)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_a_call_may_be_written_in_other_ways(tmp_path: Path, special: bool) -> None:
+    """As Llama does, whose template lists tools with their type."""
+    bench = Bench(tmp_path, ["<|x|>"] if special else [])
+    head = '{"type": "function", "name": "weather", "parameters": '
+    for choice in ({}, {"mode": "required"}, {"parallel": False}):
+        asked = calls("llama3", **choice)
+        assert bench.fits(f"{head}{GOOD.text}}}", asked)
+        assert not bench.fits(head + '{"city": "Rome"}}', asked)
+        assert not bench.fits(f"{head}{GOOD.text}", asked)
+    text = '{"type": "function", "name": "other", "parameters": {}}'
+    assert bench.fits(text, calls("llama3"))
+    assert bench.fits(f"{head}{GOOD.text}}}; {TOOL_FORMATS['llama3'].write(ANY)}", calls("llama3"))

@@ -133,6 +133,15 @@ async def test_answers_are_recorded_once_whether_or_not_a_client_reads_them(sess
     assert third["choices"][0]["prompt_token_ids"][: len(given)] == given
 
 
+async def test_a_turn_that_was_closed_is_closed_when_it_is_generated_again(session) -> None:
+    name = (await say(session, "x", regex="[A-Z]{2}", close=True))["session"]["id"]
+    await say(session, "y", name, regex="[A-Z]{2}")
+    await asyncio.to_thread(session.settle)
+    lines = await lines_of(await session.http.get(f"/v1/sessions/{name}/trajectory"))
+    assert [line["request"].get("close", False) for line in lines] == [True, False]
+    assert [line["receipt"]["close"] for line in lines] == [True, False]
+
+
 async def test_a_message_that_no_export_can_hold_is_refused(session) -> None:
     message = {"role": "user", "content": "x", "unread": 2**70}
     refused = await session.post(CHAT, messages=[message], session="new", prompt=None)

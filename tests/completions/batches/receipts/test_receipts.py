@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from completions.batches.receipts import verification
+from completions.batches.receipts.source import read_receipted
 from completions.catalog import model_files
 from completions.exceptions import APIError
 from completions.management.commands import replay
@@ -227,3 +228,24 @@ def test_a_file_of_something_else_has_no_requests(output, tmp_path, line):
 def test_a_damaged_line_is_named(output, damage):
     with pytest.raises(CommandError, match="line 2: not a line of an output file"):
         verified(changed(output, "letters", damage))
+
+
+def test_a_replay_closes_what_was_closed(bench, tmp_path):
+    """Not only a line says so: its batch or its model may."""
+    bench.worker.execution.beat("tiny", {"build": "c-0123"})
+    batch = bench.create([*REQUESTS[:2], request("open", regex="[A-Z]{2}", close=False)],
+                         receipts=True, close=True)  # fmt: skip
+    done = bench.run_to_end(batch, tokens=(A, B))
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(jsonl(bench.lines(done["output_file_id"])))
+    asked = {line.custom_id: replay._request(line)["body"] for line in read_receipted(path, None)}
+    assert {name: body["close"] for name, body in asked.items()} == {
+        "plain": False,  # without a constraint, nothing is closed
+        "letters": True,
+        "open": False,
+    }
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    for line in lines:
+        del line["receipt"]["close"]  # as in files of earlier versions
+    path.write_bytes(jsonl(lines))
+    assert "close" not in replay._request(next(read_receipted(path, None)))["body"]
