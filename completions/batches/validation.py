@@ -190,7 +190,8 @@ class Check:
         self._store_order(order, alive)
 
     def _store_order(self, order: Sequence[int], alive: Alive) -> None:
-        is_new = any(one > other for one, other in pairwise(order))
+        # The lines of a pilot are those before a position, which counts from 0 without gaps.
+        is_new = self._has_forecast or any(one > other for one, other in pairwise(order))
         if is_new and not store(self._batch, order, alive):
             raise InterruptedValidationError
 

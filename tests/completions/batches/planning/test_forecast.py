@@ -168,6 +168,18 @@ def test_a_pilot_may_be_stopped_and_keeps_its_results(bench):
     assert done["request_counts"] == {"total": 9, "completed": 2, "failed": 7}
 
 
+@pytest.mark.parametrize("pilot", [1, 2, 3])
+def test_every_line_of_a_pilot_runs(bench, pilot):
+    """Also if the lines that were drawn are the first ones of the file, in its order."""
+    lines = [request("bad", temperature=9), *(request(f"r{n}") for n in range(pilot))]
+    dry_run(bench, lines, pilot=pilot)
+    ran = 0
+    for _ in range(3):
+        bench.turn()
+        ran += bench.work()
+    assert ran == pilot
+
+
 def test_a_batch_that_waits_for_its_owner_is_fed_once_a_run(bench, monkeypatch):
     feed, fed = feeding.feed, []
     monkeypatch.setattr(feeding, "feed", lambda *given: fed.append(given) or feed(*given))
