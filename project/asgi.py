@@ -14,7 +14,12 @@ django.setup(set_prefix=False)
 # These need Django set up.
 from completions.endpoints.uploads import MAX_PART_BYTES  # noqa: E402
 from project.server.cross_origin import CrossOriginHeaders, Preflights  # noqa: E402
-from project.server.gateway import MULTIPART_OVERHEAD, Application, Gateway  # noqa: E402
+from project.server.gateway import (  # noqa: E402
+    MULTIPART_OVERHEAD,
+    UPLOAD_PAGE,
+    Application,
+    Gateway,
+)
 from project.server.handler import ASGIHandler  # noqa: E402
 
 handler: Any = ASGIHandler()
@@ -25,6 +30,7 @@ application: Any = Gateway(
     settings.MAX_BODY_BYTES,
     uploads={
         "/v1/files": settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD,
+        UPLOAD_PAGE: settings.MAX_FILE_BYTES + MULTIPART_OVERHEAD,
         "/v1/uploads/[^/]+/parts": MAX_PART_BYTES + MULTIPART_OVERHEAD,
     },
 )

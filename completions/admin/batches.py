@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Q, QuerySet, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
@@ -13,8 +13,17 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from completions.accounts import audit
+from completions.accounts.audit import Actor
 from completions.accounts.scope import may_manage, select_managed
 from completions.admin.base import ReadOnlyAdmin, make_column, owner, render_page, require_change
+from completions.admin.batch_outcome import (
+    describe_again,
+    group_errors,
+    make_forecast,
+    make_summary,
+    select_records,
+)
 from completions.admin.display import (
     NONE,
     format_ago,
@@ -25,21 +34,15 @@ from completions.admin.display import (
     format_size,
     make_code,
     make_label,
+    make_two_lines,
 )
 from completions.admin.usage.panel import make_panel
 from completions.admin.usage.periods import Span, find_midnight
 from completions.admin.usage.view_state import Defaults
-from completions.batches import lines, progress, states
+from completions.batches import progress, states
 from completions.batches.planning import outlook
 from completions.batches.progress import Progress
-from completions.batches.summary import Summary
-from completions.chat.tools import dump
-from completions.models import Batch, BatchStatus, File, UsageRecord
-from completions.models.batches import parse_job_id
-
-_LINES_NAMED = 12
-"""Lines listed per error code, with links to their jobs."""
-_CODES_SHOWN = 10
+from completions.models import AuditAction, Batch, BatchStatus, File
 
 
 @admin.register(File)
@@ -70,9 +73,9 @@ class FileAdmin(ReadOnlyAdmin):
 
 @admin.register(Batch)
 class BatchAdmin(ReadOnlyAdmin):
-    empty_text = "A batch is created by POST /v1/batches or manage.py submit."
+    empty_text = "A batch is created here, by POST /v1/batches or by manage.py submit."
     list_display = [
-        make_column("Batch", lambda batch: make_code(batch.id, _link("batch", batch.pk))),
+        make_column("Batch", lambda batch: _show_name(batch)),
         make_column("Status", lambda batch: make_label(batch.status)),
         owner,
         "model",
@@ -89,7 +92,7 @@ class BatchAdmin(ReadOnlyAdmin):
     list_display_links = None
     list_filter = ["status", "organization"]
     search_fields = ["id"]
-    search_help_text = "The full id of a batch."
+    search_help_text = "The full id of a batch, or a part of its name."
     ordering = ["-created_at"]
     sortable_by = ()
     show_full_result_count = True
@@ -98,7 +101,14 @@ class BatchAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, queryset: QuerySet[Batch], search_term: str
     ) -> tuple[QuerySet[Batch], bool]:
         term = search_term.strip()
-        return (queryset.filter(id=term) if term else queryset), False
+        named = Q(id=term) | Q(metadata__name__icontains=term)
+        return (queryset.filter(named) if term else queryset), False
+
+    def has_add_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return request.user.has_perm("completions.change_batch")
+
+    def add_view(self, request: HttpRequest, *_: object, **__: object) -> HttpResponse:
+        return redirect("console:new-batch")
 
     def change_view(
         self, request: HttpRequest, object_id: str, *_: object, **__: object
@@ -107,6 +117,11 @@ class BatchAdmin(ReadOnlyAdmin):
         if batch is None or not self.has_view_permission(request, batch):
             raise Http404(f"There is no batch {object_id}.")
         return _show_batch(request, batch)
+
+
+def _show_name(batch: Batch) -> SafeString:
+    code = make_code(batch.id, _link("batch", batch.pk))
+    return make_two_lines(batch.name, code) if batch.name else code
 
 
 def _show_progress(batch: Batch) -> SafeString:
@@ -133,8 +148,11 @@ def _link(table: str, key: object) -> str:
 def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
     now = timezone.now()
     pace = progress.measure_progress(batch, now) if not batch.has_ended else None
-    used = _select_records(batch).aggregate(cost=Sum("cost_nanos"))
-    can_cancel = batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+    used = select_records(batch).aggregate(cost=Sum("cost_nanos"))
+    may_change = request.user.has_perm("completions.change_batch") and may_manage(
+        request.user, batch
+    )
+    is_running = batch.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
     context = {
         "batch": batch,
         "status_label": make_label(batch.status),
@@ -163,11 +181,12 @@ def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
         "files": _list_files(batch),
         "line_errors": batch.errors[:50],
         "more_line_errors": max(0, len(batch.errors) - 50),
-        "errors": _group_errors(batch),
-        "summary": _make_summary(batch),
-        "may_cancel": can_cancel
-        and request.user.has_perm("completions.change_batch")
-        and may_manage(request.user, batch),
+        "forecast": make_forecast(batch, now),
+        "errors": group_errors(batch),
+        "summary": make_summary(batch),
+        "may_cancel": is_running and may_change,
+        "may_start": batch.held and batch.status == BatchStatus.IN_PROGRESS and may_change,
+        "again": describe_again(batch) if may_change else "",
         **_make_usage(request, batch, now),
     }
     return render_page(request, "quire/batch.html", "Batch", context)
@@ -178,62 +197,6 @@ def _make_usage(request: HttpRequest, batch: Batch, now: datetime) -> dict[str, 
     ends = batch.ended_at or now
     days = Span(find_midnight(batch.created_at), find_midnight(ends) + timedelta(days=1))
     return make_panel(request, {"batch": batch.id}, Defaults(group="model", span=days))
-
-
-def _select_records(batch: Batch) -> QuerySet[UsageRecord]:
-    """Return the usage of the batch's ended lines. Their job ids are adjacent in the index."""
-    return UsageRecord.objects.filter(job_id__range=batch.job_ids).order_by()
-
-
-def _group_errors(batch: Batch) -> list[dict[str, Any]]:
-    """Group failed lines by error code, with some line numbers of each."""
-    failed = _select_records(batch).filter(status="failed")
-    counted = failed.values_list("error_code").annotate(count=Count("id"))
-    codes = {**dict(counted), **batch.summary.get("errors", {})}  # includes refused lines
-    grouped = []
-    for name in sorted(codes, key=codes.__getitem__, reverse=True)[:_CODES_SHOWN]:
-        ids = failed.filter(error_code=name).values_list("job_id", flat=True)[:_LINES_NAMED]
-        numbers = sorted((parse_job_id(job_id)[1], job_id) for job_id in ids)
-        grouped.append(
-            {
-                "code": name or "unknown",
-                "count": format_exact(codes[name]),
-                "meaning": lines.explain_error(name),
-                "lines": [(n, reverse("operations:job", args=[job_id])) for n, job_id in numbers],
-                "more": max(0, codes[name] - len(numbers)),
-            }
-        )
-    return grouped
-
-
-def _make_summary(batch: Batch) -> dict[str, Any] | None:
-    """Return the aggregates of the results as tables for the page; None before the first result."""
-    if not batch.summary:
-        return None
-    summary = Summary(batch.counted_fields, batch.summary).as_summary()
-    numbers = [
-        (name, *(format_compact(summary[key][each]) for each in _QUANTILES))
-        for key, name in _NUMBERS
-        if summary[key] is not None
-    ]
-    fields = [
-        (pointer or "/", [(dump(each["value"]), format_exact(each["count"])) for each in counts])
-        for pointer, counts in summary.get("values", {}).items()
-    ]
-    ends = [(name, format_exact(count)) for name, count in summary["finish_reasons"].items()]
-    cut = [
-        (pointer or "/", format_exact(count)) for pointer, count in summary.get("cut", {}).items()
-    ]
-    return {"numbers": numbers, "fields": fields, "ends": ends, "cut": cut}
-
-
-_QUANTILES = ("mean", "p50", "p90", "p99", "max")
-_NUMBERS = (
-    ("queue_seconds", "seconds in the queue"),
-    ("run_seconds", "seconds with a worker"),
-    ("prompt_tokens", "prompt tokens"),
-    ("completion_tokens", "completion tokens"),
-)
 
 
 def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
@@ -309,13 +272,36 @@ def _list_files(batch: Batch) -> list[tuple[str, str, str]]:
 
 
 @require_change("change_batch", for_members=True)
+def start(request: HttpRequest, batch_id: str) -> HttpResponseBase:
+    """Run the lines that the pilot of a held batch left."""
+    batch = _find_managed(request, batch_id)
+    if states.start(batch.id, timezone.now()):
+        _note_use(request, batch, "started")
+        messages.success(request, "The batch runs all of its lines.")
+    else:
+        messages.warning(request, "The batch is not held.")
+    return redirect("admin:completions_batch_change", batch.id)
+
+
+@require_change("change_batch", for_members=True)
 def cancel(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Send no more lines; the results so far are kept."""
-    batch = get_object_or_404(select_managed(Batch.objects.all(), request.user), pk=batch_id)
+    batch = _find_managed(request, batch_id)
     if states.cancel(batch.id, timezone.now()):
+        _note_use(request, batch, "cancelled")
         messages.success(
             request, "The batch sends no more lines. The results so far go to its files."
         )
     else:
         messages.warning(request, f"The batch is already {batch.status.replace('_', ' ')}.")
     return redirect("admin:completions_batch_change", batch.id)
+
+
+def _find_managed(request: HttpRequest, batch_id: str) -> Batch:
+    managed = select_managed(Batch.objects.select_related("api_key"), request.user)
+    return get_object_or_404(managed, pk=batch_id)
+
+
+def _note_use(request: HttpRequest, batch: Batch, what: str) -> None:
+    actor = Actor.from_user(request.user)
+    audit.record(actor, AuditAction.USED, batch.api_key, {f"batch {what}": [None, batch.id]})

@@ -15,6 +15,7 @@ _PAGES = (
     ("jobs/<str:job_id>/", job.show_job, "job"),
     ("jobs/<str:job_id>/cancel/", jobs.cancel, "cancel"),
     ("jobs/<str:job_id>/requeue/", jobs.requeue, "requeue"),
+    ("batches/<str:batch_id>/start/", batches.start, "start-batch"),
     ("batches/<str:batch_id>/cancel/", batches.cancel, "cancel-batch"),
     ("keys/<int:key_id>/rotate/", keys.rotate, "rotate"),
     ("keys/<int:key_id>/revoke/", keys.revoke, "revoke"),

@@ -1,17 +1,24 @@
 """The lines of an input file, read in groups, and the envelope around each line's body."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO, Any
+
+from django.conf import settings
 
 from completions.contract import strict_json
 from completions.models.parts import portions
+from completions.requests.preparation import ROUTES
 
 MAX_CUSTOM_ID = 512
 """Characters."""
 MAX_GROUP_LINES = 100
 MAX_GROUP_BYTES = 4 * 1024 * 1024
 """Limits of a group of lines, which are validated and stored together."""
+_FIRST_LINES = 1000
+"""Lines that are read to find the first one that is not blank."""
 _KEYS = ("custom_id", "method", "url", "body")
 _WHITESPACE = " \t\r\n"
 """What JSON ignores around a value (RFC 8259, section 2). `str.strip` removes more, U+2028 too."""
@@ -43,6 +50,18 @@ def decode_line(line: bytes) -> str:
 
 def is_blank(line: bytes) -> bool:
     return not line.strip(_WHITESPACE.encode())
+
+
+def infer_endpoint(content: IO[bytes]) -> str:
+    """Return the url of the first line that is not blank; any endpoint if that is none. Validation
+    explains what is wrong with such a line."""
+    read = iter(lambda: content.readline(settings.MAX_BODY_BYTES), b"")
+    with suppress(ValueError, KeyError, TypeError, StopIteration, RecursionError):
+        line = next(line for line in islice(read, _FIRST_LINES) if not is_blank(line))
+        url = strict_json.loads(decode_line(line))["url"]
+        if url in ROUTES:
+            return str(url)
+    return next(iter(ROUTES))
 
 
 def groups(numbered: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:

@@ -22,6 +22,7 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor
 from completions.accounts.keys import Principal, make_principal
 from completions.accounts.scope import Viewer, select_managed
+from completions.endpoints import batches
 from completions.endpoints.completions import CancelView, CompletionsView
 from completions.endpoints.grammars import ValidateView
 from completions.exceptions import APIError, invalid_parameter
@@ -29,7 +30,7 @@ from completions.http import access_log
 from completions.http.authentication import permit
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.process import WebProcess
-from completions.models import ApiKey, AuditAction
+from completions.models import ApiKey, AuditAction, Batch, File, Scope
 from completions.models.release import run_and_release
 
 HEADER = "X-Quire-Key"
@@ -116,14 +117,29 @@ def _find_key(number: str, user: Viewer) -> ApiKey:
     return key
 
 
-def require_usable(key: ApiKey) -> Principal:
-    """Return the principal of a key that may be used now. Raises APIError."""
+def store_batch(
+    user: Viewer, key: ApiKey, principal: Principal, batch: Batch, file: File, origin: str | None
+) -> None:
+    """Store a batch that a user of the admin sends as a key; `origin` is the id of the batch whose
+    lines it repeats. Raises APIError, and then the file is deleted."""
+    batches.set_origin(batch, file, principal)
+    # Before the batch is stored: what a user sends as a key is always in the audit trail.
+    changes = {"batch": [origin, batch.id]}
+    audit.record(Actor.from_user(user), AuditAction.USED, key, changes)
+    batches.store_again(batch, file, principal)
+
+
+def require_usable(key: ApiKey, scope: Scope | None = None) -> Principal:
+    """Return the principal of a key that may be used now, and has this scope. Raises APIError."""
     if key.organization.suspended_at is not None:
         raise APIError("api_key_revoked", f"{key.organization} is suspended.")
     state = key.state(timezone.now())
     if state != "active":
         raise APIError(f"api_key_{state}", f"The key {key} has {_ENDED[state]}. Choose another.")
-    return make_principal(key)
+    principal = make_principal(key)
+    if scope is not None and scope not in principal.scopes:
+        raise APIError("permission_denied", f"The key {key} lacks the scope {scope}.")
+    return principal
 
 
 _ENDED = {"revoked": "been revoked", "expired": "expired"}

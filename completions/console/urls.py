@@ -7,6 +7,7 @@ from django.urls import path
 
 from completions.console import results
 from completions.console.acting import RunView, StopView, ValidateConstraintView
+from completions.console.new_batch import make_batch
 from completions.console.playground import show_playground
 from completions.http.base import AsyncAPIView
 from completions.responses.chat import ChatResponseContext
@@ -32,6 +33,7 @@ urlpatterns = [
             ("resubmit/", results.resubmit, "results-resubmit"),
         )
     ),
+    path("batches/new/", admin.site.admin_view(make_batch), name="new-batch"),
     path("playground/", admin.site.admin_view(show_playground), name="playground"),
     path(f"{_CALLS}/completions", _make_view(RunView)),
     path(f"{_CALLS}/completions/<str:job_id>/cancel", _make_view(StopView)),

@@ -201,7 +201,7 @@ def store(
 ) -> None:
     """Store a new batch, unless too many lines or batches of its organization are waiting. Raises
     APIError."""
-    _plan(batch, file, principal)
+    set_origin(batch, file, principal)
     if key is not None:
         batch.idempotency_key, batch.body_digest = key.key, key.body_digest
     try:
@@ -274,7 +274,7 @@ async def _rehearse(
     # Counted last, because others may have come during the queries. Nothing awaits from here to the
     # turn.
     _require_room(lines, validating + checks.files.count(principal.organization_id))
-    _plan(batch, file, principal)
+    set_origin(batch, file, principal)
     hung_up = threading.Event()
 
     def run() -> Mapping[str, object]:
@@ -293,7 +293,8 @@ async def _rehearse(
         checks.files.release(principal.organization_id)
 
 
-def _plan(batch: Batch, file: File, principal: Principal) -> None:
+def set_origin(batch: Batch, file: File, principal: Principal) -> None:
+    """Set the owner, the file, the final id and the times of a new batch."""
     owner = principal.organization_id, principal.key_id
     states.set_origin(batch, file, owner, ROUTES[batch.endpoint].context_type.id_prefix)
 

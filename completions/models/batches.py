@@ -161,6 +161,11 @@ class Batch(models.Model):
         return self.id
 
     @property
+    def name(self) -> str:
+        """The name that its metadata gives it; empty without one."""
+        return str((self.metadata or {}).get("name", ""))
+
+    @property
     def has_ended(self) -> bool:
         return self.status not in UNFINISHED
 

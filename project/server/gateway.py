@@ -16,7 +16,7 @@ import orjson
 
 from completions.contract import tracing
 from completions.exceptions import MESSAGES_ROOT, APIError, payload_too_large
-from completions.http import access_log, web_metrics
+from completions.http import access_log, page_users, web_metrics
 from completions.http.authentication import authenticate
 from completions.http.error_handlers import API_PATHS, is_disk_full, make_api_error
 from completions.http.process import WebProcess
@@ -36,12 +36,14 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 MULTIPART_OVERHEAD = 64 * 1024
 """Bytes of an upload in addition to its file."""
 STRANGERS_BYTES = 128 * 1024
-"""Maximum bytes of a body from a client without a valid key, and of any body for a page."""
+"""Maximum bytes of a body from a client without a valid key, and of a body for a page."""
 BODY_SECONDS = 60.0
 SLOWEST = 1024
 """Bytes per second. A body may take BODY_SECONDS plus its bytes so far divided by SLOWEST."""
 _PAGES = "/admin/"
 """Paths of pages, whose users have sessions and no keys."""
+UPLOAD_PAGE = "/admin/batches/new/"
+"""The page that takes large bodies, from users who may send batches."""
 GARBAGE = 10_000
 """Threshold of the garbage collector's youngest generation: a burst allocates more than 700."""
 SILENCE = 60.0
@@ -232,9 +234,12 @@ class _Body:
 
 
 async def _require_key(scope: Scope) -> None:
-    """Check the API key. Raises APIError."""
+    """Check the API key, or the session of a page's user. Raises APIError."""
     if scope["path"].startswith(_PAGES):
-        raise payload_too_large(STRANGERS_BYTES)
+        cookies = _get_header(scope, b"cookie").decode("latin-1")
+        if scope["path"] != UPLOAD_PAGE or not await page_users.may_upload(cookies):
+            raise payload_too_large(STRANGERS_BYTES)
+        return
     try:
         names = b"authorization", b"x-api-key"
         headers = [_get_header(scope, name).decode("latin-1") for name in names]

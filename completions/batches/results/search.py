@@ -1,22 +1,26 @@
-"""Finds lines of an ended batch by how they ended and by their text, in bounded time.
+"""Finds lines of an ended batch by how they ended and by what they answered, in bounded time.
 
-How a line ended is a column of the index. Text is searched in the stored files, from the last line
-that the reader has and for a bounded time; the next page continues from there.
+How a line ended is a column of the index. Answers are searched in the stored files, from the last
+line that the reader has and for a bounded time; the next page continues from there.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import IO
+from typing import IO, Any, NamedTuple
 
 import orjson
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from completions.batches import files
+from completions.batches.counted_fields import find_truncated, read_counted_values
 from completions.batches.input_lines import decode_line
+from completions.batches.lines import get_body, get_error, get_text
+from completions.batches.results.answers import list_choices
+from completions.batches.summary import OTHERS
 from completions.contract.strict_json import encode_line, escape_line_breaks
 from completions.models import Batch, BatchResult, File
 from completions.models.parts import portions
@@ -30,6 +34,31 @@ _GAP = 64 * 1024
 """The largest gap in bytes between two lines that is read rather than skipped."""
 
 
+class Counted(NamedTuple):
+    """Answers that the summary of a batch counts together."""
+
+    field: str
+    """A pointer into the answer."""
+    value: str | None
+    """The JSON value there; None if max_tokens cut the answer there."""
+    answers: int
+
+
+def list_counted(batch: Batch) -> dict[str, Counted]:
+    """Return what the summary counts, by names that an address can hold."""
+    values = batch.summary.get("values", {})
+    counted = {
+        f"{field}={value}": Counted(field, value, count)
+        for field, counts in values.items()
+        for value, count in sorted(counts.items(), key=lambda each: -each[1])
+        if value != OTHERS
+    }
+    cut = batch.summary.get("cut", {}).items()
+    return counted | {
+        f"cut{field}": Counted(field, None, count) for field, count in cut if field != OTHERS
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Criteria:
     """The criteria that lines must meet; None or empty matches every line."""
@@ -38,9 +67,20 @@ class Criteria:
     reason: str = ""
     text: str = ""
     """A substring of the output line; matching ignores the case of A to Z."""
+    counted: Counted | None = None
 
-    def rows(self, batch: Batch, after: int = 0) -> QuerySet[BatchResult]:
-        rows = BatchResult.objects.filter(batch=batch, number__gt=after).order_by("number")
+    @property
+    def reads_answers(self) -> bool:
+        """Whether SQL alone does not suffice."""
+        return bool(self.text) or self.counted is not None
+
+    def rows(self, batch: Batch, start: int = 0, backward: bool = False) -> QuerySet[BatchResult]:
+        """Return the lines after a number, or those before it from the last one on."""
+        rows = BatchResult.objects.filter(batch=batch)
+        if backward:
+            rows = rows.filter(number__lt=start).order_by("-number")
+        else:
+            rows = rows.filter(number__gt=start).order_by("number")
         if self.completed is not None:
             rows = rows.filter(completed=self.completed)
         return rows.filter(reason=self.reason) if self.reason else rows
@@ -62,7 +102,7 @@ class Contents:
 
     def __init__(self, batch: Batch) -> None:
         ids = (batch.input_file_id, batch.output_file_id, batch.error_file_id)
-        self._batch = batch
+        self.batch = batch
         self._files = File.objects.readable(timezone.now()).in_bulk(ids)
         self._open: dict[str, IO[bytes]] = {}
         self._stack = ExitStack()
@@ -81,7 +121,7 @@ class Contents:
         texts = [b""] * len(rows)
         for completed in (True, False):
             mine = [(i, row) for i, row in enumerate(rows) if row.completed == completed]
-            file_id = self._batch.output_file_id if completed else self._batch.error_file_id
+            file_id = self.batch.output_file_id if completed else self.batch.error_file_id
             for run in _group_neighbours(mine):
                 begin = run[0][1].place
                 end = run[-1][1].place + run[-1][1].size
@@ -92,9 +132,9 @@ class Contents:
 
     def read_request(self, row: BatchResult) -> bytes:
         """Read the request of a line; empty if the input file is missing."""
-        if row.sent_place is None or not self.has(self._batch.input_file_id):
+        if row.sent_place is None or not self.has(self.batch.input_file_id):
             return b""
-        return self._read(self._batch.input_file_id, row.sent_place, row.sent_size)
+        return self._read(self.batch.input_file_id, row.sent_place, row.sent_size)
 
     def _read(self, file_id: str, place: int, size: int) -> bytes:
         if file_id not in self._files:
@@ -124,42 +164,84 @@ def _group_neighbours(
 
 
 def iterate_matches(
-    batch: Batch, criteria: Criteria, contents: Contents, after: int = 0
+    criteria: Criteria, contents: Contents, start: int = 0, backward: bool = False
 ) -> Iterator[tuple[BatchResult, bytes | None]]:
-    """Yield every line after `after` that the query finds, with its output, or with None if its
-    text does not match."""
+    """Yield every line after `start` that the query finds, or before it, with its output, or with
+    None if its answer does not match."""
+    batch = contents.batch
+    matches = _make_test(batch.counted_fields or {}, criteria)
+    step = -1 if backward else 1
+    # Pages with `start`, not a cursor: a long transaction would hold up SQLite's checkpoints.
+    while part := list(criteria.rows(batch, start, backward)[:_BATCH_SIZE]):
+        for some in portions(part, _BATCH_SIZE, _MAX_BYTES, lambda row: row.size):
+            texts = contents.read_outputs(some[::step])[::step]
+            for row, text in zip(some, texts, strict=True):
+                yield row, text if matches(text) else None
+        start = part[-1].number
+
+
+def _make_test(fields: Mapping[str, Any], criteria: Criteria) -> Callable[[bytes], bool]:
+    """Return a function that tests an output line."""
     # Files of earlier versions hold some characters raw that files now hold as escapes.
     terms = {encode(criteria.text)[1:-1].lower() for encode in (encode_line, orjson.dumps)}
-    # Pages with `after`, not a cursor: a long transaction would hold up SQLite's checkpoints.
-    while part := list(criteria.rows(batch, after)[:_BATCH_SIZE]):
-        for some in portions(part, _BATCH_SIZE, _MAX_BYTES, lambda row: row.size):
-            for row, text in zip(some, contents.read_outputs(some), strict=True):
-                yield row, text if any(term in text.lower() for term in terms) else None
-        after = part[-1].number
+    wanted = criteria.counted
+
+    def test(text: bytes) -> bool:
+        lowered = text.lower() if criteria.text else b""
+        is_found = any(term in lowered for term in terms)
+        return is_found and (wanted is None or _is_counted(text, fields, wanted))
+
+    return test
+
+
+def _is_counted(text: bytes, fields: Mapping[str, Any], wanted: Counted) -> bool:
+    """Return whether the summary counted one of the line's answers there."""
+    if not text.strip() or get_error(line := orjson.loads(text)):
+        return False
+    choices = list_choices(get_body(line))
+    return any(wanted[:2] in _list_counts(choice, fields) for choice in choices)
+
+
+def _list_counts(
+    choice: Mapping[str, Any], fields: Mapping[str, Any]
+) -> Iterator[tuple[str, str | None]]:
+    answer = get_text(choice) or ""
+    try:
+        yield from read_counted_values(orjson.loads(answer), fields)
+    except orjson.JSONDecodeError:
+        if choice["finish_reason"] == "length":
+            yield find_truncated(answer), None
 
 
 def find_page(
-    batch: Batch, criteria: Criteria, contents: Contents, after: int, most: int, seconds: float
+    criteria: Criteria,
+    contents: Contents,
+    start: int,
+    most: int,
+    seconds: float,
+    backward: bool = False,
 ) -> Page:
-    """Find at most `most` matching lines after a number, within a bounded time."""
+    """Find at most `most` matching lines after a number, or before it, within a bounded time."""
     late = time.monotonic() + seconds
-    if not criteria.text:  # SQL alone suffices
-        rows = list(criteria.rows(batch, after)[: most + 1])
+    step = -1 if backward else 1
+    if not criteria.reads_answers:
+        rows = list(criteria.rows(contents.batch, start, backward)[: most + 1])
         page = _fit_page(rows[:most])
-        last = page[-1].number if page else after
-        outputs = contents.read_outputs(page)
-        return Page(list(zip(page, outputs, strict=True)), last, len(rows) > len(page))
+        last = page[-1].number if page else start
+        page, has_more = page[::step], len(rows) > len(page)
+        return Page(list(zip(page, contents.read_outputs(page), strict=True)), last, has_more)
     lines: list[tuple[BatchResult, bytes]] = []
     size = 0
-    for count, (row, text) in enumerate(iterate_matches(batch, criteria, contents, after)):
+    matches = iterate_matches(criteria, contents, start, backward)
+    for count, (row, text) in enumerate(matches):
         is_full = len(lines) == most or (lines and size + row.size > _PAGE_BYTES)
         if is_full or (count and time.monotonic() > late):
-            return Page(lines, after, True)
-        after = row.number
+            return Page(lines[::step], start, True)
+        start = row.number
         if text is not None:
             lines.append((row, text))
             size += row.size
-    return Page(lines, after, False)
+    return Page(lines[::step], start, False)
 
 
 def _fit_page(rows: list[BatchResult]) -> list[BatchResult]:
@@ -179,20 +261,8 @@ def count_results(batch: Batch) -> list[tuple[bool, str, int]]:
     return sorted(counts, key=lambda each: -each[2])
 
 
-def iterate_requests(batch: Batch, criteria: Criteria, contents: Contents) -> Iterator[bytes]:
+def iterate_requests(criteria: Criteria, contents: Contents) -> Iterator[bytes]:
     """Yield the requests of all matching lines, as they were sent."""
-    for row, text in iterate_matches(batch, criteria, contents):
+    for row, text in iterate_matches(criteria, contents):
         if text is not None and (sent := decode_line(contents.read_request(row))):
             yield escape_line_breaks(sent.encode()) + b"\n"
-
-
-def iterate_outputs(batch: Batch, criteria: Criteria, contents: Contents) -> Iterator[bytes]:
-    """Yield the output lines that match, joined into pieces of about _MAX_BYTES."""
-    piece = bytearray()
-    for _, text in iterate_matches(batch, criteria, contents):
-        piece += text or b""
-        if len(piece) >= _MAX_BYTES:
-            yield bytes(piece)
-            piece.clear()
-    if piece:
-        yield bytes(piece)

@@ -126,8 +126,6 @@ def take_console(service: Installation) -> None:
         page.screenshot(path=FOLDER / "playground-error.png")
         look(page, (1280, 900), "light")
         page.goto(f"{service.url}/admin/batches/{made}/results/")
-        page.locator("#lines > details").nth(2).locator("summary").first.click()
-        page.locator(".q-leaf").first.wait_for()
         page.screenshot(path=FOLDER / "results.png")
         look(page, PHONE, "dark")
         page.goto(f"{service.url}/admin/batches/{made}/results/?reason=length")

@@ -36,6 +36,13 @@ PAGES = (
     "/admin/auth/user/add/", "/admin/auth/user/1/change/", "/admin/auth/group/1/change/",
     "/admin/password_change/", *LISTS,
 )  # fmt: skip
+MAKE_BATCH = """
+from completions.models import ApiKey, Organization
+from tests.completions.console.batch_of_results import reviewed_batch
+key = ApiKey.objects.select_related("organization").get(name="tests")
+Organization.objects.update(store_prompts=True)
+print(reviewed_batch(key, 60).id)
+"""
 RULES = ("landmark-one-main", "skip-link", "region")
 """Rules of axe-core that count although their findings are moderate."""
 FIND = """async rules => (await axe.run()).violations
@@ -88,8 +95,11 @@ def test_no_page_has_a_serious_finding(
     chromium: browser.Browser, service: Installation, size: tuple[int, int], scheme: str
 ):
     page = open_page(chromium, service, size, scheme)
+    made = service.manage("shell", "-v0", "-c", MAKE_BATCH).strip()
+    results = f"/admin/batches/{made}/results/"
+    own = (f"/admin/completions/batch/{made}/change/", results, f"{results}?text=x", f"{results}7/")
     findings = {}
-    for path in PAGES:
+    for path in (*PAGES, *own):
         page.goto(service.url + path)
         if found := find(page):
             findings[path] = found

@@ -8,8 +8,17 @@ from django.test import Client
 from django.utils import timezone
 
 from completions.admin.live import state
+from completions.batches import lines, writing
 from completions.batches.summary import Summary
-from completions.models import Batch, BatchStatus
+from completions.exceptions import invalid_parameter
+from completions.models import (
+    AuditAction,
+    AuditEntry,
+    Batch,
+    BatchLine,
+    BatchStatus,
+    LineState,
+)
 from tests.completions.admin.test_tables import record
 from tests.completions.conftest import Tenant
 
@@ -129,11 +138,57 @@ def test_why_a_batch_was_refused(admin: Client, batch: Batch) -> None:
     assert "Cancel batch" not in page
 
 
+def test_a_refused_line_is_named_with_what_it_was_told(admin: Client, batch: Batch) -> None:
+    """While the batch runs, and once its lines are in its files."""
+    error = invalid_parameter("temperature", "9", "from 0 to 2")
+    line = BatchLine(batch=batch, number=17, custom_id="a", state=LineState.FAILED, job=b"")
+    line.result = lines.compress_json(lines.make_refused_result("req", error, batch.endpoint))
+    line.save()
+    Batch.objects.update(summary={"errors": {"invalid_value": 1}})
+    told = "line 17: temperature is &#x27;9&#x27;; it must be from 0 to 2."
+    assert told in page_of(admin, batch)
+    batch.refresh_from_db()
+    assert writing.write_files(batch, lambda: True)
+    batch.organization.store_prompts = True
+    batch.organization.save()
+    page = page_of(admin, batch)
+    assert told in page
+    assert f'href="/admin/batches/{batch.pk}/results/17/"' in page
+
+
+def test_a_batch_has_a_name(admin: Client, batch: Batch) -> None:
+    Batch.objects.update(metadata={"name": "Night <1>"})
+    assert "Night &lt;1&gt;" in page_of(admin, batch)
+    for term, is_found in (("night", True), ("noon", False), (batch.pk, True)):
+        listed = admin.get("/admin/completions/batch/", {"q": term}).content.decode()
+        assert (batch.pk in listed.replace(f'value="{batch.pk}"', "")) == is_found, term
+        assert ("Night &lt;1&gt;" in listed) == is_found
+
+
+def test_a_page_is_renewed_until_the_batch_ends(admin: Client, batch: Batch) -> None:
+    assert 'hx-trigger="every 3s' in page_of(admin, batch)
+    Batch.objects.update(status=BatchStatus.COMPLETED, ended_at=timezone.now())
+    assert 'hx-trigger="every 3s' not in page_of(admin, batch)
+
+
+def test_a_resubmission_says_what_it_is_likely_to_cost(
+    admin: Client, owner: Tenant, batch: Batch
+) -> None:
+    assert "Resubmit" not in page_of(admin, batch)
+    record(owner, 7, kind="batch", job_id=batch.job_id(7), cost_nanos=197 * 10**9)
+    Batch.objects.update(status=BatchStatus.COMPLETED, ended_at=timezone.now())
+    assert "Resubmit 3 lines, about 3.00" in page_of(admin, batch)
+    Batch.objects.update(completed=0)
+    assert "Resubmit 3 lines<" in page_of(admin, batch)
+
+
 def test_an_operator_cancels_a_batch(admin: Client, batch: Batch) -> None:
     assert "Cancel batch" in page_of(admin, batch)
     admin.post(f"/admin/batches/{batch.pk}/cancel/")
     batch.refresh_from_db()
     assert batch.status == BatchStatus.CANCELLING
+    (entry,) = AuditEntry.objects.filter(action=AuditAction.USED)
+    assert (entry.actor, entry.changes) == ("admin:root", {"batch cancelled": [None, batch.pk]})
     again = admin.post(f"/admin/batches/{batch.pk}/cancel/", follow=True)
     assert "is already cancelling" in again.content.decode()
 

@@ -36,7 +36,7 @@ def ended(request, bench):
 def test_each_result_is_beside_its_request(ended):
     batch = Batch.objects.get(id=ended["id"])
     with Contents(batch) as contents:
-        sent = [json.loads(text) for text in iterate_requests(batch, Criteria(), contents)]
+        sent = [json.loads(text) for text in iterate_requests(Criteria(), contents)]
     assert [line["custom_id"] for line in sent] == ["a", "b", "c"]
 
 

@@ -73,6 +73,6 @@ def test_tools_of_the_operator_say_so(bench, folder, tmp_path):
         list(read_receipted(output, None))
     lose(folder, batch.output_file_id)
     with Contents(batch) as contents:
-        found = find_page(batch, Criteria(), contents, 0, 10, 1.0)
+        found = find_page(Criteria(), contents, 0, 10, 1.0)
         ((row, text),) = found.lines
         assert (text, contents.read_request(row)) == (b"", b"")

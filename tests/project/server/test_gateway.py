@@ -285,6 +285,27 @@ async def test_pages_take_no_large_body_and_ask_for_no_key(monkeypatch):
     assert "6 bytes" in orjson.loads(body)["error"]["message"]
 
 
+async def test_the_page_of_new_batches_takes_files_from_its_users(monkeypatch):
+    monkeypatch.setattr(gateway, "STRANGERS_BYTES", 6)
+    uploads, seen = {gateway.UPLOAD_PAGE: 8}, []
+
+    async def may_upload(cookies):
+        seen.append(cookies)
+        return cookies == "sessionid=good"
+
+    monkeypatch.setattr(gateway.page_users, "may_upload", may_upload)
+
+    async def sent(body, cookies, path=gateway.UPLOAD_PAGE):
+        return (await call([body], [(b"cookie", cookies)], path=path, uploads=uploads))[0]
+
+    assert await sent(b"123456", b"") == 200
+    assert seen == []  # a small body is left to the page
+    assert await sent(b"1234567", b"sessionid=good") == 200
+    assert await sent(b"1234567", b"sessionid=bad") == 413
+    assert await sent(b"123456789", b"sessionid=good") == 413
+    assert await sent(b"1234567", b"sessionid=good", "/admin/batches/x/results/") == 413
+
+
 async def test_a_slow_body_is_refused(monkeypatch):
     monkeypatch.setattr(gateway, "BODY_SECONDS", 0.05)
     parts = [{"type": "http.request", "body": b"x", "more_body": True}]
