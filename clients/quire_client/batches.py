@@ -1,18 +1,37 @@
 """A batch that runs, and the files that it writes."""
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from quire_client.exchange import Body, Pause, QuireError, Save, Verb, request, retry
 from quire_client.progress import Report, make_progress
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+FORMATS = ("jsonl", "csv", "parquet")
 LOOK_EVERY = 2.0
 """Seconds between two looks at a batch."""
 
 
-def watch(batch_id: str, report: Report | None) -> Verb[Body]:
-    """Wait until a batch has ended. Returns it."""
+def has_ended(batch: Body) -> bool:
+    return batch["status"] in ENDED
+
+
+def has_piloted(batch: Body) -> bool:
+    """Return whether a batch waits after its pilot, or has ended."""
+    if has_ended(batch):
+        return True
+    counts, forecast = batch["request_counts"], batch.get("forecast")
+    if batch["status"] == "validating" or not forecast:
+        return False
+    done = counts["completed"] + counts["failed"]
+    return bool(done >= batch["pilot"] + forecast["invalid_lines"])
+
+
+def watch(
+    batch_id: str, report: Report | None, until: Callable[[Body], bool] = has_ended
+) -> Verb[Body]:
+    """Wait until a batch has ended, or something else is true of it. Returns it."""
     prices: Body | None = None
     while True:
         batch: Body = yield from request("GET", f"/batches/{batch_id}")
@@ -20,7 +39,7 @@ def watch(batch_id: str, report: Report | None) -> Verb[Body]:
             if prices is None and batch.get("model"):
                 prices = yield from _load_prices(batch["model"])
             report(make_progress(batch, prices))
-        if batch["status"] in ENDED:
+        if until(batch):
             return batch
         yield Pause(LOOK_EVERY)
 
@@ -48,6 +67,26 @@ def fetch(batch_id: str, stem: Path) -> Verb[list[Path]]:
             part.replace(target)
             paths.append(target)
     return paths
+
+
+def export(batch_id: str, target: Path) -> Verb[Path]:
+    """Write the results as rows to a file, whose suffix is one of FORMATS."""
+    name = target.suffix[1:]
+    if name not in FORMATS:
+        names = ", ".join(f"FILE.{each}" for each in FORMATS)
+        raise QuireError(f"{target} is none of {names}")
+    part = target.with_name(f".{target.name}.{batch_id}")
+    try:
+        yield from retry(Save(f"/batches/{batch_id}/export?format={name}", part, False))
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def list_newest(limit: int) -> Verb[list[Body]]:
+    """Return the newest batches."""
+    return list((yield from request("GET", f"/batches?limit={limit}"))["data"])
 
 
 def resubmit(batch_id: str) -> Verb[Body]:

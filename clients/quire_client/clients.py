@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +56,7 @@ class Quire:
         """Wait until a batch has ended. Returns the batch object."""
         return self._run(batches.watch(batch_id, report))
 
-    def fetch(self, batch_id: str, stem: str | Path) -> list[Path]:
+    def fetch(self, batch_id: str, stem: str | Path) -> Sequence[Path]:
         """Write `STEM.output.jsonl` and `STEM.errors.jsonl`. Returns the files that the batch
         has."""
         return self._run(batches.fetch(batch_id, Path(stem)))
@@ -68,6 +68,20 @@ class Quire:
     def cancel(self, batch_id: str) -> Body:
         """Cancel a batch; its results so far are kept. Returns the batch object."""
         return self._run(request("POST", f"/batches/{batch_id}/cancel"))
+
+    def list(self, limit: int = 20) -> Sequence[Body]:
+        """Return the organization's newest batches."""
+        return self._run(batches.list_newest(limit))
+
+    def export(self, batch_id: str, target: str | Path) -> Path:
+        """Write the results of an ended batch as rows to `FILE.jsonl`, `FILE.csv` or
+        `FILE.parquet`."""
+        return self._run(batches.export(batch_id, Path(target)))
+
+    def watch_pilot(self, batch_id: str, report: Report | None = None) -> Body:
+        """Wait until the pilot of a dry run has ended. Returns the batch object with its
+        forecast."""
+        return self._run(batches.watch(batch_id, report, batches.has_piloted))
 
     def start(self, batch_id: str) -> Body:
         """Run the lines that a dry run with `pilot=N` has not run."""
@@ -160,7 +174,7 @@ class AsyncQuire:
     async def watch(self, batch_id: str, report: Report | None = None) -> Body:
         return await self._run(batches.watch(batch_id, report))
 
-    async def fetch(self, batch_id: str, stem: str | Path) -> list[Path]:
+    async def fetch(self, batch_id: str, stem: str | Path) -> Sequence[Path]:
         return await self._run(batches.fetch(batch_id, Path(stem)))
 
     async def get(self, batch_id: str) -> Body:
@@ -168,6 +182,15 @@ class AsyncQuire:
 
     async def cancel(self, batch_id: str) -> Body:
         return await self._run(request("POST", f"/batches/{batch_id}/cancel"))
+
+    async def list(self, limit: int = 20) -> Sequence[Body]:
+        return await self._run(batches.list_newest(limit))
+
+    async def export(self, batch_id: str, target: str | Path) -> Path:
+        return await self._run(batches.export(batch_id, Path(target)))
+
+    async def watch_pilot(self, batch_id: str, report: Report | None = None) -> Body:
+        return await self._run(batches.watch(batch_id, report, batches.has_piloted))
 
     async def start(self, batch_id: str) -> Body:
         return await self._run(request("POST", f"/batches/{batch_id}/start"))

@@ -23,6 +23,8 @@ class Service:
         self.content = b"".join(b'{"custom_id": "%d"}\n' % n for n in range(200))
         self.cut_at: int | None = None
         self.status = "completed"
+        self.fields: dict[str, object] = {}
+        self.queries: list[str] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/v1")
@@ -48,32 +50,40 @@ class Service:
             return httpx.Response(200, json={"file": {"id": "file-1"}})
         if path.endswith("/content"):
             return self.read(request)
+        if path.endswith("/export"):
+            self.queries.append(str(request.url.query, "ascii"))
+            return self.read(request)
+        if path == "/batches" and request.method == "GET":
+            self.queries.append(str(request.url.query, "ascii"))
+            return httpx.Response(200, json={"data": [self.batch]})
         if path == "/batches":
             self.created.append(request)
             self.bodies.append(json.loads(request.content))
         if path.startswith("/batches"):
-            counts = {"total": 2, "completed": 1, "failed": 1}
-            return httpx.Response(
-                200,
-                json={
-                    "id": "batch_1",
-                    "status": self.status,
-                    "request_counts": counts,
-                    "model": "m",
-                    "output_file_id": "file-2",
-                    "error_file_id": None,
-                    "errors": None,
-                    "usage": {
-                        "input_tokens": 3_000_000,
-                        "output_tokens": 500_000,
-                        "input_tokens_details": {"cached_tokens": 1_000_000},
-                    },
-                },
-            )
+            return httpx.Response(200, json=self.batch)
         if path.startswith("/models"):
             prices = {"prompt": 1.0, "cached_prompt": 0.1, "completion": 4.0}
             return httpx.Response(200, json={"prices_per_million_tokens": prices})
         return httpx.Response(200, json={"id": "upload_1" if path == "/uploads" else "file-1"})
+
+    @property
+    def batch(self) -> dict[str, object]:
+        return {
+            "id": "batch_1",
+            "status": self.status,
+            "request_counts": {"total": 2, "completed": 1, "failed": 1},
+            "model": "m",
+            "metadata": {"name": "night"},
+            "output_file_id": "file-2",
+            "error_file_id": None,
+            "errors": None,
+            "usage": {
+                "input_tokens": 3_000_000,
+                "output_tokens": 500_000,
+                "input_tokens_details": {"cached_tokens": 1_000_000},
+            },
+            **self.fields,
+        }
 
     def read(self, request: httpx.Request) -> httpx.Response:
         start = int((re.search(r"\d+", request.headers.get("range", "")) or ["0"])[0])

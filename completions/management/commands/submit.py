@@ -5,14 +5,14 @@ import json
 import shutil
 import time
 from argparse import ArgumentParser, ArgumentTypeError
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.files import File as Content
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.utils import timezone
 
 from completions.accounts import changes
@@ -21,6 +21,7 @@ from completions.batches import files, progress, states
 from completions.batches.export.rows import ExportError, open_source
 from completions.batches.export.target import Target
 from completions.batches.export.targets import HELP, parse_target
+from completions.batches.input_lines import infer_endpoint
 from completions.batches.planning import forecast
 from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
@@ -71,6 +72,7 @@ class Command(BaseCommand):
             default=OnLate.ACCEPT,
             help="a batch that will probably not end in its window runs, or is refused",
         )
+        parser.add_argument("--name", help="shown in lists of batches")
         parser.add_argument("--organization", default=DEFAULT_ORGANIZATION)
         parser.add_argument(
             "--on-invalid",
@@ -107,10 +109,7 @@ class Command(BaseCommand):
             raise CommandError(f"{file} is not a file")
         if file.stat().st_size > settings.MAX_FILE_BYTES:
             raise CommandError(f"{file} is larger than {settings.MAX_FILE_BYTES} bytes; split it")
-        with file.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        options["endpoint"] = options["endpoint"] or _first_endpoint(file)
-        origin = {"submitted_from": _to_utf8(file.resolve())[-512:], "sha256": digest}
+        origin = _read_origin(file, options)
         if dry_run and options["pilot"] is None:
             self._rehearse(file, origin, options)
             return
@@ -133,7 +132,7 @@ class Command(BaseCommand):
             self.stdout.write(f"to wait for the results, run: {again}")
             return
         try:
-            batch = self._follow(batch)
+            batch = follow(batch, self.stdout)
         except KeyboardInterrupt:
             message = f"\n{batch.id} continues; run the same command again to wait for it"
             raise CommandError(message, returncode=130) from None
@@ -169,29 +168,9 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(refined, indent=2, ensure_ascii=False))
         self.stderr.write(f"{batch.id} is held; run the command without --dry-run to run the rest")
 
-    def _follow(self, batch: Batch) -> Batch:
-        """Show the progress until the batch has ended."""
-        said, drawn = 0.0, False
-        while not (batch := Batch.objects.get(id=batch.id)).has_ended:
-            if self.stdout.isatty():
-                self.stdout.write(f"\r\x1b[K{_bar(batch)}", ending="")
-                self.stdout.flush()
-                drawn = True
-            elif time.monotonic() - said >= SAY_EVERY:
-                said = time.monotonic()
-                self.stdout.write(_bar(batch))
-            time.sleep(LOOK_EVERY)
-        self.stdout.write(f"{chr(10) if drawn else ''}{_bar(batch)}")
-        return batch
-
     def _deliver(self, batch: Batch, file: Path, target: Target | None) -> None:
         """Write the results next to the input. Raises CommandError unless the batch completed."""
-        for what, file_id in (("output", batch.output_file_id), ("errors", batch.error_file_id)):
-            stored = File.objects.filter(id=file_id).first()
-            if stored is not None:
-                path = file.with_name(f"{file.stem}.{what}.jsonl")
-                _copy(stored, path)
-                self.stdout.write(f"{what}: {_to_utf8(path)}")
+        write_results(batch, file.with_suffix(""), self.stdout)
         if target is not None and batch.status != BatchStatus.FAILED:
             try:
                 report = target.write(open_source(batch))
@@ -207,6 +186,42 @@ class Command(BaseCommand):
             raise CommandError(f"the batch is {batch.status}; the error file lists the other lines")
 
 
+def _read_origin(file: Path, options: dict[str, Any]) -> dict[str, str]:
+    """Return the metadata of the file's batch, and set its endpoint if no option does."""
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+        content.seek(0)
+        options["endpoint"] = options["endpoint"] or infer_endpoint(content)
+    named = {"name": options["name"]} if options["name"] else {}
+    return {"submitted_from": _to_utf8(file.resolve())[-512:], "sha256": digest, **named}
+
+
+def follow(batch: Batch, output: OutputWrapper) -> Batch:
+    """Show the progress until the batch has ended."""
+    said, drawn = 0.0, False
+    while not (batch := Batch.objects.get(id=batch.id)).has_ended:
+        if output.isatty():
+            output.write(f"\r\x1b[K{_bar(batch)}", ending="")
+            output.flush()
+            drawn = True
+        elif time.monotonic() - said >= SAY_EVERY:
+            said = time.monotonic()
+            output.write(_bar(batch))
+        time.sleep(LOOK_EVERY)
+    output.write(f"{chr(10) if drawn else ''}{_bar(batch)}")
+    return batch
+
+
+def write_results(batch: Batch, stem: Path, output: OutputWrapper) -> None:
+    """Write the output and the errors to `STEM.output.jsonl` and `STEM.errors.jsonl`."""
+    for what, file_id in (("output", batch.output_file_id), ("errors", batch.error_file_id)):
+        stored = File.objects.filter(id=file_id).first()
+        if stored is not None:
+            path = stem.with_name(f"{stem.name}.{what}.jsonl")
+            _copy(stored, path)
+            output.write(f"{what}: {_to_utf8(path)}")
+
+
 def _window(text: str) -> str:
     """Read 24h, 24, 30m or 2d."""
     window = f"{text}h" if text.isdecimal() else text
@@ -215,19 +230,6 @@ def _window(text: str) -> str:
     except ValueError as error:
         raise ArgumentTypeError(f"{text!r} is no window; it {error}") from error
     return window
-
-
-def _first_endpoint(file: Path) -> str:
-    """Return the url of the first line that is not blank. Validation explains what is wrong with a
-    line that has none."""
-    with (
-        file.open(encoding="utf-8-sig", newline="\n") as lines,
-        suppress(ValueError, KeyError, TypeError, StopIteration, RecursionError),
-    ):
-        url = json.loads(next(line for line in lines if line.strip()))["url"]
-        if url in ROUTES:
-            return str(url)
-    return next(iter(ROUTES))
 
 
 def _parse_target(to: str | None) -> Target | None:
