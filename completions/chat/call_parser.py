@@ -101,7 +101,7 @@ class CallParser:
                 yield from self._read_section()
                 self._expected, self._is_object = None, False
         except _EndOfTextError:
-            may_call = self._expected is not None or self._is_object
+            may_call = self._expected or self._is_object or not self.writer.has_content
             if not (self.is_in_call or self._has_called or (self._is_cut and may_call)):
                 self._add_text(len(self.text))
         yield None

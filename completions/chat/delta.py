@@ -44,7 +44,7 @@ class DeltaWriter:
         self._begin, self._end = around
         self._holds = may_call or any(around)
         self._held = ""  # white space and what may end the content, or begin it
-        self._has_content = False
+        self.has_content = False  # yet
         self._input: InputReader | None = None  # of the latest call
 
     def take(self) -> Delta:
@@ -73,7 +73,7 @@ class DeltaWriter:
             text = visible
         if text:
             self.delta.content += text
-            self._has_content = True
+            self.has_content = True
 
     def _end_part(self) -> None:
         """Write what was held back, but white space."""
@@ -90,7 +90,7 @@ class DeltaWriter:
 
     def begin_call(self, name: str, *, is_custom: bool) -> None:
         self._end_part()
-        if not self._has_content:
+        if not self.has_content:
             self._held = ""
         self._input = InputReader() if is_custom else None
         self.delta.calls.append(CallDelta(self.num_calls, name, "", is_custom))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,3 +154,12 @@ def test_what_begins_no_call_is_text_also_where_a_limit_cuts_it() -> None:
     ]:
         assert read(form, [text], is_cut=True) == ("", text, [])
         assert read(form, [text]) == ("", text, [])
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS)
+def test_an_answer_that_a_limit_cuts_in_the_mark_of_its_first_call_is_empty(form: str) -> None:
+    """Where a call is required, each cut answer is one."""
+    written = str(TOOL_FORMATS[form].write(ToolCall("weather", {"city": "Rome"})))
+    for length in range(1, len(written)):
+        for pieces in ([written[:length]], list(written[:length])):
+            assert read(form, pieces, is_cut=True)[1] == "", written[:length]
