@@ -24,10 +24,10 @@ from completions.requests.fields.base import (
 from completions.requests.fields.chat.messages import MAX_NAMED, ContentField, Message
 from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.blocks import (
+    TOOL,
+    TURN,
     MessageThinkingObject,
     MessageToolChoiceObject,
-    MessageToolObject,
-    TurnField,
     TurnsField,
 )
 from completions.requests.fields.ignored import UnusedField
@@ -98,13 +98,13 @@ class MessageFields(ModelRequestObject[T]):
     messages = TurnsField(
         "The conversation: turns of `user`, `assistant` or `system`, each a text or content "
         "blocks. The answer continues a last turn of the assistant.",
-        child=TurnField(),
+        child=TURN,
         not_empty=True,
     )
     system = ContentField("A text, or text blocks, before all turns.")
     tools = ListField(
         "Up to 128 tools with `name` and `input_schema`, as the functions of chat completions.",
-        child=MessageToolObject(),
+        child=TOOL,
         max_length=MAX_TOOLS,
     )
     tool_choice = MessageToolChoiceObject('{"type": auto, any, tool or none}; default auto.')

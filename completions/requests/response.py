@@ -20,12 +20,12 @@ from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.items import ItemField, ItemsField, make_messages
 from completions.requests.fields.conversions.response_fields import (
     LOGPROBS,
+    RESPONSE_TOOL,
     ConversationField,
     IncludeField,
     ReasoningObject,
     ResponseStreamOptionsObject,
     ResponseToolChoiceField,
-    ResponseToolField,
     TextObject,
 )
 from completions.requests.fields.ignored import IgnoredFields
@@ -103,7 +103,7 @@ class ResponseFields(ModelRequestObject[T]):
     text = TextObject("What the text must match.")
     tools = ListField(
         "Up to 128 functions and custom tools that the model may call, as in chat completions.",
-        child=ResponseToolField(),
+        child=RESPONSE_TOOL,
         max_length=MAX_TOOLS,
     )
     tool_choice = ResponseToolChoiceField(

@@ -153,14 +153,19 @@ class Chunks:
                 yield self._number_chunk(self._make_chunk(choice, record))
 
     def make_end(self, end: EndEvent) -> Iterator[tuple[int, dict[str, object]]]:
-        """Yield the chunks between the last choice and `[DONE]`: an error; or
-        choices cut short, hidden states by choice, SGLang's extension and the usage."""
+        """Yield the chunks between the last choice and `[DONE]`: an error; or choices cut short,
+        and what follows the last of them."""
         cut = self.choices.end_at(end)
         if end.error is not None and not cut:
             error = from_job_error(end.error.code, end.error.message)
             yield self._number_chunk(self.make_error(error))
             return
         yield from self.make_chunks(cut)
+        yield from self.make_ending(end)
+
+    def make_ending(self, end: EndEvent) -> Iterator[tuple[int, dict[str, object]]]:
+        """Yield what follows the last choice: hidden states by choice, SGLang's extension and the
+        usage."""
         for record in self.choices.records:
             if record.hidden_states is not None:
                 yield self._number_chunk(self._make_chunk(self.make_hidden_states(record), record))
@@ -176,7 +181,7 @@ class Chunks:
 
     def make_error(self, error: APIError) -> dict[str, object]:
         """Return the last chunk of a stream that ends before its job."""
-        return error.envelope()
+        return error.envelope(self._context.path)
 
     def make_meta(self, meta: Mapping[str, object]) -> dict[str, object]:
         """Return the chunk that says how the job ran."""

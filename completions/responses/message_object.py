@@ -8,7 +8,6 @@ import orjson
 
 from completions.chat.delta import Delta
 from completions.contract.usage import Usage
-from completions.exceptions import APIError, from_job_error
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.responses import sse
 from completions.responses.chat import ChatResponseContext, CollectedChat, Message
@@ -131,29 +130,28 @@ class MessageContext(ChatResponseContext, frozen=True, omit_defaults=True):
         start = {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
         return {**start, "content": list(content), **ending}
 
-    def make_usage(self, usage: Usage, reasoning_tokens: int) -> dict[str, Any]:
-        """Return the usage, in which cached tokens are no input tokens."""
-        used: dict[str, Any] = make_usage(usage, reasoning_tokens, self.prices)
+    def make_ending(
+        self, record: ChoiceRecord, reason: str | None, usage: Usage | None, thinking: int = 0
+    ) -> dict[str, Any]:
+        """Return why a message ended, from the finish reason of a chat, and its usage, of which
+        `thinking` tokens are thoughts. Cached tokens are no input tokens."""
+        counted = Usage(self.prompt_lengths[0], len(record.token_ids), record.cached_tokens)
+        used = usage or counted  # as far as the events say
+        matched = record.matched_stop if reason == "stop" else None
+        stop = matched if isinstance(matched, str) else None
+        cost = make_usage(used, thinking, self.prices)
         return {
-            "input_tokens": usage.prompt_tokens - usage.cached_tokens,
-            "cache_creation_input_tokens": 0,  # the cache is free of charge
-            "cache_read_input_tokens": usage.cached_tokens,
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"thinking_tokens": reasoning_tokens},
-            **{name: used[name] for name in ("cost", "cost_details") if name in used},
+            "stop_reason": _STOP_REASONS[reason] if stop is None else "stop_sequence",
+            "stop_sequence": stop,
+            "usage": {
+                "input_tokens": used.prompt_tokens - used.cached_tokens,
+                "cache_creation_input_tokens": 0,  # the cache is free of charge
+                "cache_read_input_tokens": used.cached_tokens,
+                "output_tokens": used.completion_tokens,
+                "output_tokens_details": {"thinking_tokens": thinking},
+                **{name: cost[name] for name in ("cost", "cost_details") if name in cost},
+            },
         }
-
-
-def _name_stop(reason: str | None, matched: int | str | None) -> dict[str, str | None]:
-    """Return why a message ended, from the finish reason of a chat and the stop that matched."""
-    if reason == "stop" and isinstance(matched, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": matched}
-    return {"stop_reason": _STOP_REASONS[reason], "stop_sequence": None}
-
-
-def _count(context: MessageContext, record: ChoiceRecord) -> Usage:
-    """Return what a job used, as far as its events say."""
-    return Usage(context.prompt_lengths[0], len(record.token_ids), record.cached_tokens)
 
 
 class CollectedMessage(CollectedChat):
@@ -167,10 +165,9 @@ class CollectedMessage(CollectedChat):
         writer = BlockWriter(self._context)
         for _ in (*writer.push(delta), *writer.finish()):
             pass
-        used = usage or _count(self._context, record)
-        stop = _name_stop(reason, record.matched_stop)
-        shown = self._context.make_usage(used, self.count_reasoning_tokens())
-        return self._context.make_message(writer.blocks, **stop, usage=shown)
+        thinking = self.count_reasoning_tokens()
+        ending = self._context.make_ending(record, reason, usage, thinking)
+        return self._context.make_message(writer.blocks, **ending)
 
 
 class MessageEvents(Chunks):
@@ -188,11 +185,8 @@ class MessageEvents(Chunks):
     def make_start(self) -> Iterator[tuple[int, Event]]:
         """Yield the message without content. How much of the prompt is cached is not known yet."""
         (record,) = self.choices.records
-        used, stop = (
-            self._context.make_usage(_count(self._context, record), 0),
-            _name_stop(None, None),
-        )
-        message = self._context.make_message((), **stop, usage=used)
+        ending = self._context.make_ending(record, None, None)
+        message = self._context.make_message((), **ending)
         yield self._number_chunk({"type": "message_start", "message": message})
 
     def make_chunks(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, Event]]:
@@ -200,23 +194,15 @@ class MessageEvents(Chunks):
             self.choices.add(event)
             yield from map(self._number_chunk, self._blocks.push(self._message.push(event)))
 
-    def make_end(self, end: EndEvent) -> Iterator[tuple[int, Event]]:
-        cut = self.choices.end_at(end)
-        if end.error is not None and not cut:
-            error = from_job_error(end.error.code, end.error.message)
-            yield self._number_chunk(self.make_error(error))
-            return
-        yield from self.make_chunks(cut)
+    def make_ending(self, end: EndEvent) -> Iterator[tuple[int, Event]]:
         yield from map(self._number_chunk, self._blocks.finish())
         (record,) = self.choices.records
-        stop = _name_stop(self._message.finish_reason(record.finish_reason), record.matched_stop)
-        used = end.usage or _count(self._context, record)
-        shown = self._context.make_usage(used, self._message.reasoning_tokens)
-        yield self._number_chunk({"type": "message_delta", "delta": stop, "usage": shown})
+        reason = self._message.finish_reason(record.finish_reason)
+        thinking = self._message.reasoning_tokens
+        ending = self._context.make_ending(record, reason, end.usage, thinking)
+        usage = ending.pop("usage")
+        yield self._number_chunk({"type": "message_delta", "delta": ending, "usage": usage})
         yield self._number_chunk({"type": "message_stop"})
-
-    def make_error(self, error: APIError) -> Event:
-        return error.envelope(self._context.path)
 
     def make_meta(self, meta: Mapping[str, object]) -> Event:
         return {"type": "quire:meta", "meta": meta}

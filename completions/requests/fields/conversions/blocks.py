@@ -5,31 +5,29 @@ fields that are read is ignored, and `x-ignored-params` names it. A block that n
 read is refused by its type.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
 from completions.chat.reasoning import AUTO as BY_TEMPLATE
 from completions.chat.reasoning import DISABLED, ENABLED
 from completions.chat.tools import AUTO, CUSTOM, NONE, REQUIRED, Tool, ToolChoice
-from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.conversation import Thinking
 from completions.requests.fields.base import (
-    SHOWN_NAME,
     BooleanField,
     ChoiceField,
-    Field,
     IntegerField,
     ObjectField,
     StorableObjectField,
     TextField,
     expect,
-    read_each,
 )
 from completions.requests.fields.chat.messages import ContentField, Message, MessagesField
 from completions.requests.fields.chat.tools import TOOL_NAME, FunctionObject
-from completions.requests.fields.conversions.response_fields import check_fields
+from completions.requests.fields.conversions.response_fields import HOSTED, check_fields
+from completions.requests.fields.conversions.typed_objects import TypedObjectField
 from completions.requests.fields.ignored import UnusedField
+from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import OpenObject, StrictObject
 
 _NO_SUMMARY: Final = (
@@ -58,6 +56,9 @@ class RedactedBlockObject(OpenObject[Message]):
     def check(self, values: Self) -> Message:
         return {}
 
+    def list_ignored(self, data: object) -> Iterator[str]:
+        yield ""
+
 
 class ToolUseBlockObject(OpenObject[Message]):
     id = TextField("The id that the result refers to.", required=True)
@@ -79,83 +80,49 @@ class ToolResultBlockObject(OpenObject[Message]):
         return {"role": "tool", **result}
 
 
-_TEXT: Final = TextBlockObject()
-_BLOCKS: Final[Mapping[str, Mapping[str, OpenObject[Message]]]] = {
-    "user": {"text": _TEXT, "tool_result": ToolResultBlockObject()},
-    "assistant": {
-        "text": _TEXT,
-        "thinking": ThinkingBlockObject(),
-        "redacted_thinking": RedactedBlockObject(),
-        "tool_use": ToolUseBlockObject(),
-    },
-    "system": {"text": _TEXT},
-}
-"""What reads a block, by role and type: as the part of a message that it becomes."""
+class BlocksField(ListField[list[Message]]):
+    """A text, or content blocks of some types. Read as the parts of messages that they become."""
 
-
-class TurnField(Field[Sequence[Message]]):
-    """What one side said: a text, or content blocks. Read as one or more messages of a chat."""
+    def __init__(self, **readers: OpenObject[Message]) -> None:
+        child = TypedObjectField(
+            {"text": TextBlockObject(), **readers},
+            "a block of type {0!r} cannot be read here; leave it out, or send one of: {1}.",
+            code="unsupported_content_type",
+        )
+        super().__init__(child=child, required=True)
 
     def to_schema(self) -> dict[str, object]:
-        return {"anyOf": [_describe_turn(role) for role in _BLOCKS]}
+        return {"anyOf": [{"type": "string"}, super().to_schema()]}
 
-    def read(self, data: object, context: Context | None = None) -> Sequence[Message]:
-        role, content = _split(data)
-        readers = _BLOCKS[role]
-        try:
-            parts = read_each(content, lambda block: _find_reader(block, readers).read(block))
-        except FieldError as error:
-            error.inside("content")
-            raise
-        return _join(role, parts)
+    def read(self, data: object, context: Context | None = None) -> list[Message]:
+        if type(data) is str:
+            return [{"content": data}]
+        return super().read(expect(data, list, "a string or an array of blocks"), context)
 
     def list_ignored(self, data: object) -> Iterator[str]:
-        role, content = _split(data)
-        for index, block in enumerate(content):
-            if block["type"] == "redacted_thinking":
-                yield f".content[{index}]"
-                continue
-            rest = {name: value for name, value in block.items() if name != "type"}
-            paths = _BLOCKS[role][block["type"]].list_ignored(rest)
-            yield from (f".content[{index}]{path}" for path in paths)
+        return iter(()) if type(data) is str else super().list_ignored(data)
 
 
-def _describe_turn(role: str) -> dict[str, Any]:
-    blocks = []
-    for kind, reader in _BLOCKS[role].items():
-        schema = reader.to_schema()
-        schema["properties"] = {"type": {"const": kind}, **schema["properties"]}
-        blocks.append({**schema, "required": ["type", *schema["required"]]})
-    content = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": blocks}}]}
-    properties = {"role": {"const": role}, "content": content}
-    return {"type": "object", "properties": properties, "required": ["role", "content"]}
+class SystemTurnObject(OpenObject[Sequence[Message]]):
+    """What one side said. Read as one or more messages of a chat."""
+
+    role = TextField("Who speaks.", required=True)
+    content = BlocksField()
+
+    def check(self, values: Self) -> Sequence[Message]:
+        return _join(values.role, values.content)
 
 
-def _split(data: object) -> tuple[str, list[Any]]:
-    """Return the role of a turn and its blocks. Raises FieldError."""
-    turn = expect(data, dict, "an object")
-    for name in ("role", "content"):
-        if turn.get(name) is None:
-            raise FieldError("this field is required.", name, code="missing_required_parameter")
-    try:
-        role = ChoiceField("", choices=_BLOCKS, required=True).read(turn["role"])
-    except FieldError as error:
-        error.inside("role")
-        raise
-    if type(turn["content"]) is str:
-        return role, [{"type": "text", "text": turn["content"]}]
-    return role, expect(turn["content"], list, "a string or an array of blocks", "content")
+class UserTurnObject(SystemTurnObject):
+    content = BlocksField(tool_result=ToolResultBlockObject())
 
 
-def _find_reader(block: object, readers: Mapping[str, OpenObject[Message]]) -> OpenObject[Message]:
-    kind = expect(block, dict, "an object").get("type")
-    if type(kind) is not str or kind not in readers:
-        message = (
-            f"a block of type {str(kind)[:SHOWN_NAME]!r} cannot be read here; leave it out, or "
-            f"send one of: {', '.join(readers)}."
-        )
-        raise FieldError(message, "type", code="unsupported_content_type")
-    return readers[kind]
+class AssistantTurnObject(SystemTurnObject):
+    content = BlocksField(
+        thinking=ThinkingBlockObject(),
+        redacted_thinking=RedactedBlockObject(),
+        tool_use=ToolUseBlockObject(),
+    )
 
 
 def _join(role: str, parts: Sequence[Message]) -> Sequence[Message]:
@@ -175,6 +142,18 @@ def _join(role: str, parts: Sequence[Message]) -> Sequence[Message]:
         if message.get("tool_calls") and not message["content"]:
             message["content"] = None
     return messages or [{"role": role, "content": ""}]
+
+
+TURN: Final = TypedObjectField(
+    {
+        "user": UserTurnObject(),
+        "assistant": AssistantTurnObject(),
+        "system": SystemTurnObject(),
+    },
+    "{0!r} is no side of a conversation; send one of: {1}.",
+    key="role",
+    code="invalid_value",
+)
 
 
 class TurnsField(MessagesField):
@@ -206,22 +185,13 @@ class MessageToolObject(StrictObject[Tool]):
     cache_control = UnusedField(ObjectField("No effect; prefixes are always cached."))
     eager_input_streaming = UnusedField(BooleanField("No effect; inputs are always streamed."))
 
-    def read(self, data: object, context: Context | None = None) -> object:
-        kind = data.get("type") if type(data) is dict else None
-        if type(kind) is str and kind != CUSTOM:
-            message = (
-                f"this server has no tools of type {kind[:SHOWN_NAME]!r}; leave it out, or send a "
-                "tool with name and input_schema and run it yourself."
-            )
-            raise FieldError(message, "type", code="unsupported_value")
-        return super().read(data, context)
-
     def check(self, values: Self) -> Tool:
         fields = {name: values.list_values()[name] for name in ("name", "description", "strict")}
         function = FunctionObject.fill({**fields, "parameters": values.input_schema})
         return FunctionObject().check(function)
 
 
+TOOL: Final = TypedObjectField({CUSTOM: MessageToolObject()}, HOSTED, default=CUSTOM)
 _MODES: Final = {"auto": AUTO, "any": REQUIRED, "tool": REQUIRED, "none": NONE}
 
 

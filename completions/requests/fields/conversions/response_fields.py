@@ -1,6 +1,6 @@
 """Fields of the Responses API that differ from those of chat completions."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Final, Self
 
 from completions.chat.tools import (
@@ -12,14 +12,12 @@ from completions.chat.tools import (
     REGEX,
     REQUIRED,
     InputGrammar,
-    Tool,
     ToolChoice,
 )
 from completions.exceptions import FieldError
 from completions.requests.context import Context
 from completions.requests.effort import EFFORTS
 from completions.requests.fields.base import (
-    SHOWN_NAME,
     BooleanField,
     ChoiceField,
     Field,
@@ -28,14 +26,15 @@ from completions.requests.fields.base import (
     expect,
 )
 from completions.requests.fields.chat.tools import TOOL_NAME, CustomToolObject, FunctionObject
+from completions.requests.fields.conversions.typed_objects import TypedObjectField
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.returns import StreamOptions
 
 LOGPROBS: Final = "message.output_text.logprobs"
-_HOSTED: Final = (
-    "this server runs no tools of type {0!r}; leave it out, or send a tool of type function or "
-    "custom and run it yourself."
+HOSTED: Final = (
+    "this server runs no tools of type {0!r}; leave it out, or send a tool of type {1} and run it "
+    "yourself."
 )
 
 
@@ -115,24 +114,10 @@ class CustomResponseToolObject(CustomToolObject):
     format = ToolInputObject("What the input is; default: any text.")
 
 
-_TOOLS: Final[Mapping[str, StrictObject[Tool]]] = {
-    FUNCTION: FunctionToolObject(),
-    CUSTOM: CustomResponseToolObject(),
-}
-
-
-class ResponseToolField(Field[Tool]):
-    """A function or a custom tool. Read as a Tool."""
-
-    def to_schema(self) -> dict[str, object]:
-        return {"anyOf": [each.to_schema() for each in _TOOLS.values()]}
-
-    def read(self, data: object, context: Context | None = None) -> Any:
-        data = expect(data, dict, "an object")
-        kind = data.get("type")
-        if type(kind) is str and kind not in _TOOLS:
-            raise FieldError(_HOSTED.format(kind[:SHOWN_NAME]), "type", code="unsupported_value")
-        return _TOOLS[kind if type(kind) is str else FUNCTION].read(data, context)
+RESPONSE_TOOL: Final = TypedObjectField(
+    {FUNCTION: FunctionToolObject(), CUSTOM: CustomResponseToolObject()}, HOSTED
+)
+"""A function or a custom tool. Read as a Tool."""
 
 
 class ResponseToolChoiceField(Field[ToolChoice | None]):
