@@ -43,7 +43,6 @@ class Keys:
     used = _key("used")
     keys = _key("keys")
     layout = _key("layout")
-    standby = _key("standby")
 
     depth = _keys("depth")
     """By class."""
@@ -74,6 +73,7 @@ class Keys:
 
 SCRIPT_KEYS: Final = (
     "served",
+    "standby",
     "quarantined",
     "queued",
     "spent",

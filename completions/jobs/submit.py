@@ -1,11 +1,13 @@
 """The web tier's side of a job: submit it, cancel it, look it up, and keep the web process's
 lease."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import orjson
+from redis.exceptions import RedisError
 
 from completions.contract.job_request import JobRequest
 from completions.contract.limits import RATES, REFUNDED
@@ -27,6 +29,8 @@ from completions.jobs.micro_batcher import MicroBatcher
 from completions.jobs.new_job import NewJob
 from completions.jobs.record import RECORD_FIELDS, Canceller, JobRecord, redis_name
 from completions.jobs.store import AsyncStore, SyncStore
+
+logger = logging.getLogger(__name__)
 
 WEB_LEASE = 15
 """Seconds after which a web process that stopped renewing counts as dead."""
@@ -116,10 +120,21 @@ class Submission:
         if verdict in _REFUSALS:
             raise _REFUSALS[verdict]
         if self._broker is not None and message.queue and verdict in ("ok", "exists"):
-            await self._broker.publish(message)
+            await self._publish(self._broker, job, message)
         if verdict == "exists":  # the first reply was lost on its way
             return {}
         return _read_remaining(job.limits, verdict, reply)
+
+    async def _publish(self, broker: Broker, job: NewJob, message: Message) -> None:
+        """Publish the message of a job that is stored already. Where the broker does not answer, it
+        may have the message all the same. A client that waits gets an error, and its job is
+        cancelled; any other job is accepted, and the reconciler publishes it again."""
+        try:
+            await broker.publish(message)
+        except (RedisError, OSError) as error:
+            if job.is_interactive:
+                raise
+            logger.warning("%s is queued, but its message is not sent yet: %s", job.id, error)
 
     async def count_request(self, api_key_id: int, limits: Limits) -> Remaining:
         """Count a request before it is checked at length, or one that makes no job. Returns what

@@ -90,20 +90,24 @@ class LiveModels(NamedTuple):
 
 
 async def list_live_models(store: AsyncStore) -> LiveModels:
-    now, _ = await store.client.time()
-    names = await store.client.zrangebyscore(store.keys.standby, now - HEARTBEAT_TTL, "+inf")
+    names = await store.call(*_ON_STANDBY)
     workers = await list_workers(store)
     return LiveModels(
         {worker.model: worker.facts.get("forward") for worker in workers if worker.accepting},
-        {name.decode() for name in cast("list[bytes]", names)},
+        _read_names(names),
     )
 
 
 def list_standby_sync(store: SyncStore) -> set[str]:
     """List the models that a worker loads once jobs wait for them."""
-    now, _ = store.client.time()
-    names = store.client.zrangebyscore(store.keys.standby, now - HEARTBEAT_TTL, "+inf")
-    return {name.decode() for name in cast("list[bytes]", names)}
+    return _read_names(store.call(*_ON_STANDBY))
+
+
+_ON_STANDBY: Final = ("on_standby", HEARTBEAT_TTL)
+
+
+def _read_names(reply: Iterable[bytes]) -> set[str]:
+    return {name.decode() for name in reply}
 
 
 def _records(replies: Iterable[tuple[bytes, bytes, int, int]]) -> list[WorkerRecord]:

@@ -5,7 +5,15 @@ import pytest
 from completions.jobs.connection import connect_async
 from completions.jobs.execute import Execution
 from completions.jobs.store import JobStore
-from completions.jobs.workers import HEARTBEAT_TTL, drain, list_workers, list_workers_sync, resume
+from completions.jobs.workers import (
+    HEARTBEAT_TTL,
+    drain,
+    list_live_models,
+    list_standby_sync,
+    list_workers,
+    list_workers_sync,
+    resume,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -25,6 +33,21 @@ async def test_workers_live_as_long_as_their_heartbeat(valkey, redis_client):
         assert redis_client.smembers("w:workers") == {b"b"}
         Execution(JobStore(redis_client, "w:"), "b").stop_beating()
         assert await list_workers(JobStore(client, "w:")) == []
+
+
+async def test_models_on_standby_are_those_whose_worker_said_so_lately(valkey, redis_client):
+    store = JobStore(redis_client, "w:")
+    store.call("standby", "a", "b")
+    Execution(store, "one").beat("b", {"forward": "c"})
+    async with connect_async(valkey.url) as client:
+        live = await list_live_models(JobStore(client, "w:"))
+        assert live == ({"b": "c"}, {"a", "b"})
+        assert live.is_cold("a")
+        assert not live.is_cold("b")
+        assert list_standby_sync(store) == {"a", "b"}
+        redis_client.zincrby("w:standby", -HEARTBEAT_TTL - 1, "a")
+        assert list_standby_sync(store) == {"b"}
+        assert (await list_live_models(JobStore(client, "w:"))).standby == {"b"}
 
 
 def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
