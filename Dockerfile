@@ -10,7 +10,7 @@ ENV PYTHONUNBUFFERED=1 \
     QUIRE_HOME=/var/lib/quire \
     DJANGO_SETTINGS_MODULE=project.settings
 RUN useradd --system --uid 10001 --no-create-home quire \
-    && mkdir -p /var/lib/quire/models /var/lib/quire/files /var/lib/quire/tmp /var/lib/quire/native /var/lib/quire/triton \
+    && mkdir -p /var/lib/quire/models /var/lib/quire/adapters /var/lib/quire/files /var/lib/quire/tmp /var/lib/quire/native /var/lib/quire/triton \
     && chown -R quire: /var/lib/quire
 WORKDIR /app
 

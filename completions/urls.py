@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from completions.endpoints.adapters import LoadAdapterView, UnloadAdapterView
 from completions.endpoints.batch_exports import ExportBatchView
 from completions.endpoints.batches import (
     BatchesView,
@@ -98,6 +99,8 @@ urlpatterns = [
     path("v1/uploads/<str:upload_id>/cancel", CancelUploadView.as_view()),
     path("v1/models", ModelsView.as_view()),
     path("v1/models/<path:model_id>", ModelView.as_view()),
+    path("v1/load_lora_adapter", LoadAdapterView.as_view()),
+    path("v1/unload_lora_adapter", UnloadAdapterView.as_view()),
     path("v1/usage", UsageView.as_view()),
     path("v1/tokenize", TokenizeView.as_view()),
     path("v1/detokenize", DetokenizeView.as_view()),

@@ -33,6 +33,14 @@ MODELS_DIR = QUIRE_HOME / "models"
 RUN_DIR = QUIRE_HOME / "run"
 LOG_DIR = QUIRE_HOME / "log"
 MODELS_FILE = Path(env.str("QUIRE_MODELS", default=str(BASE_DIR / "models.toml"))).expanduser()
+ADAPTER_SOURCES = Path(
+    env.str("QUIRE_ADAPTER_SOURCES", default=str(QUIRE_HOME / "lora"))
+).expanduser()
+"""Adapters are loaded from folders in it, those of an organization in a folder of its name."""
+ADAPTER_STORE = Path(
+    env.str("QUIRE_ADAPTER_STORE", default=str(QUIRE_HOME / "adapters"))
+).expanduser()
+"""Copies of loaded adapters, for web processes, background workers and engine workers."""
 DEVICE = env.str("QUIRE_DEVICE", default="auto")
 DTYPE = env.parse_choice("QUIRE_DTYPE", DTYPES, default="") or None
 if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", DEVICE):
@@ -169,6 +177,13 @@ MAX_STORED_BYTES = env.int("QUIRE_MAX_STORED_BYTES", default=10 * 1024**3)
 """Bytes of all uploads of one organization."""
 MAX_STORED_FILES = env.int("QUIRE_MAX_STORED_FILES", default=10_000)
 """Files of one organization, and uploads that it has not completed."""
+MAX_ADAPTERS = env.int("QUIRE_MAX_ADAPTERS", default=100)
+"""Adapters that an organization has loaded at a time."""
+MAX_ADAPTER_BYTES = env.int("QUIRE_MAX_ADAPTER_BYTES", default=1024**3)
+"""Bytes of one adapter's weights."""
+MAX_LORA_RANK = env.int("QUIRE_MAX_LORA_RANK", default=256)
+ADAPTER_MEMORY = env.int("QUIRE_ADAPTER_MEMORY", default=2 * 1024**3)
+"""Bytes that an engine worker has for loaded adapters."""
 MAX_BATCH_LINES = env.int("QUIRE_MAX_BATCH_LINES", default=50_000)
 MAX_QUEUED_LINES = env.int("QUIRE_MAX_QUEUED_LINES", default=200_000)
 """Lines of the unfinished batches of one organization. A new batch may exceed it once."""

@@ -70,6 +70,10 @@ class WorkerOptions:
     """Milliseconds that a step takes at most while somebody reads tokens as they come."""
     max_held_bytes: int = MAX_HELD_BYTES
     """Bytes of claimed requests that the worker holds on each level."""
+    adapter_store: Path | None = None
+    """The folder with the files of registered adapters."""
+    max_adapter_bytes: int = 2 * 1024**3
+    """Memory for registered adapters."""
 
 
 def run(
@@ -200,6 +204,8 @@ def _config(entry: ModelEntry, options: WorkerOptions) -> "EngineConfig":
         grammar_threads=entry.grammar_threads,
         kv_cache_bytes=entry.kv_cache_bytes,
         adapters=entry.adapters,
+        adapter_store=options.adapter_store,
+        max_adapter_bytes=options.max_adapter_bytes,
         stop_token_ids=entry.stop_token_ids,
         logit_processors=entry.logit_processors,
         repetition_penalty_scope=entry.repetition_penalty_scope,

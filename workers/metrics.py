@@ -164,6 +164,7 @@ class _EngineCollector(Collector):
         for name, text, value in (
             ("num_requests_running", "Sequences that run.", stats.running),
             ("num_requests_waiting", "Sequences that wait for a slot.", stats.waiting),
+            ("loaded_adapters", "Adapters loaded since the start.", stats.loaded_adapters),
             (
                 "kv_cache_usage_perc",
                 "Share of the KV cache's blocks that running sequences hold, from 0 to 1.",

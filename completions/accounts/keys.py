@@ -11,9 +11,9 @@ import string
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
@@ -27,7 +27,7 @@ from django.utils import timezone
 
 from completions.contract.limits import RATES
 from completions.jobs.limits import UNLIMITED, Budget, Limits
-from completions.models import ApiKey, Role, Scope
+from completions.models import ApiKey, Organization, Role, Scope
 from completions.models.organizations import Budgets
 from completions.models.release import release
 from completions.models.usage import NANOS
@@ -81,6 +81,8 @@ class Principal:
     """Networks that may use the key; empty for all."""
     store_prompts: bool = False
     """Whether prompts sent with this key are stored for the operator."""
+    adapters: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    """References of the organization's registered adapters, by model and name."""
 
     def may_use(self, model: str) -> bool:
         return not self.allowed_models or model in self.allowed_models
@@ -168,7 +170,16 @@ def make_principal(key: ApiKey) -> Principal:
         is_admin=key.role == Role.ADMIN,
         networks=tuple(map(ip_network, key.allowed_networks)),
         store_prompts=key.organization.store_prompts,
+        adapters=_read_adapters(key.organization),
     )
+
+
+def _read_adapters(organization: Organization) -> dict[str, dict[str, str]]:
+    by_model: dict[str, dict[str, str]] = {}
+    for adapter in organization.adapters.all():
+        if adapter.retired_at is None:
+            by_model.setdefault(adapter.model, {})[adapter.name] = adapter.reference
+    return by_model
 
 
 # Verification -----------------------------------------------------------------------------------
@@ -187,7 +198,7 @@ Lookup = Callable[[str], Awaitable[StoredKey | None]]
 
 async def look_up(digest: str) -> StoredKey | None:
     """Return the key whose current or previous secret has this digest."""
-    keys = ApiKey.objects.select_related("organization")
+    keys = ApiKey.objects.with_organizations()
     key = await keys.filter(Q(digest=digest) | Q(previous_digest=digest)).afirst()
     await release()
     if key is None:

@@ -14,6 +14,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db.models import Model, Q, QuerySet
 
 from completions.models import (
+    Adapter,
     ApiKey,
     AuditEntry,
     Batch,
@@ -51,7 +52,7 @@ _TABLES: Mapping[type[Model], _Table] = {
     Membership: _Table(is_for_admins=True),
     AuditEntry: _Table(is_for_admins=True),
     **dict.fromkeys((Batch, File, UsageRecord, UsageHour, Refusal), _Table(owner="api_key__owner")),
-    **dict.fromkeys((Job, Session, StoredPrompt), _Table()),
+    **dict.fromkeys((Job, Session, StoredPrompt, Adapter), _Table()),
 }
 _CACHE = "_quire_roles"
 

@@ -110,7 +110,7 @@ async def _start(process: WebProcess, frames: Any) -> AsyncIterator[bytes]:
 def _find_key(number: str, user: Viewer) -> ApiKey:
     if not (number.isascii() and number.isdecimal()) or len(number) > 18:
         raise invalid_parameter(HEADER, number, "the number of an API key")
-    keys = select_managed(ApiKey.objects.select_related("organization"), user)
+    keys = select_managed(ApiKey.objects.with_organizations(), user)
     key = keys.filter(pk=int(number)).first()
     if key is None:
         raise APIError("invalid_api_key", "There is no such API key. Choose another.", HEADER)

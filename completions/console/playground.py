@@ -11,7 +11,7 @@ from completions.admin.request_body import load_body
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
 from completions.console.acting import ACTS, HEADER
-from completions.models import ApiKey, Scope, StoredPrompt, UsageRecord
+from completions.models import Adapter, ApiKey, Scope, StoredPrompt, UsageRecord
 from completions.requests.fields.base import SchemaField
 from completions.requests.fields.constraint import CONSTRAINT_KINDS, ConstraintFields
 from completions.requests.fields.objects import StrictObject
@@ -26,7 +26,7 @@ def show_playground(request: HttpRequest) -> HttpResponseBase:
             for key in keys.order_by("organization__name", "name")
             if Scope.INFERENCE in key.scopes
         ],
-        "models": list(_list_models()),
+        "models": list(_list_models(request.user)),
         "constraints": [
             (kind, isinstance(ConstraintFields.fields[kind.field], SchemaField | StrictObject))
             for kind in CONSTRAINT_KINDS
@@ -66,13 +66,17 @@ def _load_request(job_id: str, user: Viewer) -> dict[str, object] | None:
     }
 
 
-def _list_models() -> Iterator[tuple[str, bool]]:
-    """Return (id, has a chat template) for each model whose files are present, and for its
-    adapters."""
+def _list_models(user: Viewer) -> Iterator[tuple[str, bool]]:
+    """Return (id, has a chat template) for each model whose files are present, and for its adapters
+    that the user sees."""
+    registered: dict[str, list[str]] = {}
+    for adapter in select_seen(Adapter.objects.active(), user):
+        registered.setdefault(adapter.model, []).append(adapter.name)
     for entry in model_files.load_catalog():
         try:
             files = model_files.load(entry)
         except ModelFilesError:
             continue
-        for name in (entry.id, *(f"{entry.id}:{adapter}" for adapter in entry.adapters)):
+        adapters = dict.fromkeys((*entry.adapters, *registered.get(entry.id, ())))
+        for name in (entry.id, *(f"{entry.id}:{adapter}" for adapter in adapters)):
             yield name, bool(files.abilities.get("chat"))

@@ -89,6 +89,10 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "context_length_exceeded": _make_request_error(
         "The prompt and max_tokens together exceed the model's context length."
     ),
+    "unsupported_adapter": _make_request_error(
+        "The LoRA adapter needs something that the model or this server does not do."
+    ),
+    "adapter_already_loaded": _make_request_error("An adapter of this name is loaded already."),
     "invalid_file_purpose": _make_request_error("The file has a different purpose."),
     "storage_limit_exceeded": _make_request_error(
         "Your organization's files have reached their storage limit."

@@ -86,7 +86,8 @@ class JobRequest(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     cache_salt: str = ""
     """Requests share cached prefixes if organization, salt and adapter are equal."""
     adapters: tuple[str | None, ...] | None = None
-    """One LoRA adapter of the model, or None, for each prompt. If None, no prompt uses one."""
+    """One LoRA adapter of the model, or None, for each prompt. If None, no prompt uses one. A
+    registered one is named by its reference (see `contract/adapters.py`)."""
     return_hidden_states: bool = False
     """Asks for each choice's last hidden state (see ``ChoiceDelta``)."""
     return_routed_experts: bool = False

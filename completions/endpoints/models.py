@@ -1,5 +1,6 @@
 """GET /v1/models: the served models and their capabilities."""
 
+from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.catalog.model_files import ModelFiles, ModelFilesError
@@ -9,6 +10,7 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
 from completions.jobs.workers import LiveModels
+from completions.requests.adapters import list_adapters
 from completions.requests.fields.constraint import CONSTRAINT_KINDS
 from completions.requests.model import find_entry
 
@@ -33,11 +35,13 @@ class ModelsView(AsyncAPIView):
         refuse_unknown(request, ())
         live = await request.process.list_live_models()
         may_use, served = request.auth.may_use, model_files.load_catalog()
-        models = [_make_model(entry, None, live) for entry in served if may_use(entry.id)]
+        models = [
+            _make_model(entry, None, live, request.auth) for entry in served if may_use(entry.id)
+        ]
         adapted = [
-            _make_model(entry, name, live)
+            _make_model(entry, name, live, request.auth)
             for entry in served
-            for name in entry.adapters
+            for name in list_adapters(entry, request.auth)
             if may_use(entry.id) or may_use(f"{entry.id}:{name}")
         ]
         return JSONResponse({"object": "list", "data": models + adapted})
@@ -48,10 +52,13 @@ class ModelView(AsyncAPIView):
 
     async def get(self, request: APIRequest, model_id: str) -> JSONResponse:
         entry, adapter = find_entry(model_id, request.auth)
-        return JSONResponse(_make_model(entry, adapter, await request.process.list_live_models()))
+        live = await request.process.list_live_models()
+        return JSONResponse(_make_model(entry, adapter, live, request.auth))
 
 
-def _make_model(entry: ModelEntry, adapter: str | None, live: LiveModels) -> dict[str, object]:
+def _make_model(
+    entry: ModelEntry, adapter: str | None, live: LiveModels, principal: Principal
+) -> dict[str, object]:
     """Return OpenAI's model object with Quire's fields, some of them null while files are
     missing."""
     try:
@@ -74,14 +81,16 @@ def _make_model(entry: ModelEntry, adapter: str | None, live: LiveModels) -> dic
         "default_max_tokens": INTEGERS["max_tokens"].default,
         "prices_per_million_tokens": entry.prices or None,
         "chat_style": find_chat_style(files).to_dict() if files else None,
-        "capabilities": _make_capabilities(entry, files, live.loaded.get(entry.id))
+        "capabilities": _make_capabilities(
+            files, live.loaded.get(entry.id), list_adapters(entry, principal)
+        )
         if files
         else None,
     }
 
 
 def _make_capabilities(
-    entry: ModelEntry, files: ModelFiles, forward: str | None
+    files: ModelFiles, forward: str | None, adapters: list[str]
 ) -> dict[str, object]:
     """Return names as in the contract, section 5.1. `forward` is how a live worker runs the model:
     `c`, `torch` or `cuda`; `general` runs each sequence separately, which is slow. `quantization`
@@ -89,7 +98,7 @@ def _make_capabilities(
     return {
         **list_abilities(files),
         **dict.fromkeys(_EVERY_MODEL, True),
-        "adapters": list(entry.adapters),
+        "adapters": adapters,
         "forward": forward,
         "quantization": files.quantization,
     }

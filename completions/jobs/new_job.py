@@ -11,6 +11,7 @@ from typing import Final
 import orjson
 from msgspec import to_builtins
 
+from completions.contract.adapters import read_name
 from completions.contract.job_request import JobRequest, encode_job_request
 from completions.jobs.limits import UNLIMITED, Limits
 from completions.jobs.record import REDIS_NAMES, JobRecord, Kind
@@ -198,8 +199,8 @@ class NewJob:
     @property
     def adapter(self) -> str:
         """The adapter of all prompts, empty for none."""
-        names = set(self.request.adapters or [None])
-        return SEVERAL_ADAPTERS if len(names) > 1 else (names.pop() or "")
+        names = {read_name(each) if each else "" for each in self.request.adapters or [None]}
+        return SEVERAL_ADAPTERS if len(names) > 1 else names.pop()
 
     @cached_property
     def request_json(self) -> bytes:

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.contrib.sessions.models import Session as Login
 from django.db.models import Model, QuerySet
 
+from completions.accounts import adapters
 from completions.batches import files, uploads, writing
 from completions.jobs import durable
 from completions.models import (
@@ -39,6 +40,7 @@ def prune(now: datetime) -> Counter[str]:
             "uploads": uploads.prune(now),
             "left bodies of uploads": uploads.prune_left(now),
             "jobs": durable.prune(now),
+            "adapters": adapters.prune(now),
             "conversations": _delete(Conversation.objects.filter(expires_at__lte=now)),
             "sessions of completions": _delete(Session.objects.filter(expires_at__lte=now)),
             "usage records": _delete(UsageRecord.objects.filter(finished_at__lt=records)),

@@ -1,5 +1,6 @@
 """The tables in SQL, with their constraints and query sets."""
 
+from completions.models.adapters import Adapter as Adapter
 from completions.models.audit import AuditAction as AuditAction
 from completions.models.audit import AuditEntry as AuditEntry
 from completions.models.batches import OPEN_LINES as OPEN_LINES

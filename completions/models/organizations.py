@@ -119,7 +119,7 @@ def lock_organization(organization_id: int) -> Iterator[None]:
 
 class Role(models.TextChoices):
     MEMBER = "member", "Member: its own usage"
-    ADMIN = "admin", "Admin: the usage of the whole organization"
+    ADMIN = "admin", "Admin: the organization's usage and adapters"
 
 
 class Scope(models.TextChoices):
@@ -160,6 +160,10 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         """Select keys that are accepted now."""
         unexpired = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
         return self.filter(unexpired, revoked_at=None, organization__suspended_at=None)
+
+    def with_organizations(self) -> "ApiKeyQuerySet":
+        """Load what decides about requests too: the organizations, and their adapters."""
+        return self.select_related("organization").prefetch_related("organization__adapters")
 
     def with_secrets(self, public_ids: Iterable[str]) -> "ApiKeyQuerySet":
         """Select keys whose current or previous secret has one of these public ids."""

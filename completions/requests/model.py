@@ -7,11 +7,15 @@ from completions.accounts.keys import Principal
 from completions.catalog import model_files
 from completions.catalog.entries import ModelEntry
 from completions.exceptions import APIError, FieldError
+from completions.requests.adapters import (
+    explain_missing_adapter,
+    find_reference,
+    list_adapters,
+)
 from completions.requests.context import NOTHING_EARLIER, Context, Earlier, RequestedModel
 from completions.requests.fair_semaphore import Checks
 from completions.requests.fields.base import T, TextField
 from completions.requests.fields.objects import StrictObject
-from completions.requests.fields.routing import explain_missing_adapter
 
 DEFAULT_MODEL = "default"
 """The name that clients of SGLang and mistral.rs use for the only model."""
@@ -32,20 +36,36 @@ def find_entry(name: str, principal: Principal) -> tuple[ModelEntry, str | None]
     if entry is None and ":" in name:
         base, _, adapter = name.rpartition(":")
         entry = served.get(base)
+    elif entry is None and (owner := _find_owner(name, principal)) is not None:
+        entry, adapter = owner, name
     if entry is None:
         near = _suggest_name(name, principal)
         hint = f" Did you mean {near!r}?" if near else ""
         message = f"The model {name[:100]!r} does not exist.{hint} GET /v1/models lists the models."
         raise APIError("model_not_found", message, "model")
-    if not (principal.may_use(entry.id) or principal.may_use(name)):
+    full_name = entry.id if adapter is None else f"{entry.id}:{adapter}"
+    if not (principal.may_use(entry.id) or principal.may_use(full_name)):
         message = (
             f"This API key may not use the model {name[:100]!r}. Ask your administrator, or use "
             f"one of: {', '.join(principal.allowed_models)}."
         )
         raise APIError("permission_denied", message, "model")
-    if adapter is not None and adapter not in entry.adapters:
-        raise APIError("adapter_not_found", explain_missing_adapter(adapter, entry), "model")
+    if adapter is not None and find_reference(adapter, entry, principal) is None:
+        message = explain_missing_adapter(adapter, entry, principal)
+        raise APIError("adapter_not_found", message, "model")
     return entry, adapter
+
+
+def _find_owner(adapter: str, principal: Principal) -> ModelEntry | None:
+    """Return the only model that has this adapter, for clients of vLLM, where its name alone names
+    it."""
+    owners = [
+        entry
+        for entry in model_files.load_catalog()
+        if find_reference(adapter, entry, principal) is not None
+        and (principal.may_use(entry.id) or principal.may_use(f"{entry.id}:{adapter}"))
+    ]
+    return owners[0] if len(owners) == 1 else None
 
 
 def _suggest_name(name: str, principal: Principal) -> str | None:
@@ -56,7 +76,7 @@ def _suggest_name(name: str, principal: Principal) -> str | None:
     names = [
         each
         for entry in model_files.load_catalog()
-        for each in (entry.id, *(f"{entry.id}:{adapter}" for adapter in entry.adapters))
+        for each in (entry.id, *(f"{entry.id}:{name}" for name in list_adapters(entry, principal)))
         if principal.may_use(entry.id) or principal.may_use(each)
     ]
     by_lower = {each.lower(): each for each in names}
@@ -83,7 +103,8 @@ class ModelRequestObject(StrictObject[T]):
     always_long: ClassVar[bool] = False
     """Whether `is_long` is true whatever the body holds."""
     model = TextField(
-        "Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too. "
+        "Id of a model, as listed by GET /v1/models; `id:adapter` names an adapter too, and so "
+        "does `adapter` if only one model has it. "
         "`default` is the only model that the API key may use.",
         default=DEFAULT_MODEL,
     )

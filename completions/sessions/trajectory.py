@@ -8,6 +8,7 @@ import msgspec
 import orjson
 
 from completions.batches.receipts.receipt import read_output_ids
+from completions.contract.adapters import read_name
 from completions.contract.json_lines import decompress_lines
 from completions.contract.sampling import INTEGERS
 from completions.contract.token_origins import make_mask
@@ -81,5 +82,5 @@ def _make_body(request: Mapping[str, Any]) -> dict[str, Any]:
     if request.get("close"):
         body["close"] = True
     if request.get("adapters"):
-        body["lora_path"] = request["adapters"][0]
+        body["lora_path"] = read_name(request["adapters"][0])
     return body

@@ -53,6 +53,11 @@ def test_services_that_write_files_share_a_volume():
         assert "state:/var/lib/quire" in SERVICES[name]["volumes"]
 
 
+def test_workers_read_the_adapters_that_web_processes_store():
+    for name, mode in (("web", ""), ("cpu-worker", ""), ("worker", ":ro")):
+        assert f"adapters:/var/lib/quire/adapters{mode}" in SERVICES[name]["volumes"]
+
+
 def test_the_worker_can_compile_its_kernels():
     (stage,) = re.findall(
         r"^FROM base AS worker\n.*?(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL

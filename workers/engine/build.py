@@ -129,9 +129,12 @@ def compose_engine(
                 speculation,
                 jump_rate,
             ),
-            intake=_make_intake(loaded, runner, pool, config),
+            intake=_make_intake(
+                loaded, runner, pool, config, config.adapter_store is not None and not followers
+            ),
             live=live,
             progress=Progress(scheduler, live, speculation, jump_rate),
+            adapters=None if followers is not None else loaded.adapters,
             followers=followers,
         ),
         config,
@@ -161,7 +164,11 @@ def _make_speculation(
 
 
 def _make_intake(
-    loaded: LoadedModel, runner: Runner, pool: BlockPool, config: EngineConfig
+    loaded: LoadedModel,
+    runner: Runner,
+    pool: BlockPool,
+    config: EngineConfig,
+    takes_registered: bool,
 ) -> Intake:
     return Intake(
         tasks=runner.tasks,
@@ -171,6 +178,7 @@ def _make_intake(
         max_model_len=loaded.max_model_len,
         max_cached_tokens=min(pool.num_blocks * config.block_size, loaded.max_positions),
         adapters=loaded.adapters.names,
+        takes_registered=takes_registered,
         sees_experts=loaded.recorder.sees_experts,
         processors=load_processors(config.logit_processors),
         penalizes_prompt=config.repetition_penalty_scope == "all",

@@ -52,6 +52,11 @@ class EngineConfig:
     grammar_threads: int = 1
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """PEFT folders of LoRA adapters, by the name that requests use."""
+    adapter_store: Path | None = None
+    """The folder with the files of adapters that are registered while the engine runs; None for no
+    such adapters."""
+    max_adapter_bytes: int = 2 * 1024**3
+    """Memory for those adapters. Beyond it, the least recently used ones are freed."""
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end every text, in addition to the ones that the model's files name."""
     logit_processors: Mapping[str, str] = field(default_factory=dict)

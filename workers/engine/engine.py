@@ -11,6 +11,8 @@ import torch
 
 from completions.contract.job_request import Task
 from completions.contract.usage import Usage
+from workers.engine.backends.base.lora import Adapters
+from workers.engine.backends.base.registered_adapters import RegisteredAdapters
 from workers.engine.backends.device import make_current
 from workers.engine.backends.parallel.followers import Followers
 from workers.engine.config import EngineConfig
@@ -62,6 +64,8 @@ class EngineParts:
     intake: Intake
     live: LiveRequests
     progress: Progress
+    adapters: Adapters | None = None
+    """Where adapters can be added; None for a model that is split."""
     followers: Followers | None = None
     """The processes that compute the other parts of a model that is split."""
 
@@ -98,6 +102,15 @@ class Engine:
         self._max_running = config.max_num_seqs
         self._max_live = config.max_num_seqs + config.max_waiting
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.registered_adapters: RegisteredAdapters | None = None
+        if parts.adapters is not None and config.adapter_store is not None:
+            self.registered_adapters = RegisteredAdapters(
+                parts.adapters,
+                config.adapter_store,
+                config.max_adapter_bytes,
+                self._inbox.put,
+                parts.live.list_adapters,
+            )
         self._deadlines = Deadlines()
         self._thread: threading.Thread | None = None
         self._ahead: Flight | None = None
@@ -138,6 +151,8 @@ class Engine:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self.structured_output.close()
+        if self.registered_adapters is not None:
+            self.registered_adapters.close()
         if self.followers is not None:
             self.followers.stop()
 
@@ -168,6 +183,7 @@ class Engine:
         return state.usage()
 
     def stats(self) -> EngineStats:
+        registered = self.registered_adapters
         return EngineStats(
             forward=self.forward,
             slots=self._max_running,
@@ -177,6 +193,7 @@ class Engine:
             kv_blocks_idle=self.pool.num_idle,
             kv_blocks_total=self.pool.num_blocks,
             block_size=self._block_size,
+            loaded_adapters=len(registered.loaded) if registered is not None else 0,
             preemptions=self.scheduler.preemptions,
             prefix_cache_queries=self._prefix_cache.queries if self._prefix_cache else 0,
             prefix_cache_hits=self._prefix_cache.hits if self._prefix_cache else 0,
@@ -277,9 +294,25 @@ class Engine:
             on_fatal(error)
 
     def _begin(self, state: RequestState) -> None:
-        """Queue a submitted request, after compiling its grammar if it has one."""
-        request = state.request
+        """Queue a submitted request, once its adapters are loaded and its grammar is compiled."""
         self._deadlines.add(state)
+        self._load_adapters(state)
+
+    def _load_adapters(self, state: RequestState, error: EngineError | None = None) -> None:
+        """Load what is missing of a request's adapters; ``error`` says why the last one cannot
+        be."""
+        names, registered = state.request.adapters, self.registered_adapters
+        if error is not None:
+            self.live.fail(state, error)
+        elif state.is_released:  # while an adapter was read
+            return
+        elif names and registered and (missing := registered.find_missing(names)) is not None:
+            registered.load(missing, partial(self._load_adapters, state))
+        else:
+            self._compile(state)
+
+    def _compile(self, state: RequestState) -> None:
+        request = state.request
         if request.grammar is None:
             self._progress.begin(state)
         else:

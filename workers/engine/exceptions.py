@@ -47,6 +47,8 @@ class TooLarge(UnsupportedModel):
 class UnsupportedAdapter(EngineError):
     """This LoRA adapter needs something that the engine does not do."""
 
+    code = "unsupported_adapter"
+
 
 class EngineStopped(EngineError):
     """The engine was stopped."""

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from completions.contract.adapters import read_digest, read_name
 from completions.contract.job_request import LogprobParams, Task
 from completions.contract.stop_regex.syntax import RegexError
 from workers.engine.core.choice import Choice
@@ -21,7 +22,12 @@ from workers.engine.core.request import Request
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.sequence_parts import Origin, Prefix, PromptHashes, SamplingRules
 from workers.engine.core.shared_ids import SharedIds
-from workers.engine.exceptions import ContextLengthExceeded, InvalidRequest, ProcessorError
+from workers.engine.exceptions import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    ProcessorError,
+    UnsupportedAdapter,
+)
 from workers.engine.request_state import RequestState
 from workers.engine.sampling.custom_processors import (
     ChoiceContext,
@@ -50,6 +56,9 @@ class Intake:
     tasks: frozenset[Task] = frozenset(Task)
     """What requests may ask for."""
     adapters: frozenset[str] = frozenset()
+    """Those that are loaded with the model."""
+    takes_registered: bool = False
+    """Whether requests may use adapters that are registered while the engine runs."""
     sees_experts: bool = False
     processors: Mapping[str, Factory] = field(default_factory=dict)
     penalizes_prompt: bool = False
@@ -257,9 +266,16 @@ class Intake:
         if request.adapters and len(request.adapters) != len(request.prompts):
             raise InvalidRequest("adapters must have one entry, a name or None, for every prompt")
         for adapter in request.adapters or ():
-            if adapter is not None and adapter not in self.adapters:
+            if adapter is None or adapter in self.adapters:
+                continue
+            if read_digest(adapter) is None:
                 known = ", ".join(sorted(self.adapters)) or "none"
                 raise InvalidRequest(f"adapter {adapter!r} does not exist; the model has: {known}")
+            if not self.takes_registered:
+                raise UnsupportedAdapter(
+                    f"The adapter {read_name(adapter)!r} needs the whole model in one process: "
+                    "its worker needs tensor_parallel_size = 1"
+                )
 
     def _check_routed_experts(self, request: Request) -> None:
         if not request.return_routed_experts:

@@ -72,6 +72,11 @@ class LiveRequests:
         """Return the request that a live sequence belongs to."""
         return self._owners[seq]
 
+    def list_adapters(self) -> set[str]:
+        """Return the adapters of all sequences that may still compute."""
+        with self._lock:
+            return {seq.adapter for seq in self._owners if seq.adapter is not None}
+
     def drop(self, request_id: str) -> RequestState | None:
         """Forget a request. Return it for :meth:`release`, or None if it is not live."""
         with self._lock:

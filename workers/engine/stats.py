@@ -25,6 +25,8 @@ class EngineStats:
     kv_blocks_total: int
     block_size: int
     """Tokens per block."""
+    loaded_adapters: int
+    """Adapters in memory that were registered since the start, with earlier versions in use."""
     preemptions: int
     prefix_cache_queries: int
     """Tokens of sequences that began to run."""

@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from completions.batches.export.encoding import ENCODINGS
+from completions.endpoints.adapters import (
+    LoadAdapterRequestObject,
+    UnloadAdapterRequestObject,
+)
 from completions.endpoints.batch_exports import DEFAULT_FORMAT
 from completions.endpoints.batch_request import BatchRequestObject
 from completions.endpoints.grammars import ValidateRequestObject
@@ -193,6 +197,27 @@ OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
         ),
         "GET /v1/models/{model_id}": Operation(
             "Get a model", shapes.MODEL, "The id of an adapter is `base:adapter`."
+        ),
+    },
+    "adapters": {
+        "POST /v1/load_lora_adapter": Operation(
+            "Register a LoRA adapter, or replace one",
+            "Success: LoRA adapter 'polite' added successfully.",
+            "For admin keys. It is registered once a worker has loaded it. Jobs that were admitted "
+            "before keep the version that they were admitted with.",
+            request=LoadAdapterRequestObject,
+            example={"lora_name": "polite", "lora_path": "polite"},
+            errors=(429, 504),
+            media_types=("text/plain",),
+        ),
+        "POST /v1/unload_lora_adapter": Operation(
+            "Remove a LoRA adapter",
+            "Success: LoRA adapter 'polite' removed successfully.",
+            "For admin keys. Jobs that were admitted before keep it.",
+            request=UnloadAdapterRequestObject,
+            example={"lora_name": "polite"},
+            errors=(429,),
+            media_types=("text/plain",),
         ),
     },
     "tokens": {

@@ -82,7 +82,7 @@ class Command(BaseCommand):
             "--role",
             choices=Role.values,
             default=Role.MEMBER,
-            help="admin may read the usage of its whole organization (default: %(default)s)",
+            help="admin: usage and adapters of the whole organization (default: %(default)s)",
         )
         scopes = f"only these of {', '.join(Scope.values)}"
         add("--scopes", type=_names, default=[], metavar="A,B", help=scopes)

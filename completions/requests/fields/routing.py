@@ -7,6 +7,7 @@ from typing import Any
 from completions.accounts.keys import Principal
 from completions.catalog.entries import ModelEntry
 from completions.exceptions import APIError, FieldError
+from completions.requests.adapters import explain_missing_adapter, find_reference
 from completions.requests.context import Context
 from completions.requests.fields.base import Field, IntegerField, TextField, expect
 from completions.requests.fields.lists import PerPrompt, PerPromptField
@@ -18,7 +19,7 @@ RID_PATTERN = r"[A-Za-z0-9._:-]{1,64}"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
     adapters: Sequence[str | None]
-    """One for each prompt."""
+    """A reference for each prompt."""
     priority: int
     cache_salt: str
     """Requests of one organization share cached prefixes if their salts are equal."""
@@ -75,7 +76,7 @@ def parse_routing(
     return RoutingSettings(
         priority=_parse_priority(values.priority, principal),
         rid=_parse_rid(values.rid, prompts),
-        adapters=_parse_adapters(values, adapter, entry, prompts),
+        adapters=_parse_adapters(values, adapter, entry, principal, prompts),
         cache_salt=_make_cache_salt(values.cache_salt, principal),
     )
 
@@ -108,7 +109,11 @@ def _parse_rid(value: PerPrompt | None, prompts: int) -> str | Sequence[str] | N
 
 
 def _parse_adapters(
-    values: RoutingFields, default: str | None, entry: ModelEntry, prompts: int
+    values: RoutingFields,
+    default: str | None,
+    entry: ModelEntry,
+    principal: Principal,
+    prompts: int,
 ) -> Sequence[str | None]:
     """Return the adapter of each prompt, from any of the three fields that may name it."""
     by_field: dict[str, Sequence[str | None]] = {}
@@ -120,8 +125,8 @@ def _parse_adapters(
         by_field["adapter"] = [values.adapter] * prompts
     for field, adapters in by_field.items():
         for adapter in adapters:
-            if adapter is not None and adapter not in entry.adapters:
-                message = f"{field}: {explain_missing_adapter(adapter, entry)}"
+            if adapter is not None and find_reference(adapter, entry, principal) is None:
+                message = f"{field}: {explain_missing_adapter(adapter, entry, principal)}"
                 raise APIError("adapter_not_found", message, field)
     (first, chosen), *others = [*by_field.items()] or [("", [None] * prompts)]
     for field, adapters in others:
@@ -129,13 +134,7 @@ def _parse_adapters(
             raise FieldError(
                 f"conflicts with {first}: they name different adapters. Send only one.", field
             )
-    return chosen
-
-
-def explain_missing_adapter(adapter: str, entry: ModelEntry) -> str:
-    """Return the message about an adapter that the model does not have."""
-    names = ", ".join(entry.adapters) or "none"
-    return f"The model {entry.id} has no adapter {adapter[:100]!r}; it has: {names}."
+    return [name and find_reference(name, entry, principal) for name in chosen]
 
 
 def _make_cache_salt(value: str | None, principal: Principal) -> str:

@@ -78,6 +78,8 @@ def _serve(entry: ModelEntry) -> int:
         step_limit=settings.STEP_LIMIT,
         step_ms=settings.STEP_MS,
         max_held_bytes=settings.MAX_HELD_BYTES,
+        adapter_store=settings.ADAPTER_STORE,
+        max_adapter_bytes=settings.ADAPTER_MEMORY,
     )
     return run(make_engine_app(), entry, options)
 

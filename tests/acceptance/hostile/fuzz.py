@@ -109,6 +109,11 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
         "/v1/sessions",
         {"model": MODEL, "expires_after": {"anchor": "last_active_at", "seconds": 60}},
     ),
+    (
+        "/v1/load_lora_adapter",
+        {"lora_name": "a", "lora_path": "b", "load_inplace": True, "base_model_name": MODEL},
+    ),
+    ("/v1/unload_lora_adapter", {"lora_name": "a", "base_model_name": MODEL}),
     ("/v1/tokenize", {"model": MODEL, "prompt": "hello", "add_special_tokens": True}),
     ("/v1/tokenize", {"model": MODEL, "prompt": ["hello", "you"]}),
     ("/v1/tokenize", {"model": MODEL, "messages": CHAT["messages"]}),

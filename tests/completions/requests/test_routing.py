@@ -42,6 +42,28 @@ def test_a_model_id_may_name_an_adapter() -> None:
     assert refusal(LEAST, only) == ("permission_denied", "model")
 
 
+def test_a_registered_adapter_is_named_by_its_version() -> None:
+    registered = {"tiny": {"own": "own@1", "polite": "polite@2"}, "texts": {"own": "own@3"}}
+    owner = dataclasses.replace(ANYONE, adapters=registered)
+    request = validate({**LEAST, "model": "tiny:own"}, owner)
+    assert (request.model.adapter, request.job.adapters) == ("own", ("own@1",))
+    body = {**LEAST, "prompt": [[1], [2]], "lora_path": ["own", "polite"]}
+    assert validate(body, owner).job.adapters == ("own@1", "polite"), "models.toml comes first"
+    assert refusal({**LEAST, "model": "own"}, owner) == ("model_not_found", "model")
+    assert refusal({**LEAST, "adapter": "own@1"}, owner) == ("adapter_not_found", "adapter")
+    assert refusal({**LEAST, "adapter": "own"}) == ("adapter_not_found", "adapter")
+
+
+def test_the_name_of_an_adapter_alone_names_its_only_model() -> None:
+    request = validate({**LEAST, "model": "polite"})
+    assert (request.model.name, request.model.entry.id) == ("polite", "tiny")
+    assert request.job.adapters == ("polite",)
+    only = dataclasses.replace(ANYONE, allowed_models=("tiny:polite",))
+    assert validate({**LEAST, "model": "polite"}, only)
+    other = dataclasses.replace(ANYONE, allowed_models=("texts",))
+    assert refusal({**LEAST, "model": "polite"}, other) == ("model_not_found", "model")
+
+
 def test_an_adapter_is_named_by_any_of_three_fields() -> None:
     two = {**LEAST, "prompt": [[1], [2]]}
     for fields in ({"lora_path": "polite"}, {"adapter": "polite"}, {"lora_path": ["polite"] * 2}):

@@ -14,6 +14,7 @@ _IDLE = EngineStats(
     kv_blocks_idle=0,
     kv_blocks_total=0,
     block_size=0,
+    loaded_adapters=0,
     preemptions=0,
     prefix_cache_queries=0,
     prefix_cache_hits=0,

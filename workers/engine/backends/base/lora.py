@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
+from completions.contract.adapters import CONFIG_FILE, WEIGHTS_FILE
 from workers.engine.backends.base.linear import LinearLayer
 from workers.engine.backends.base.transfers import to_device
 from workers.engine.core.model_input import AdapterRows
 from workers.engine.core.sequence import Sequence
 from workers.engine.exceptions import UnsupportedAdapter
 
-_CONFIG_FILE = "adapter_config.json"
-_WEIGHTS_FILE = "adapter_model.safetensors"
 _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 
 _READ = frozenset({"peft_type", "r", "lora_alpha", "use_rslora", "alpha_pattern", "bias"})
@@ -62,6 +62,7 @@ _PLAIN_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
 """Values of ``init_lora_weights`` that leave the base model's weights unchanged."""
 
 
+_LINEAR = (nn.Linear, LinearLayer)
 _DEFAULT_ALPHA = 8
 """PEFT's default, for a configuration without a value."""
 
@@ -74,12 +75,21 @@ class LowRank(NamedTuple):
     up: Tensor
     """scaling * B [out_features, rank]."""
 
+    @property
+    def num_bytes(self) -> int:
+        return self.down.nbytes + self.up.nbytes
+
+
+Deltas = Mapping[nn.Module, LowRank]
+"""What one adapter adds, by the layer that it adds it to."""
+
 
 class _Target:
     """A forward hook of one linear layer: adds the output of the current batch's adapters."""
 
-    def __init__(self, adapters: "Adapters") -> None:
+    def __init__(self, adapters: "Adapters", module: nn.Module) -> None:
         self.deltas: dict[str, LowRank] = {}
+        self.handle: RemovableHandle = module.register_forward_hook(self)
         self._adapters = adapters
 
     def __call__(self, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -95,23 +105,58 @@ class _Target:
 class Adapters:
     """The adapters of one model, hooked into its linear layers. Without any there are no hooks."""
 
+    model: Any = None
+    """The model of transformers."""
     names: frozenset[str] = frozenset()
+    """Those that are loaded with the model. Others come and go."""
     batch: list[AdapterRows] = field(default_factory=list)
     """The rows of the running forward that use adapters; each adapter occurs at most once."""
     _targets: dict[nn.Module, _Target] = field(default_factory=dict)
+    _seeing: frozenset[nn.Module] | None = None
+    """The linear layers that receive the whole flat batch; None before :meth:`checking`."""
 
     @classmethod
     def load(cls, model: Any, folders: Mapping[str, Path]) -> "Adapters":
         """Read PEFT folders by adapter name for a model of transformers. Raises UnsupportedAdapter,
         which names the adapter and its fault."""
-        adapters = cls(frozenset(folders))
+        adapters = cls(model, frozenset(folders))
         for name, folder in folders.items():
             try:
-                deltas = _read_folder(folder, model.dtype, model.device)
-                adapters._add(name, deltas, model)
+                adapters.add(name, adapters.read(folder))
             except UnsupportedAdapter as error:
                 raise UnsupportedAdapter(f"adapter {name!r} in {folder}: {error}") from error
         return adapters
+
+    def read(self, folder: Path) -> Deltas:
+        """Read a PEFT folder and check it against the model. Any thread may call it. Raises
+        UnsupportedAdapter."""
+        deltas: dict[nn.Module, LowRank] = {}
+        for path, delta in _read_folder(folder, self.model.dtype, self.model.device).items():
+            module = _find_linear(self.model, path)
+            shape = (delta.up.shape[0], delta.down.shape[1])
+            if shape != (module.out_features, module.in_features):
+                raise UnsupportedAdapter(
+                    f"{path} has weights for {shape[1]} to {shape[0]} features, "
+                    f"the model's layer is {module.in_features} to {module.out_features}"
+                )
+            if self._seeing is not None and module not in self._seeing:
+                raise UnsupportedAdapter(f"{path} does not see every token")
+            deltas[module] = delta
+        return deltas
+
+    def add(self, name: str, deltas: Deltas) -> None:
+        """Let rows of later forwards use an adapter."""
+        for module, delta in deltas.items():
+            if module not in self._targets:
+                self._targets[module] = _Target(self, module)
+            self._targets[module].deltas[name] = delta
+
+    def remove(self, name: str) -> None:
+        """Free an adapter that no sequence uses."""
+        for module, target in list(self._targets.items()):
+            if target.deltas.pop(name, None) is not None and not target.deltas:
+                target.handle.remove()
+                del self._targets[module]
 
     def lay_rows(
         self,
@@ -157,34 +202,22 @@ class Adapters:
     def checking(self, num_tokens: int) -> Iterator[None]:
         """Check a forward of ``num_tokens`` inside the context: each targeted layer must receive
         the whole flat batch. A layer that receives only some tokens, like an expert, cannot map
-        them to sequences. Raises UnsupportedAdapter."""
-        seen: dict[nn.Module, bool] = {}
+        them to sequences. Raises UnsupportedAdapter, as :meth:`read` does for later adapters."""
+        seeing: dict[nn.Module, bool] = {}
 
         def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            seen[module] = inputs[0].shape[:-1] == (1, num_tokens)
+            seeing[module] = bool(inputs) and inputs[0].shape[:-1] == (1, num_tokens)
 
-        handles = [module.register_forward_pre_hook(note) for module in self._targets]
+        layers = [each for each in self.model.modules() if isinstance(each, _LINEAR)]
+        handles = [layer.register_forward_pre_hook(note) for layer in layers]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
-        if not all(seen.get(module) for module in self._targets):
+        self._seeing = frozenset(layer for layer, sees_all in seeing.items() if sees_all)
+        if not self._targets.keys() <= self._seeing:
             raise UnsupportedAdapter("An adapter targets layers that do not see every token")
-
-    def _add(self, name: str, deltas: dict[str, LowRank], model: Any) -> None:
-        for path, delta in deltas.items():
-            module = _find_linear(model, path)
-            shape = (delta.up.shape[0], delta.down.shape[1])
-            if shape != (module.out_features, module.in_features):
-                raise UnsupportedAdapter(
-                    f"{path} has weights for {shape[1]} to {shape[0]} features, "
-                    f"the model's layer is {module.in_features} to {module.out_features}"
-                )
-            if module not in self._targets:
-                self._targets[module] = _Target(self)
-                module.register_forward_hook(self._targets[module])
-            self._targets[module].deltas[name] = delta
 
 
 def _find_linear(model: Any, path: str) -> nn.Linear | LinearLayer:
@@ -194,7 +227,7 @@ def _find_linear(model: Any, path: str) -> nn.Linear | LinearLayer:
         raise UnsupportedAdapter(f"the model has no layer {path}") from error
     if module is model.get_output_embeddings():  # it sees the sampled rows only
         raise UnsupportedAdapter(f"{path} is the output layer, which is not adapted")
-    if not isinstance(module, (nn.Linear, LinearLayer)):
+    if not isinstance(module, _LINEAR):
         raise UnsupportedAdapter(f"{path} is a {type(module).__name__}, not a linear layer")
     return module
 
@@ -202,8 +235,8 @@ def _find_linear(model: Any, path: str) -> nn.Linear | LinearLayer:
 def _read_folder(folder: Path, dtype: torch.dtype, device: torch.device) -> dict[str, LowRank]:
     """Return the weights by the layer's path in the base model, with the scaling applied."""
     try:
-        config = json.loads((folder / _CONFIG_FILE).read_text("utf-8"))
-        tensors: dict[str, Tensor] = load_file(folder / _WEIGHTS_FILE)
+        config = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+        tensors: dict[str, Tensor] = load_file(folder / WEIGHTS_FILE)
     except (OSError, ValueError, SafetensorError) as error:
         raise UnsupportedAdapter(f"cannot be read: {error}") from error
     _refuse_unsupported(config)

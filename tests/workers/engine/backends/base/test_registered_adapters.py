@@ -1,0 +1,304 @@
+"""Adapters that come, are replaced and go while the engine runs."""
+
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from completions.contract.adapters import (
+    RETIRED_FILE,
+    WEIGHTS_FILE,
+    compute_digest,
+    make_reference,
+    read_digest,
+)
+from completions.contract.sampling import SamplingParams
+from tests.workers.engine.adapters import save_adapter
+from tests.workers.engine.driving import tokens
+from tests.workers.engine.tiny_models import LLAMA, save_model
+from workers.engine.backends.base import registered_adapters
+from workers.engine.backends.base.registered_adapters import RegisteredAdapters
+from workers.engine.build import build_engine
+from workers.engine.checkpoints.parity.own_attention import OwnAttention
+from workers.engine.config import EngineConfig
+from workers.engine.core.output import RequestOutput
+from workers.engine.core.request import Request
+from workers.engine.engine import Engine
+from workers.engine.exceptions import EngineOverloaded, UnsupportedAdapter, UnsupportedModel
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
+
+PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+PROMPT = tuple(range(40, 75))
+FAMILIES: Mapping[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "llama in C": (LLAMA, "c", {"block_size": 16, "dtype": "bfloat16"}),
+    "llama": (LLAMA, "torch", {"block_size": 4}),
+    "qwen3 in int8": ({**LLAMA, "model_type": "qwen3"}, "c", {"block_size": 16, "dtype": "int8"}),
+    "lfm2": (
+        {**LLAMA, "model_type": "lfm2", "layer_types": ["conv", "full_attention"]},
+        "torch",
+        {"block_size": 4},
+    ),
+    "llama as in generate": (LLAMA, "general", {"block_size": 4}),
+}
+"""By what runs them: options of the model, the engine's forward, settings."""
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def base(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("base"), FAMILIES[family][0])
+
+
+@pytest.fixture(scope="module")
+def folders(base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two versions of an adapter."""
+    root = tmp_path_factory.mktemp("adapters")
+    return [
+        save_adapter(root / str(seed), base, rank=2 + seed, seed=seed, lora_alpha=32)
+        for seed in (1, 2)
+    ]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def put(store: Path, folder: Path, name: str = "a") -> str:
+    """Store a copy. Returns its reference."""
+    digest = compute_digest(folder)
+    shutil.copytree(folder, store / digest)
+    return make_reference(name, digest)
+
+
+def make(base: Path, family: str = "llama", **options: Any) -> Engine:
+    _, forward, settings = FAMILIES[family]
+
+    def refuse(*_: Any) -> None:
+        raise UnsupportedModel("the test says so")
+
+    common = {"device": "cpu", "dtype": "float32", "max_num_seqs": 8, "kv_cache_bytes": 2**22}
+    config = EngineConfig(**{**common, "max_num_batched_tokens": 24, **settings, **options})
+    with pytest.MonkeyPatch.context() as patch:
+        if forward == "general":
+            patch.setattr(OwnAttention, "compare", refuse)
+        engine = build_engine(base, config)
+    assert engine.forward == forward
+    return engine
+
+
+def ask(adapter: str | None, number: int = 0, prompt: tuple[int, ...] = PROMPT) -> Request:
+    return Request((prompt,), PARAMS, adapters=(adapter,), request_id=f"{adapter}-{number}")
+
+
+def run(engine: Engine, *requests: Request) -> list[list[int]]:
+    completions = engine.generate(requests)
+    assert [each.error for each in completions] == [None] * len(requests)
+    return tokens(completions)
+
+
+def count_hooks(engine: Engine) -> int:
+    assert engine.registered_adapters is not None
+    modules = engine.registered_adapters._adapters.model.modules()
+    return sum(len(module._forward_hooks) for module in modules)
+
+
+def test_a_replaced_adapter_ends_what_it_began(
+    base: Path, family: str, folders: list[Path], store: Path
+) -> None:
+    """Every version gives the tokens that it gives alone, loaded with the model, whatever else
+    runs and came before; cached prefixes are never those of another version."""
+    static = make(base, family, adapters={"one": folders[0], "two": folders[1]})
+    expected = run(static, *map(ask, (None, "one", "two")))
+    assert len(set(map(tuple, expected))) == 3, "the adapters must make a difference"
+
+    engine = make(base, family, adapter_store=store)
+    hooks = count_hooks(engine)
+    first = put(store, folders[0])
+    assert run(engine, ask(None), ask(first)) == expected[:2]
+    engine.submit(ask(first, 1))
+    produced: list[RequestOutput] = []
+    while not produced:  # the first version runs when the second comes
+        produced = engine.turn()
+    second = put(store, folders[1])
+    engine.submit(ask(second, 1))
+    engine.submit(ask(None, 1))
+    by_adapter = dict(zip((None, first, second), expected, strict=True))
+    assert drain(engine, produced) == {f"{name}-1": by_adapter[name] for name in by_adapter}
+    for number, (reference, wanted) in enumerate(by_adapter.items()):
+        assert run(engine, ask(reference, 2 + number)) == [wanted]
+    assert list_loaded(engine) == {first, second}
+    for reference in (first, second):
+        retire(store, reference)
+    get_registered(engine).free_retired()
+    assert list_loaded(engine) == set()
+    assert count_hooks(engine) == hooks
+    engine.stop()
+
+
+def get_registered(engine: Engine) -> RegisteredAdapters:
+    assert engine.registered_adapters is not None
+    return engine.registered_adapters
+
+
+def list_loaded(engine: Engine) -> set[str]:
+    return set(get_registered(engine).loaded)
+
+
+def retire(store: Path, reference: str) -> None:
+    (store / str(read_digest(reference)) / RETIRED_FILE).touch()
+
+
+def drain(engine: Engine, produced: list[RequestOutput]) -> dict[str, list[int]]:
+    """Run all requests to their ends. Returns their tokens, those of `produced` included."""
+    gained: dict[str, list[int]] = {}
+    while True:
+        for output in produced:
+            assert output.error is None
+            for delta in output.deltas:
+                gained.setdefault(output.request_id, []).extend(delta.token_ids)
+        if not engine.live:
+            return gained
+        produced = engine.turn()
+
+
+class TestOneEngine:
+    """What does not depend on the forward."""
+
+    @pytest.fixture(scope="class")
+    def folders(self, tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+        root = tmp_path_factory.mktemp("adapters")
+        return [save_adapter(root / str(seed), tiny_llama, seed=seed) for seed in range(3)]
+
+    @pytest.fixture
+    def engine(self, tiny_llama: Path, store: Path) -> Iterator[Engine]:
+        store.mkdir()
+        engine = make(tiny_llama, adapter_store=store)
+        yield engine
+        engine.stop()
+
+    def test_a_retired_adapter_stays_until_its_last_request_ends(
+        self, engine: Engine, folders: list[Path], store: Path
+    ) -> None:
+        reference = put(store, folders[0])
+        engine.submit(ask(reference))
+        while not (produced := engine.turn()):
+            pass
+        retire(store, reference)
+        get_registered(engine).free_retired()
+        assert list_loaded(engine) == {reference}
+        assert len(drain(engine, produced)[f"{reference}-0"]) == PARAMS.max_tokens
+        get_registered(engine).free_retired()
+        assert list_loaded(engine) == set()
+        assert count_hooks(engine) == 0
+        assert run(engine, ask(reference, 1)), "a job that was admitted before may come later"
+
+    def test_a_running_engine_frees_what_is_retired_by_itself(
+        self, engine: Engine, folders: list[Path], store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(registered_adapters, "WATCH_INTERVAL", 0.01)
+        reference, freed = put(store, folders[0]), threading.Event()
+        run(engine, ask(reference))
+        free = get_registered(engine)._free
+        monkeypatch.setattr(get_registered(engine), "_free", lambda each: (free(each), freed.set()))
+        engine.start(lambda _outputs: None)
+        shutil.rmtree(store / str(read_digest(reference)))
+        assert freed.wait(30)
+        assert list_loaded(engine) == set()
+
+    def test_idle_adapters_make_room_and_running_ones_do_not(
+        self, tiny_llama: Path, folders: list[Path], store: Path
+    ) -> None:
+        engine = make(tiny_llama, adapter_store=store, max_adapter_bytes=30_000)
+        references = [put(store, folder) for folder in folders]
+        for reference in references:
+            run(engine, ask(reference))
+        assert list_loaded(engine) == set(references[1:]), "the least recently used one is gone"
+        completions = engine.generate([ask(reference, 1) for reference in references])
+        refused = [each.error for each in completions if each.error is not None]
+        assert [type(error) for error in refused] == [EngineOverloaded]
+        assert "try again later" in str(refused[0])
+        engine.stop()
+
+    @pytest.mark.parametrize(
+        ("spoil", "complaint"),
+        [
+            (lambda folder: shutil.rmtree(folder), "cannot be read.*workers need the folder"),
+            (lambda folder: (folder / WEIGHTS_FILE).write_bytes(b"x"), "have changed"),
+        ],
+    )
+    def test_a_folder_that_is_not_the_stored_one_fails_its_requests_alone(
+        self,
+        engine: Engine,
+        folders: list[Path],
+        store: Path,
+        spoil: Callable[[Path], object],
+        complaint: str,
+    ) -> None:
+        good, bad = put(store, folders[0]), put(store, folders[1], "b")
+        spoil(store / str(read_digest(bad)))
+        completions = engine.generate([ask(bad), ask(good), ask(bad, 1), ask(None)])
+        assert [type(each.error) for each in completions] == [
+            UnsupportedAdapter,
+            type(None),
+            UnsupportedAdapter,
+            type(None),
+        ]
+        assert re.search(f"adapter 'b': .*{complaint}", str(completions[0].error))
+
+    def test_weights_for_another_model_name_the_layer(
+        self, engine: Engine, folders: list[Path], store: Path, tmp_path: Path
+    ) -> None:
+        folder = shutil.copytree(folders[0], tmp_path / "other")
+        tensors = load_file(folder / WEIGHTS_FILE)
+        name = next(name for name in tensors if name.endswith("q_proj.lora_A.weight"))
+        save_file({**tensors, name: torch.zeros(4, 65)}, folder / WEIGHTS_FILE)
+        [completion] = engine.generate([ask(put(store, folder))])
+        assert completion.error is not None
+        assert completion.error.code == "unsupported_adapter"
+        assert "65 to 64 features" in str(completion.error)
+        assert count_hooks(engine) == 0
+
+    def test_a_request_may_be_aborted_while_its_adapter_is_read(
+        self, engine: Engine, folders: list[Path], store: Path
+    ) -> None:
+        reference = put(store, folders[0])
+        engine.submit(ask(reference))
+        engine.receive(wait=False)
+        engine.abort(ask(reference).request_id)
+        assert len(run(engine, ask(reference, 1))[0]) == PARAMS.max_tokens
+
+    def test_prompts_of_one_request_load_what_they_need(
+        self, engine: Engine, folders: list[Path], store: Path
+    ) -> None:
+        adapters = (put(store, folders[0]), None, put(store, folders[1]))
+        request = Request((PROMPT,) * 3, PARAMS, adapters=adapters, request_id="r")
+        [completion] = engine.generate([request])
+        apart = [run(engine, ask(each, 1))[0] for each in adapters]
+        assert [choice.token_ids for choice in completion.choices] == apart
+
+    def test_layers_that_do_not_see_every_token_are_refused_later_too(
+        self, engine: Engine, folders: list[Path], store: Path
+    ) -> None:
+        adapters = get_registered(engine)._adapters
+        assert adapters._seeing is not None
+        layer = adapters.model.model.layers[1].mlp.down_proj
+        adapters._seeing -= {layer}
+        [completion] = engine.generate([ask(put(store, folders[0]))])
+        assert "layers.1.mlp.down_proj does not see every token" in str(completion.error)
+
+    def test_a_model_that_is_split_says_so(self, tiny_llama: Path, folders: list[Path]) -> None:
+        engine = make(tiny_llama)  # without a store, as a model that is split
+        with pytest.raises(UnsupportedAdapter, match="tensor_parallel_size = 1"):
+            engine.submit(ask(make_reference("a", "0" * 64)))
