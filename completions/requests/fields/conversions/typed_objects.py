@@ -43,7 +43,8 @@ class TypedObjectField(Field[Any]):
 
     def list_ignored(self, data: Any) -> Iterator[str]:
         rest = {name: value for name, value in data.items() if name != self._key}
-        return self._readers[data.get(self._key) or self._default].list_ignored(rest)
+        kind = data.get(self._key) or self._default
+        return self._readers[str(kind)].list_ignored(rest)
 
     def _describe(self, kind: str, reader: StrictObject[Any]) -> dict[str, Any]:
         schema = reader.to_schema()
