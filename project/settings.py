@@ -321,6 +321,8 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
 LOGIN_REDIRECT_URL = "/admin/"  # unfold's form does not keep the page that the user came from
+# Only unfold uses the cache: for five minutes, its search would show what a user no longer may see.
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
 UNFOLD = {
     "SITE_TITLE": "Quire",
     "SITE_HEADER": "Quire",

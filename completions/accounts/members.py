@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from django.contrib.auth.models import AnonymousUser, User
+from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from completions.accounts import audit, changes
@@ -55,6 +56,21 @@ def remove_user(users: Iterable[User], actor: Actor) -> None:
     """Remove users from all of their organizations."""
     for member in Membership.objects.filter(user__in=users).select_related("organization", "user"):
         remove(member, actor)
+
+
+def require_room(organization: Organization, owner: User) -> None:
+    """Raise ValidationError for a member who owns as many active keys as the organization allows.
+
+    Runs in the caller's transaction, which then makes the key: others that make one wait for its
+    end.
+    """
+    locked = Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+    owned = ApiKey.objects.active().filter(organization=locked, owner=owner)
+    if owned.count() >= locked.keys_per_member:
+        raise ValidationError(
+            f"{locked} lets each member own {locked.keys_per_member} active keys. Revoke one, or "
+            "ask an operator for more."
+        )
 
 
 def limit_key(key: ApiKey, owner: User | AnonymousUser) -> None:

@@ -8,7 +8,6 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.auth.models import User
-from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
@@ -111,12 +110,7 @@ class ApiKeyForm(forms.ModelForm[ApiKey]):
         cleaned: dict[str, object] = super().clean() or self.cleaned_data
         organization = cleaned.get("organization")
         if self.member is not None and isinstance(organization, Organization):
-            owned = ApiKey.objects.active().filter(organization=organization, owner=self.member)
-            if owned.count() >= organization.keys_per_member:
-                raise ValidationError(
-                    f"{organization} lets each member own {organization.keys_per_member} active "
-                    "keys. Revoke one, or ask an operator for more."
-                )
+            members.require_room(organization, self.member)
         return cleaned
 
 

@@ -11,6 +11,7 @@ from completions.accounts.audit import SERVICE, Actor
 from completions.models import ApiKey, AuditEntry, MemberRole, Membership, Organization
 from tests.completions.admin.members import join, sign_in
 from tests.completions.conftest import Tenant
+from tests.completions.endpoints.conftest import run_apart  # noqa: F401 - a fixture
 
 KEYS = "/admin/completions/apikey/"
 MEMBERS = "/admin/completions/membership/"
@@ -76,6 +77,10 @@ def test_a_member_makes_no_more_keys_than_the_operator_allows(
     assert not ApiKey.objects.filter(name="another").exists()
 
 
+def test_keys_made_at_once_are_counted_one_after_another(run_apart) -> None:  # noqa: F811
+    assert run_apart("keys_together", "admin") == ["1"]
+
+
 def test_a_member_makes_no_key_for_another_organization(member: Client, stranger: Tenant) -> None:
     page = make_key(member, stranger.organization)
     assert "Select a valid choice" in page
@@ -90,6 +95,19 @@ def test_a_member_looks_at_a_colleagues_key_and_does_not_act(member: Client, own
     assert member.post(path, {"name": "taken"}).status_code == 403
     assert member.post(f"/admin/keys/{owner.key.pk}/revoke/").status_code == 404
     assert f'value="{owner.key.pk}"' not in member.get("/admin/playground/").content.decode()
+
+
+def test_a_search_forgets_what_a_user_no_longer_sees(
+    member: Client, ada: User, owner: Tenant, stranger: Tenant
+) -> None:
+    def search() -> str:
+        return member.get("/admin/search/", {"s": "key", "extended": "1"}).content.decode()
+
+    assert "owner&#x27;s key" in search()
+    members.remove(ada.memberships.get(), SERVICE)
+    join(stranger.organization, "ada")
+    assert "owner&#x27;s key" not in search()
+    assert "stranger&#x27;s key" in search()
 
 
 def test_an_admin_manages_keys_and_members(owner: Tenant) -> None:

@@ -25,9 +25,9 @@ def run_apart(request, tmp_path):
     with database as url:
         home = {"QUIRE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
 
-        def run(module: str) -> list[str]:
+        def run(module: str, package: str = "endpoints") -> list[str]:
             return subprocess.run(
-                [sys.executable, "-c", _MAIN, f"tests.completions.endpoints.{module}"],
+                [sys.executable, "-c", _MAIN, f"tests.completions.{package}.{module}"],
                 cwd=ROOT,
                 env={**os.environ, **home, "DATABASE_URL": url},
                 stdout=subprocess.PIPE,
