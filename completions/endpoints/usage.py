@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from completions.accounts.keys import Principal
@@ -16,6 +16,7 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.query import refuse_unknown
 from completions.models import ApiKey, Refusal, Scope, UsageHour
+from completions.models.batches import BATCH_ID
 from completions.models.organizations import parse_public_id
 from completions.models.usage import FIRST_TOKEN, LATENCY, USAGE_COUNTS
 from completions.usage import report
@@ -25,12 +26,11 @@ _M = TypeVar("_M", UsageHour, Refusal)
 
 GROUPS = ("model", "api_key_id", "adapter")
 DEFAULT_GROUPS = ("model", "api_key_id")
-PARAMETERS = ("start_time", "end_time", "bucket_width", "limit", "page")
+PARAMETERS = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 ARRAYS = ("group_by", "models", "api_key_ids")
 _UNSUPPORTED = {
     "project_ids": "There are no projects: select keys with api_key_ids.",
     "user_ids": "Usage is recorded by key, not by user: select keys with api_key_ids.",
-    "batch": "A batch object has its own usage, and the admin groups usage by batch.",
 }
 """Filters of OpenAI's API (https://platform.openai.com/docs/api-reference/usage/completions)."""
 LIMITS = {"1d": (7, 31), "1h": (24, 168)}
@@ -52,6 +52,7 @@ class UsageQuery:
     groups: Sequence[str]
     models: Sequence[str]
     api_key_ids: Sequence[str]
+    batch: Q
     limit: int
 
     @classmethod
@@ -79,6 +80,7 @@ class UsageQuery:
             groups=_parse_groups(request),
             models=_parse_several(request, "models"),
             api_key_ids=_parse_several(request, "api_key_ids"),
+            batch=_parse_batch(request),
             limit=_parse_limit(request, width),
         )
 
@@ -125,7 +127,7 @@ class UsageView(AsyncAPIView):
 def _select_hours(query: UsageQuery, owner: Principal, until: datetime) -> QuerySet[UsageHour]:
     """Return the rows that the query selects and the caller may read."""
     hours = _select_keys(query, owner, UsageHour.objects.all())
-    hours = hours.filter(hour__gte=query.begin, hour__lt=until)
+    hours = hours.filter(query.batch, hour__gte=query.begin, hour__lt=until)
     return hours.filter(model__in=query.models) if query.models else hours
 
 
@@ -151,7 +153,7 @@ async def _load_refusals(
     query: UsageQuery, owner: Principal, until: datetime, names: dict[int, tuple[str, str]]
 ) -> dict[datetime, list[dict[str, object]]]:
     """Return the refusals of the keys that the query selects, by bucket, key and code. A refused
-    request may have no model, so `models` and `group_by` do not apply."""
+    request may have no model and no batch, so `models`, `batch` and `group_by` do not apply."""
     rows = _select_keys(query, owner, Refusal.objects.all())
     rows = rows.filter(hour__gte=query.begin, hour__lt=until).order_by("at")
     counts: Counter[tuple[datetime, int, str]] = Counter()
@@ -238,6 +240,19 @@ def _parse_limit(request: APIRequest, width: str) -> int:
     if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= maximum:
         raise invalid_parameter("limit", text, f"from 1 to {maximum} with bucket_width {width}")
     return int(text)
+
+
+def _parse_batch(request: APIRequest) -> Q:
+    """Return the condition of OpenAI's filter, true or false, or of the id of one batch."""
+    text = request.query_params.get("batch")
+    if text is None:
+        return Q()
+    if text in ("true", "false"):
+        lines = Q(kind="batch")
+        return lines if text == "true" else ~lines
+    if not text.startswith(BATCH_ID):
+        raise invalid_parameter("batch", text, "true, false, or the id of a batch")
+    return Q(batch=text)
 
 
 def _parse_groups(request: APIRequest) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ _USAGE_QUERY = (
     ),
     make_query("models", "string", "Only these models."),
     make_query("api_key_ids", "string", "Only these keys, as `sk-` and six characters."),
+    make_query("batch", "string", "true: only lines of batches; false: all else; or a batch's id."),
     make_query(
         "limit", "integer", "Buckets per page: by default 7 days or 24 hours, at most 31 or 168."
     ),

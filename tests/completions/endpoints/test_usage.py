@@ -156,7 +156,7 @@ def test_an_end_before_the_start_is_refused_within_a_bucket(api: Client, width: 
         ({"project_ids": "p"}, "unsupported_parameter"),
         ({"project_ids[]": ["p", "q"]}, "unsupported_parameter"),
         ({"user_ids": "u"}, "unsupported_parameter"),
-        ({"batch": "true"}, "unsupported_parameter"),
+        ({"batch": "yes"}, "invalid_value"),
         ({"model": "tiny"}, "unknown_parameter"),
         ({"limit[]": "1"}, "unknown_parameter"),
     ],
@@ -166,6 +166,20 @@ def test_filters_without_effect_are_refused(api: Client, query: dict[str, Any], 
     error = refused.json()["error"]
     assert (refused.status_code, error["code"]) == (400, code)
     assert error["param"] == next(iter(query))
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [("true", ["a", "b"]), ("false", ["live", "old"]), ("batch_a", ["a"]), ("batch_c", [])],
+)
+def test_lines_of_batches_are_told_apart(
+    api: Client, owner: Tenant, batch: str, expected: list[str]
+) -> None:
+    for name in ("a", "b"):
+        use(owner, model=name, kind="batch", batch=f"batch_{name}")
+    use(owner, model="live", kind="sync")
+    use(owner, model="old", kind="")
+    assert sorted(row["model"] for row in results(api, batch=batch)) == expected
 
 
 def test_a_page_past_the_end_is_empty(api: Client) -> None:
