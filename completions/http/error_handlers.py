@@ -9,8 +9,9 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import Http404, HttpRequest, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.utils.cache import patch_vary_headers
 from django.views import defaults
 from redis.exceptions import RedisError
 from rest_framework import exceptions as drf
@@ -147,14 +148,19 @@ def handle_not_found(request: HttpRequest, exception: Exception) -> HttpResponse
     """Answer as Django's handler404: a page for browsers, an envelope for API clients."""
     if request.path_info == f"{_DOCS}/":
         return HttpResponseRedirect(_DOCS)
-    is_page = "text/html" in request.headers.get("Accept", "") and request.path_info != "/"
-    if request.path_info.startswith(_FOR_BROWSERS) or (
-        is_page and not request.path_info.startswith(API_PATHS)
-    ):
+    if request.path_info.startswith(_FOR_BROWSERS):
         return defaults.page_not_found(request, exception)
     if request.path_info.startswith(API_PATHS):
         error = APIError("not_found", unknown_paths.describe(request.path_info))
         return make_response(error, request.path_info)
+    response = _choose_not_found(request, exception)
+    patch_vary_headers(response, ["Accept"])
+    return response
+
+
+def _choose_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if "text/html" in request.headers.get("Accept", "") and request.path_info != "/":
+        return defaults.page_not_found(request, exception)
     message = (
         "There is nothing at this path. Paths of the API begin with /v1/: give your client a base "
         f"URL that ends with /v1. {_DOCS} shows them in a browser."
