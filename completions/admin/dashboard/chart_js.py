@@ -68,9 +68,13 @@ def _make_set(line: Series, look: Mapping[str, object]) -> dict[str, object]:
 def _make_chart(
     kind: str, labels: Sequence[str], sets: list[Any], options: object
 ) -> dict[str, object]:
-    """Return what `quire/chart.html` shows: a chart, and a table of the same figures."""
+    """Return what `quire/chart.html` shows: a chart and a table of the same figures, or that there
+    is nothing to draw."""
+    values = [value for each in sets for value in each["data"] if value is not None]
     return {
         "kind": kind,
+        "is_empty": not any(values),
+        "is_zero": bool(values),
         "titles": [each["label"] for each in sets],
         "rows": list(zip(labels, zip(*(each["data"] for each in sets), strict=True), strict=True)),
         "data": json.dumps({"labels": list(labels), "datasets": sets}),
