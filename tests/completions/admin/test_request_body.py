@@ -33,11 +33,11 @@ CONSTRAINTS: list[dict[str, Any]] = [
 ]
 
 
-def body_of(request: JobRequest, **changes: str) -> dict[str, Any] | None:
+def body_of(request: JobRequest, events: bytes | None = None, **changes: str) -> Any:
     now = timezone.now()
     stored = StoredPrompt(
         job_id="cmpl-1", organization=Organization(), created_at=now,
-        request=compress_lines([encode_job_request(request)]),
+        request=compress_lines([encode_job_request(request)]), events=events,
     )  # fmt: skip
     return load_body(stored, UsageRecord(**{"model": "tiny", **changes}))
 
@@ -73,6 +73,55 @@ def test_all_parameters_are_carried() -> None:
     assert prepared(carried).job_request.prompts == ((1,), (2, 3))
 
 
+MORE: list[dict[str, Any]] = [
+    {"bad_words": ["one two", "three"]},
+    {"cache_salt": "mine", "priority": -3},
+    {"seed": 2**62 + 1, "return_token_ids": True},
+    {"logprobs": 0},
+    {"logprobs": 3, "echo": True},
+    {"logprobs": 2, "logprobs_mode": "processed"},
+    {"prompt_logprobs": 2},
+    {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": 0},
+    {"token_ids_logprob": [3, 4], "return_text_in_logprobs": True},
+    {"prompt": [[1], [2]], "return_logprob": [True, False], "top_logprobs_num": [2, 0]},
+    {"return_sampling_support": True, "sampling_support_ids": 4},
+]
+
+
+@pytest.mark.parametrize("more", MORE, ids=str)
+def test_what_the_answer_shows_is_carried(more: dict[str, Any]) -> None:
+    first = prepared({**LEAST, **more})
+    carried = body_of(first.job_request, compress_lines([first.context.to_json()]))
+    again = prepared(carried)
+    assert again.job_request == first.job_request
+    own = {"id", "created", "grammar_compile_ms", "default_length"}
+    shown = [
+        {
+            name: value
+            for name, value in msgspec.to_builtins(each.context).items()
+            if name not in own
+        }
+        for each in (first, again)
+    ]
+    assert shown[0] == shown[1]
+
+
+def test_scored_continuations_are_carried() -> None:
+    body = {**LEAST, "continuation_token_ids": [[3], [4, 5]], "logprobs": 1}
+    first = prepared(body)
+    carried = body_of(first.job_request, compress_lines([first.context.to_json()]))
+    assert {**carried, "continuation_token_ids": body["continuation_token_ids"]} == body
+    assert prepared(carried).job_request.continuations == first.job_request.continuations
+
+
+def test_what_a_chats_answer_shows_is_carried() -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "logprobs": True}
+    chat = prepared({**body, "top_logprobs": 2, "max_tokens": 5}, "/v1/chat/completions")
+    carried = body_of(chat.job_request, compress_lines([chat.context.to_json()]))
+    assert carried["logprobs"] == 2
+    assert prepared(carried).job_request == chat.job_request
+
+
 def test_an_adapter_is_part_of_the_model() -> None:
     body = body_of(prepared(LEAST).job_request, adapter="polite")
     assert body is not None
@@ -80,6 +129,5 @@ def test_an_adapter_is_part_of_the_model() -> None:
 
 
 def test_what_has_no_such_body() -> None:
-    scored = prepared({**LEAST, "continuation_token_ids": [[3]]}).job_request
-    assert body_of(scored) is None
-    assert body_of(msgspec.structs.replace(scored, prompts=())) is None
+    request = prepared(LEAST).job_request
+    assert body_of(msgspec.structs.replace(request, prompts=())) is None
