@@ -5,13 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from typing import Any, Protocol
 
-from django.db.models import DateTimeField, QuerySet, Sum
+from django.db.models import DateTimeField, F, QuerySet, Sum
 from django.db.models.functions import Trunc
 
 from completions.models import ApiKey, Organization, Refusal, UsageHour
-from completions.models.usage import BOUNDS_MS, COUNTED, FIRST_TOKEN, LATENCY, NANOS, USAGE_COUNTS
+from completions.models.usage import (
+    BOUNDS_MS,
+    COUNTED,
+    LATENCY,
+    NANOS,
+    SUMMED,
+    USAGE_COUNTS,
+)
 
 WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
 UNITS = {"1h": "hour", "1d": "day"}
@@ -45,7 +53,11 @@ def quantile(sums: Mapping[str, int], columns: Sequence[str], share: float) -> f
 
     Values above the last bound count as that bound.
     """
-    counts = [sums[name] for name in columns]
+    return find_quantile([sums[name] for name in columns], share)
+
+
+def find_quantile(counts: Sequence[int], share: float) -> float | None:
+    """Return the same of a histogram's counts."""
     total = sum(counts)
     if not total:
         return None
@@ -69,7 +81,8 @@ def group_rows(
     hours: QuerySet[UsageHour], unit: str, groups: Sequence[str]
 ) -> QuerySet[UsageHour, dict[str, object]]:
     """Sum hours by bucket and group, ordered by both. `unit` is hour, day, week or month."""
-    start = Trunc("hour", unit, output_field=DateTimeField())
+    # Rows are of whole hours. On SQLite, Trunc calls a Python function for every row.
+    start = F("hour") if unit == "hour" else Trunc("hour", unit, output_field=DateTimeField())
     split = hours.annotate(start=start).order_by("start", *groups).values("start", *groups)
     sums: QuerySet[UsageHour, dict[str, object]]
     sums = split.annotate(**{f"sum_{name}": Sum(name) for name in COUNTED})
@@ -105,6 +118,9 @@ _FIGURES = (
     "first_token_p50_ms",
     "first_token_p95_ms",
 )
+_LATENCY_AT = slice(len(SUMMED), len(SUMMED) + len(LATENCY))
+_FIRST_TOKEN_AT = slice(_LATENCY_AT.stop, len(COUNTED))
+"""Where the columns of COUNTED that are histograms are."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -156,16 +172,23 @@ def _lines(
             return keys[value]
         return (organizations[value] if group == "organization_id" else value,)
 
-    for values in group_rows(hours, unit, groups).iterator(chunk_size=1000):
-        row = make_row(values, groups)
-        texts = [text for group in groups for text in list_texts(group, row.group[group])]
-        counts = [row.sums[name] for name in _COUNTS]
-        spans = (*row.percentiles(LATENCY).values(), *row.percentiles(FIRST_TOKEN).values())
+    @cache
+    def list_names(*values: Any) -> list[str]:
+        pairs = zip(groups, values, strict=True)
+        return [_escape_formula(text) for pair in pairs for text in list_texts(*pair)]
+
+    # Tuples, because a month by key and hour has thousands of rows of forty columns.
+    columns = ("start", *groups, *(f"sum_{name}" for name in COUNTED))
+    rows = group_rows(hours, unit, groups).values_list(*columns)
+    for start, *values in rows.iterator(chunk_size=1000):
+        sums = values[len(groups) :]
+        histograms = sums[_LATENCY_AT], sums[_FIRST_TOKEN_AT]
+        spans = [find_quantile(each, q) for each in histograms for q in PERCENTILES.values()]
         yield (
-            row.start.isoformat(),
-            *map(_escape_formula, texts),
-            *counts,
-            f"{row.cost:f}",
+            start.isoformat(),
+            *list_names(*values[: len(groups)]),
+            *sums[: len(_COUNTS)],
+            f"{Decimal(sums[len(_COUNTS)]) / NANOS:f}",
             *("" if span is None else round(span) for span in spans),
         )
 
