@@ -23,6 +23,7 @@ from completions.models import (
     MemberRole,
     Membership,
     Organization,
+    Preset,
     Refusal,
     Session,
     StoredPrompt,
@@ -52,7 +53,7 @@ _TABLES: Mapping[type[Model], _Table] = {
     Membership: _Table(is_for_admins=True),
     AuditEntry: _Table(is_for_admins=True),
     **dict.fromkeys((Batch, File, UsageRecord, UsageHour, Refusal), _Table(owner="api_key__owner")),
-    **dict.fromkeys((Job, Session, StoredPrompt, Adapter), _Table()),
+    **dict.fromkeys((Job, Preset, Session, StoredPrompt, Adapter), _Table()),
 }
 _CACHE = "_quire_roles"
 

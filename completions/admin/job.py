@@ -319,7 +319,7 @@ def _load_texts(facts: _JobFacts, request: HttpRequest) -> dict[str, Any]:
         "prompts": [decode_prompt(model, ids) for ids in document.get("prompts", ())],
         "answers": list_answers(stored) if stored else [],
         "may_try": may_try,
-        "body": body,
+        "body": body and {name: json.dumps(each) for name, each in body.items()},
         "key": facts.key if facts.key and facts.key.state(timezone.now()) == "active" else None,
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib import admin
 from django.urls import path
 
-from completions.console import results
+from completions.console import presets, results
 from completions.console.acting import RunView, StopView, ValidateConstraintView
 from completions.console.new_batch import make_batch
 from completions.console.playground import show_playground
@@ -34,7 +34,14 @@ urlpatterns = [
         )
     ),
     path("batches/new/", admin.site.admin_view(make_batch), name="new-batch"),
-    path("playground/", admin.site.admin_view(show_playground), name="playground"),
+    *(
+        path(f"playground/{route}", admin.site.admin_view(view), name=name)
+        for route, view, name in (
+            ("", show_playground, "playground"),
+            ("presets/", presets.save, "presets"),
+            ("presets/<str:preset_id>/delete/", presets.delete, "delete-preset"),
+        )
+    ),
     path(f"{_CALLS}/completions", _make_view(RunView)),
     path(f"{_CALLS}/completions/<str:job_id>/cancel", _make_view(StopView)),
     path(f"{_CALLS}/chat/completions", _make_view(RunView, context_type=ChatResponseContext)),

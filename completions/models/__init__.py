@@ -27,6 +27,7 @@ from completions.models.organizations import ApiKeyQuerySet as ApiKeyQuerySet
 from completions.models.organizations import Organization as Organization
 from completions.models.organizations import Role as Role
 from completions.models.organizations import Scope as Scope
+from completions.models.presets import Preset as Preset
 from completions.models.refusals import Refusal as Refusal
 from completions.models.refusals import WrongKey as WrongKey
 from completions.models.results import BatchResult as BatchResult

@@ -3,33 +3,43 @@
 const WAIT = 300; // ms without a key press before the text is judged
 
 export class ConstraintEditor {
-  // `judge` takes the field and its text, and returns the service's verdict, or null for none.
-  constructor(form, judge) {
-    this.form = form;
+  // `kind` chooses the field. `judge` takes it and its text, and returns the service's verdict.
+  constructor(side, kind, judge) {
+    this.kind = kind;
     this.judge = judge;
-    this.frame = form.querySelector("#editor");
+    this.frame = side.querySelector("[data-part=editor]");
     this.backdrop = this.frame.querySelector("pre");
-    this.area = form.elements.constraint;
-    this.verdict = form.querySelector("#verdict");
+    this.area = this.frame.querySelector("textarea");
+    this.verdict = side.querySelector("[data-part=verdict]");
     this.texts = {};
     this.asked = 0;
     this.area.addEventListener("input", () => this.changed());
     this.area.addEventListener("scroll", () => this.follow());
-    form.elements.kind.addEventListener("change", () => this.switched());
-    form.elements.model.addEventListener("change", () => this.changed());
-    form.elements.key.addEventListener("change", () => this.changed());
+    kind.addEventListener("change", () => this.switched());
     this.switched();
   }
 
-  get field() { return this.form.elements.kind.value; }
+  get field() { return this.kind.value; }
   get text() { return this.area.value; }
+  get isSet() { return Boolean(this.field && this.text.trim()); }
+  get option() { return this.kind.selectedOptions[0].dataset; }
+  get kept() { return this.shown ? { ...this.texts, [this.shown]: this.text } : this.texts; }
 
-  // Show a text for a field, as if the user had chosen the field and typed it.
-  put(field, text) {
-    this.texts[field] = text;
+  // Show a field with its text, of the texts by field.
+  put(field, texts) {
+    this.texts = texts;
     this.shown = null; // what is shown now is not kept as the text of its field
-    this.form.elements.kind.value = field;
+    this.kind.value = field;
     this.switched();
+  }
+
+  // The constraint as JSON. A JSON object is sent as an object; other text as it is, and the service says what is wrong.
+  get json() {
+    try {
+      const value = this.option.object ? JSON.parse(this.text) : null;
+      if (value !== null && typeof value === "object" && !Array.isArray(value)) return this.text.trim();
+    } catch { /* sent as a text */ }
+    return JSON.stringify(this.text);
   }
 
   switched() {
@@ -37,7 +47,7 @@ export class ConstraintEditor {
     this.shown = this.field;
     this.frame.hidden = !this.shown;
     if (this.shown) {
-      this.area.value = this.texts[this.shown] ?? this.form.elements.kind.selectedOptions[0].dataset.example;
+      this.area.value = this.texts[this.shown] ?? this.option.example;
     }
     this.changed();
   }
@@ -47,7 +57,7 @@ export class ConstraintEditor {
     this.mark(null);
     clearTimeout(this.timer);
     const number = ++this.asked;
-    if (!this.field || !this.text.trim()) return;
+    if (!this.isSet) return;
     this.say("Judging …");
     this.timer = setTimeout(async () => {
       const verdict = await this.judge(this.field, this.text);

@@ -1,306 +1,263 @@
-// The playground: builds a request, has its constraint judged, and shows the answer as it streams.
+// The playground: builds a request, or two to compare, and keeps what the form holds.
 
-import { ConstraintEditor } from "./constraint_editor.js";
-import { asBatchLine, asCurl, asPython, copyFrom } from "./requests.js";
+import { Parameters } from "./playground_fields.js";
+import { Messages } from "./playground_messages.js";
+import { Side } from "./playground_side.js";
+import { asBatchLine, asCurl, asJson, asPython, copyFrom } from "./requests.js";
 
 const form = document.getElementById("play");
 const fields = form.elements;
 const find = (selector) => form.querySelector(selector);
 const show = (element, visible) => { element.hidden = !visible; };
 const CHAT = "/v1/chat/completions", PLAIN = "/v1/completions";
-const LIKELIEST = 5;
+const LIKELIEST = "5";
+const UNSTREAMED = ["background", "best_of", "prompt_logprobs"]; // not with stream
+const KEPT = `quire-playground-${form.dataset.user}`, ANSWERS = `${KEPT}-answers`;
+
+const parameters = new Parameters(form);
+const messages = new Messages(find("#messages"));
+const sides = [...form.querySelectorAll("[data-side]")].map((element) => new Side(element, form, call));
+const shownSides = () => sides.filter((side) => side.isShown);
 
 // The request -----------------------------------------------------------------------------------
 
 let mode = "messages";
+const route = () => (mode === "messages" ? "chat" : "plain");
 const path = () => (mode === "messages" ? CHAT : PLAIN);
 
-function addMessage(role = "user", content = "") {
-  const row = document.createElement("div");
-  row.className = "q-message";
-  const roles = ["system", "user", "assistant"].map((each) => new Option(each, each, false, each === role));
-  const select = Object.assign(document.createElement("select"), { className: "q-input", ariaLabel: "Role" });
-  select.append(...roles);
-  const area = Object.assign(document.createElement("textarea"), { className: "q-input", rows: 3, value: content, ariaLabel: "Content" });
-  const remove = Object.assign(document.createElement("button"), { type: "button", className: "q-button", textContent: "Remove" });
-  remove.addEventListener("click", () => row.remove());
-  row.append(select, remove, area);
-  find("#messages").append(row);
+// What was set, as [name, value in JSON]. Throws an Error that says what to change.
+function requestOf(side) {
+  const prompt = { messages: () => messages.json, tokens: () => tokenIds(fields.tokens.value), text: () => JSON.stringify(fields.text.value) }[mode]();
+  return [
+    ["model", JSON.stringify(side.model.value)],
+    [mode === "messages" ? "messages" : "prompt", prompt],
+    ...parameters.entries(route()),
+    ...side.entries,
+  ];
 }
 
-// The body of the request. Throws an Error that says what to change.
-function body() {
-  const made = { model: fields.model.value };
-  if (mode === "messages") {
-    made.messages = [...find("#messages").children].map((row) => ({
-      role: row.querySelector("select").value, content: row.querySelector("textarea").value,
-    }));
-  } else {
-    made.prompt = tokenIds(fields.ids.value);
-  }
-  for (const name of ["max_tokens", "temperature", "top_p", "seed"]) {
-    if (!fields[name].checkValidity()) throw new Error(`${name}: ${fields[name].validationMessage}`);
-    if (fields[name].value !== "") made[name] = Number(fields[name].value);
-  }
-  if (editor.field && editor.text.trim()) {
-    made[editor.field] = constraintValue(editor.text);
-    made.return_meta_info = true; // how far the constraint shaped the answer
-  }
-  if (mode === "messages") Object.assign(made, { logprobs: true, top_logprobs: LIKELIEST });
-  else made.logprobs = LIKELIEST;
-  return { ...made, stream: true };
+// The request with what this page shows of an answer, where nothing else was set.
+function sentBy(side) {
+  const entries = requestOf(side), names = new Set(entries.map(([name]) => name));
+  const added = [["stream", "true"], ...(mode === "messages" ? [["logprobs", "true"], ["top_logprobs", LIKELIEST]] : [["logprobs", LIKELIEST]])];
+  if (side.sendsConstraint) added.push(["return_meta_info", "true"]); // how far it shaped the answer
+  const skipped = new Set([
+    ...names,
+    ...(names.has("logprobs") ? ["top_logprobs"] : []),
+    ...(UNSTREAMED.some((name) => names.has(name)) ? ["stream"] : []),
+  ]);
+  return [...entries, ...added.filter(([name]) => !skipped.has(name))];
 }
 
+// One prompt of token ids, or several, as JSON or as numbers with commas or spaces between them.
 function tokenIds(text) {
+  try {
+    if (/^\s*\[\s*\[/.test(text)) return JSON.stringify(JSON.parse(text));
+  } catch (error) { throw new Error(`The prompts are not JSON: ${error.message}`); }
   const parts = text.replace(/^\s*\[|\]\s*$/g, "").split(/[\s,]+/).filter(Boolean);
   const wrong = parts.find((part) => !/^\d+$/.test(part));
   if (wrong !== undefined) throw new Error(`“${wrong}” is no token id. Write whole numbers.`);
-  return parts.map(Number);
+  return `[${parts.join(", ")}]`;
 }
 
-// A JSON object is sent as an object. Other text is sent as it is, and the service says what is wrong.
-function constraintValue(text) {
-  if (!fields.kind.selectedOptions[0].dataset.object) return text;
-  try {
-    const value = JSON.parse(text);
-    return value !== null && typeof value === "object" && !Array.isArray(value) ? value : text;
-  } catch { return text; }
-}
-
-// Calls to the service --------------------------------------------------------------------------
-
-function call(route, document, signal) {
+function call(route, entries, signal) {
   const headers = { "Content-Type": "application/json", "X-CSRFToken": form.dataset.csrf, [form.dataset.header]: fields.key.value };
-  return fetch(form.dataset.calls + route.slice(1), { method: "POST", headers, body: JSON.stringify(document), signal });
-}
-
-async function faultOf(response) {
-  try {
-    return (await response.json()).error.message;
-  } catch {
-    return `The service answered ${response.status}. Reload this page.`;
-  }
-}
-
-async function judge(field, text) {
-  // A schema is sent as its text, so that an error has a line and a column. A grammar is an object.
-  const value = field === "grammar" ? constraintValue(text) : text;
-  try {
-    const response = await call("/v1/grammars/validate", { model: fields.model.value, [field]: value });
-    if (response.ok) return await response.json();
-    return { valid: false, error: await faultOf(response) };
-  } catch {
-    return { valid: false, error: "The service does not answer." };
-  }
-}
-
-// The answer ------------------------------------------------------------------------------------
-
-const answer = { controller: null, job: "", began: 0, count: 0, finish: "", stopped: false, effect: null };
-
-function startAnswer() {
-  Object.assign(answer, { controller: new AbortController(), job: "", began: performance.now(), first: 0, count: 0, finish: "", stopped: false, effect: null });
-  find("#tokens").replaceChildren();
-  find("#text").textContent = "";
-  find("#token").textContent = "\u00a0";
-  find("#facts").replaceChildren();
-  show(find("#facts"), false);
-  fault("");
-  find("#run").disabled = true;
-  find("#stop").disabled = false;
-  find("#state").textContent = "Waiting …";
-}
-
-function endAnswer() {
-  find("#run").disabled = false;
-  find("#stop").disabled = true;
-  const seconds = (performance.now() - answer.began) / 1000;
-  find("#state").textContent = answer.stopped ? "Stopped" : answer.finish ? `Ended: ${answer.finish}` : "";
-  if (!answer.count && !answer.job) return;
-  const decode = seconds - (answer.first ? (answer.first - answer.began) / 1000 : 0);
-  const facts = [
-    ["Tokens", String(answer.count)], ["Time", `${seconds.toFixed(2)} s`],
-    ["Speed", answer.count > 1 && decode > 0 ? `${((answer.count - 1) / decode).toFixed(1)} tokens/s` : "–"],
-  ];
-  if (answer.effect) {
-    facts.push(["Forced", `${answer.effect.forced_tokens} tokens: the only ones that the constraint allowed`]);
-    facts.push(["Overruled", `${share(answer.effect.overruled_share)} of the tokens: another was likeliest and not allowed`]);
-  }
-  for (const [name, value] of facts) fact(name, document.createTextNode(value));
-  if (answer.job) {
-    const link = Object.assign(document.createElement("a"), { className: "q-link", textContent: answer.job });
-    link.href = form.dataset.job.replace("JOB", encodeURIComponent(answer.job));
-    fact("Job", link);
-  }
-  show(find("#facts"), true);
-}
-
-// The share of steps whose likeliest token the constraint refused, among those in which it left a choice.
-const share = (part) => (part === null ? "no choice was left" : `${Math.round(100 * part)} % of the likeliest tokens`);
-
-function fact(name, node) {
-  const title = document.createElement("dt"), value = document.createElement("dd");
-  title.textContent = name;
-  value.append(node);
-  find("#facts").append(title, value);
-}
-
-function fault(message) {
-  find("#fault").textContent = message;
-  show(find("#fault"), Boolean(message));
+  return fetch(form.dataset.calls + route.slice(1), { method: "POST", headers, body: asJson(entries), signal });
 }
 
 async function run() {
-  let document;
-  try { document = body(); } catch (error) { fault(error.message); return; }
-  answer.path = path();
-  startAnswer();
-  try {
-    const response = await call(answer.path, document, answer.controller.signal);
-    if (!response.ok) { fault(await faultOf(response)); return; }
-    for await (const event of eventsOf(response.body)) take(event);
-  } catch (error) {
-    if (error.name !== "AbortError") fault("The connection to the service was lost.");
-  } finally {
-    endAnswer();
-  }
-}
-
-// The objects in a stream of server-sent events.
-async function* eventsOf(stream) {
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const lines = (held + value).split("\n");
-    held = lines.pop();
-    for (const line of lines) {
-      if (line.startsWith("data: ") && line !== "data: [DONE]") yield JSON.parse(line.slice(6));
-    }
-  }
-}
-
-function take(event) {
-  if (event.error) {
-    if (!answer.stopped) fault(event.error.message);
-    return;
-  }
-  answer.job ||= event.id;
-  for (const choice of event.choices ?? []) {
-    const { delta = {}, logprobs } = choice;
-    const calls = (delta.tool_calls ?? []).map((each) => each.function?.arguments ?? "").join("");
-    find("#text").append((choice.text ?? delta.content ?? "") + (delta.reasoning ?? delta.reasoning_content ?? "") + calls);
-    for (const token of scored(logprobs)) addToken(token);
-    answer.finish = choice.finish_reason ?? answer.finish;
-    answer.effect = choice.meta_info?.constraint ?? answer.effect;
-  }
-  if (answer.count) find("#state").textContent = `${answer.count} tokens`;
-}
-
-// {text, logprob, likeliest, forced} of each token, from the form of either route.
-function scored(logprobs) {
-  if (!logprobs) return [];
-  if (logprobs.content) {
-    return logprobs.content.map((each) => ({
-      text: each.token, logprob: each.logprob, forced: each.forced, likeliest: each.top_logprobs.map((top) => [top.token, top.logprob]),
-    }));
-  }
-  return logprobs.tokens.map((text, index) => ({
-    text, logprob: logprobs.token_logprobs[index], forced: logprobs.forced?.[index],
-    likeliest: Object.entries(logprobs.top_logprobs[index] ?? {}).sort((a, b) => b[1] - a[1]).slice(0, LIKELIEST),
-  }));
-}
-
-const percent = (logprob) => (logprob === null ? "unknown" : `${(100 * Math.exp(logprob)).toPrecision(3)} %`);
-
-function addToken({ text, logprob, likeliest, forced }) {
-  const span = document.createElement("span");
-  span.textContent = text;
-  span.className = forced ? "q-token q-forced" : "q-token";
-  span.tabIndex = 0;
-  const probability = logprob === null ? 0 : Math.exp(logprob);
-  span.style.setProperty("--p", probability.toFixed(3));
-  const others = likeliest.map(([other, score]) => `${JSON.stringify(other)} ${percent(score)}`).join(", ");
-  const cause = forced ? " Forced: the constraint allowed no other token." : "";
-  span.dataset.details = `${JSON.stringify(text)} ${percent(logprob)}.${cause} Likeliest here: ${others || "unknown"}`;
-  span.title = span.dataset.details;
-  const output = find("#tokens");
-  const follows = output.scrollTop + output.clientHeight >= output.scrollHeight - 20;
-  output.append(span);
-  if (follows) output.scrollTop = output.scrollHeight;
-  if (!answer.count) answer.first = performance.now();
-  answer.count++;
-}
-
-async function stop() {
-  answer.stopped = true;
+  if (!find("#run") || find("#run").disabled) return;
+  const requests = attempt(() => shownSides().map((side) => [side, sentBy(side)]));
+  if (!requests) return;
+  const several = requests[0][1].some(([name, json]) => name === "n" && Number(json) > 1);
+  find("#run").disabled = true;
+  find("#stop").disabled = false;
+  await Promise.all(requests.map(([side, entries]) => side.run(path(), entries, several)));
   find("#stop").disabled = true;
-  // The hang-up cancels the job too; a proxy may hide it for a while, so cancel it explicitly.
-  if (answer.job) await call(`${answer.path}/${answer.job}/cancel`, {}).catch(() => {});
-  answer.controller.abort();
+  find("#run").disabled = !fields.key.value;
+  keepAnswers();
 }
 
-// Copying ---------------------------------------------------------------------------------------
+// What `make` returns; nothing, and its error is shown, where the form holds something wrong.
+function attempt(make) {
+  sides[0].answer.fault("");
+  try { return make(); } catch (error) { sides[0].answer.fault(error.message); return null; }
+}
 
 const WRITERS = { curl: asCurl, python: asPython, line: asBatchLine };
 
-async function copy(form_) {
-  const area = find("#copy"), result = find("#copied");
-  let text;
-  try { text = WRITERS[form_](location.origin, path(), body()); } catch (error) { fault(error.message); return; }
-  fault("");
-  result.textContent = await copyFrom(area, text);
+async function copy(name) {
+  const texts = attempt(() => shownSides().map((side) => WRITERS[name](location.origin, path(), requestOf(side))));
+  if (texts) find("#copied").textContent = await copyFrom(find("#copy"), texts.join(name === "line" ? "\n" : "\n\n"));
 }
 
-// Wiring ----------------------------------------------------------------------------------------
+// What the form holds ---------------------------------------------------------------------------
 
-function press(name, value) {
-  for (const button of form.querySelectorAll(`[data-${name}]`)) button.setAttribute("aria-pressed", button.dataset[name] === value);
+const draftNow = () => ({
+  key: fields.key.value, mode, messages: messages.drafts, prompts: { tokens: fields.tokens.value, text: fields.text.value },
+  values: parameters.texts, sides: shownSides().map((side) => side.draft),
+});
+
+function put(draft) {
+  messages.drafts = draft.messages;
+  for (const name of ["tokens", "text"]) fields[name].value = draft.prompts[name] ?? "";
+  parameters.texts = draft.values;
+  draft.sides.forEach((each, index) => { sides[index].draft = each; });
+  wantedKey = draft.key || wantedKey;
+  compare(draft.sides.length > 1);
+  setMode(draft.mode);
+}
+
+// A reload, the way back and another visit find the form and the answers as they were.
+function keep() {
+  store(KEPT, draftNow());
+  localStorage.setItem(KEPT, JSON.stringify({ key: wantedKey, model: fields.model.value }));
+}
+
+const keepAnswers = () => store(ANSWERS, shownSides().map((side) => side.answer.kept));
+
+function store(name, value) {
+  try { sessionStorage.setItem(name, JSON.stringify(value)); } catch { sessionStorage.removeItem(name); /* too long */ }
+}
+
+function takeStored(name) {
+  const text = sessionStorage.getItem(name);
+  sessionStorage.removeItem(name); // what cannot be put back is not tried again
+  return JSON.parse(text);
+}
+
+function start() {
+  const given = JSON.parse(document.getElementById("given").textContent);
+  const kept = takeStored(KEPT), answers = takeStored(ANSWERS), last = JSON.parse(localStorage.getItem(KEPT));
+  const [visit] = performance.getEntriesByType("navigation");
+  const isAgain = ["reload", "back_forward"].includes(visit?.type);
+  wantedKey = last?.key ?? "";
+  if ([...fields.model.options].some((option) => option.value === last?.model)) fields.model.value = last.model;
+  messages.add({ content: "Name three colours." });
+  fields.max_tokens.value = "200";
+  const draft = given && !isAgain ? given : kept ?? given;
+  if (draft) put(draft);
+  else setMode("messages");
+  if (draft && draft === kept) (answers ?? []).forEach((answer, index) => { if (answer.events.length) sides[index].answer.restore(answer); });
+  keep();
+  keepAnswers();
+}
+
+// Keys, modes and sides -------------------------------------------------------------------------
+
+let wantedKey = "";
+const keys = [...fields.key.options];
+
+// Offer the keys that may run every chosen model, and keep the one that was chosen.
+function offerKeys() {
+  const usable = keys.filter((option) => shownSides().every((side) => {
+    const allowed = JSON.parse(option.dataset.models);
+    return !allowed.length || allowed.includes(side.model.value) || allowed.includes(side.chosen.base);
+  }));
+  fields.key.replaceChildren(...usable);
+  const isHere = usable.some((option) => option.value === wantedKey);
+  if (usable.length) fields.key.value = isHere ? wantedKey : usable[0].value;
+  show(find("#no-key"), keys.length > 0 && !usable.length);
+  if (find("#run")) find("#run").disabled = !usable.length;
+  for (const side of sides) side.editor.changed();
 }
 
 function setMode(wanted) {
-  mode = wanted;
-  press("mode", mode);
-  for (const pane of form.querySelectorAll("[data-pane]")) show(pane, pane.dataset.pane === mode);
-}
-
-function checkChat() {
-  const chats = Boolean(fields.model.selectedOptions[0]?.dataset.chats);
-  find("[data-mode=messages]").disabled = !chats;
-  if (!chats) setMode("tokens");
-}
-
-const editor = new ConstraintEditor(form, judge);
-addMessage("user", "Name three colours.");
-form.addEventListener("submit", (event) => { event.preventDefault(); run(); });
-find("#add").addEventListener("click", () => addMessage());
-find("#stop")?.addEventListener("click", stop);
-fields.model.addEventListener("change", checkChat);
-for (const button of form.querySelectorAll("[data-mode]")) button.addEventListener("click", () => setMode(button.dataset.mode));
-for (const button of form.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copy(button.dataset.copy));
-for (const button of form.querySelectorAll("[data-shown]")) {
-  button.addEventListener("click", () => {
-    press("shown", button.dataset.shown);
-    for (const name of ["tokens", "text"]) show(find(`#${name}`), name === button.dataset.shown);
-  });
-}
-for (const kind of ["focusin", "pointerover", "click"]) {
-  find("#tokens").addEventListener(kind, ({ target }) => { if (target.dataset.details) find("#token").textContent = target.dataset.details; });
-}
-// The request of a job that the page was opened with.
-function fill(given) {
-  for (const name of ["model", "key", "max_tokens", "temperature", "top_p", "seed"]) {
-    const before = fields[name].value;
-    if (given[name] !== null) fields[name].value = given[name];
-    if (!fields[name].value) fields[name].value = before; // a model or key that may no longer run
+  const is = (ability) => shownSides().every((side) => Boolean(side.chosen[ability]));
+  const possible = { messages: is("chat"), tokens: true, text: is("text") };
+  mode = possible[wanted] ? wanted : "tokens";
+  for (const button of form.querySelectorAll("[data-mode]")) {
+    button.disabled = !possible[button.dataset.mode];
+    button.setAttribute("aria-pressed", button.dataset.mode === mode);
   }
-  fields.ids.value = given.prompt.join(", ");
-  if (given.constraint) editor.put(...given.constraint);
-  checkChat();
-  setMode("tokens");
+  for (const pane of form.querySelectorAll("[data-pane]")) show(pane, pane.dataset.pane === mode);
+  parameters.show(route());
 }
 
-checkChat();
-const given = JSON.parse(document.getElementById("given").textContent);
-if (given) fill(given);
+function compare(both) {
+  show(sides[1].element, both);
+  form.classList.toggle("q-two-sides", both);
+  find("#compare").setAttribute("aria-pressed", both);
+  offerKeys();
+}
+
+// Presets ---------------------------------------------------------------------------------------
+
+async function post(address, document) {
+  const headers = { "Content-Type": "application/json", "X-CSRFToken": form.dataset.csrf };
+  const response = await fetch(address, { method: "POST", headers, body: JSON.stringify(document) });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error.message);
+  return answer;
+}
+
+const linkOf = (id) => `${form.dataset.calls}?preset=${id}`;
+
+async function savePreset() {
+  const name = prompt("Name of the preset", fields.preset.selectedOptions[0]?.dataset.name ?? "");
+  if (!name?.trim()) return;
+  try {
+    const made = await post(`${form.dataset.presets}?name=${encodeURIComponent(name)}`, draftNow());
+    keep();
+    history.replaceState(null, "", linkOf(made.id));
+    const option = [...fields.preset.options].find((each) => each.value === made.id) ?? new Option(made.name, made.id);
+    option.dataset.name = made.name;
+    fields.preset.append(option);
+    fields.preset.value = made.id;
+    sayPreset(`Saved. Its link is the address of this page.`);
+  } catch (error) { sayPreset(error.message); }
+}
+
+async function deletePreset() {
+  const id = fields.preset.value;
+  if (!id || !confirm("Delete this preset? Its link stops working.")) return;
+  try {
+    await post(`${form.dataset.presets}${id}/delete/`, {});
+    fields.preset.selectedOptions[0].remove();
+    fields.preset.value = "";
+    history.replaceState(null, "", form.dataset.calls);
+    sayPreset("Deleted.");
+  } catch (error) { sayPreset(error.message); }
+}
+
+const sayPreset = (words) => { find("#preset-said").textContent = words; };
+
+// Wiring ----------------------------------------------------------------------------------------
+
+function on(selector, action, kind = "click") {
+  for (const element of form.querySelectorAll(selector)) element.addEventListener(kind, () => action(element.dataset));
+}
+
+form.addEventListener("submit", (event) => { event.preventDefault(); run(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); }
+});
+form.addEventListener("input", () => { parameters.count(route()); keep(); });
+form.addEventListener("click", () => setTimeout(keep));
+on("#add", () => messages.add());
+on("#stop", () => { for (const side of sides) side.stop(); });
+on("[data-mode]", (data) => setMode(data.mode));
+on("[data-copy]", (data) => copy(data.copy));
+on("#compare", () => {
+  if (!sides[1].isShown) sides[1].draft = sides[0].draft;
+  compare(!sides[1].isShown);
+  setMode(mode);
+});
+on("#continue", () => {
+  const sample = sides[0].answer.samples.find(Boolean);
+  if (sample && mode === "messages") messages.continueWith(sample);
+});
+on("#add-tool", () => {
+  const known = fields["chat:tools"].value.trim();
+  const tool = '{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}}';
+  fields["chat:tools"].value = known.endsWith("]") && known !== "[]" ? `${known.slice(0, -1)}, ${tool}]` : `[${tool}]`;
+  form.dispatchEvent(new Event("input"));
+});
+on("#save", savePreset);
+on("#delete", deletePreset);
+on("[name=preset]", () => { if (fields.preset.value) location.href = linkOf(fields.preset.value); }, "change");
+on("[name=key]", () => { wantedKey = fields.key.value; }, "change");
+for (const side of sides) side.model.addEventListener("change", () => { offerKeys(); setMode(mode); });
+
+start();
+offerKeys();

@@ -21,8 +21,8 @@ pytestmark = [
 ]
 LAPTOP, PHONE = (1366, 768), (390, 844)
 TABLES = (
-    "apikey", "auditentry", "batch", "file", "organization", "refusal", "session", "usagehour",
-    "usagerecord", "webhookdelivery", "webhookendpoint", "wrongkey",
+    "apikey", "auditentry", "batch", "file", "membership", "organization", "refusal", "session",
+    "usagehour", "usagerecord", "webhookdelivery", "webhookendpoint", "wrongkey",
 )  # fmt: skip
 LISTS = (
     *(f"/admin/completions/{table}/" for table in TABLES),
@@ -58,9 +58,20 @@ FOCUSED = """() => {
 }"""
 
 
+MAKE_MEMBER = (
+    "from django.contrib.auth.models import User; from completions.accounts import members;"
+    "from completions.accounts.audit import SERVICE;"
+    "from completions.models import Membership, Organization;"
+    "user, made = User.objects.get_or_create(username=10 * 'long');"
+    "made and members.save("
+    "Membership(organization=Organization.objects.first(), user=user), SERVICE)"
+)
+
+
 @pytest.fixture(scope="module")
 def chromium(service: Installation) -> Iterator[browser.Browser]:
     service.manage("example_data", "--requests", "300", "--days", "2")
+    service.manage("shell", "-v0", "-c", MAKE_MEMBER)
     with browser.chromium() as chromium:
         yield chromium
     service.manage("example_data", "--remove")

@@ -74,6 +74,7 @@ def page(visit: tuple[browser.Page, list[str]], service: Installation) -> Iterat
     page, faults = visit
     page.set_viewport_size({"width": 1280, "height": 800})
     page.emulate_media(color_scheme="light")
+    page.evaluate("sessionStorage.clear()")  # what another test has typed
     page.goto(f"{service.url}/admin/playground/")
     page.select_option("[name=model]", MODEL)
     page.select_option("[name=key]", label="default / tests")
@@ -83,7 +84,7 @@ def page(visit: tuple[browser.Page, list[str]], service: Installation) -> Iterat
 
 def job_of(page: browser.Page, http: httpx.Client) -> dict[str, object]:
     """The job that the page names, as the API returns it."""
-    job_id = page.locator("#facts a").inner_text()
+    job_id = page.locator("[data-side=''] [data-part=facts] a").inner_text()
     path = "/v1/chat/completions" if job_id.startswith("chatcmpl") else "/v1/completions"
     return ended_job(http, f"{path}/{job_id}")
 
@@ -126,14 +127,14 @@ def test_an_error_is_marked_where_it_is(page: browser.Page, screen: str):
 
 
 def test_an_answer_streams_with_its_probabilities(page: browser.Page, http: httpx.Client):
-    page.locator("#messages textarea").fill("Is water wet?")
+    page.locator("#messages [aria-label=Content]").fill("Is water wet?")
     page.select_option("[name=kind]", "regex")
     page.locator("[name=constraint]").fill("(yes|no), and that is certain")
     page.locator("#verdict[data-tone=good]").wait_for()
     page.locator("[name=seed]").fill("7")
     page.locator("#run").click()
     page.get_by_text("Ended: stop").wait_for()
-    tokens = page.locator("#tokens .q-token")
+    tokens = page.locator("[data-side=''] .q-output .q-token")
     text = "".join(tokens.all_text_contents())
     assert text in ("yes, and that is certain", "no, and that is certain")
     chances = [float(chance) for chance in tokens.evaluate_all(
@@ -141,18 +142,25 @@ def test_an_answer_streams_with_its_probabilities(page: browser.Page, http: http
     )]  # fmt: skip
     assert all(0 <= chance <= 1 for chance in chances)
     assert len(set(chances)) > 1
-    assert "Forced" in page.locator("#facts").inner_text()
-    assert "of the likeliest tokens" in page.locator("#facts").inner_text()
-    forced = page.locator("#tokens .q-forced")
-    assert f"{forced.count()} tokens" in page.locator("#facts").inner_text()
+    assert "Forced" in page.locator("[data-side=''] [data-part=facts]").inner_text()
+    assert (
+        "of the likeliest tokens" in page.locator("[data-side=''] [data-part=facts]").inner_text()
+    )
+    forced = page.locator("[data-side=''] .q-output .q-forced")
+    assert (
+        f"{forced.count()} tokens" in page.locator("[data-side=''] [data-part=facts]").inner_text()
+    )
     assert "".join(forced.all_text_contents()).endswith(" certain")
     assert forced.count() < tokens.count()
     forced.first.hover()
-    assert "the constraint allowed no other token" in page.locator("#token").inner_text()
+    assert (
+        "the constraint allowed no other token"
+        in page.locator("[data-side=''] [data-part=token]").inner_text()
+    )
     tokens.first.hover()
-    assert "Likeliest here" in page.locator("#token").inner_text()
+    assert "Likeliest here" in page.locator("[data-side=''] [data-part=token]").inner_text()
     page.get_by_role("button", name="Text", exact=True).click()
-    assert page.locator("#text").inner_text() == text
+    assert page.locator("[data-side=''] [data-part=text]").inner_text() == text
     assert job_of(page, http)["choices"][0]["message"]["content"] == text  # type: ignore[index]
     page.goto(f"{page.url.split('/admin/')[0]}/admin/completions/auditentry/?action=used")
     assert f"admin:{browser.USER}" in page.locator("#result_list tbody tr").first.inner_text()
@@ -160,14 +168,14 @@ def test_an_answer_streams_with_its_probabilities(page: browser.Page, http: http
 
 def test_a_stream_of_token_ids_is_stopped(page: browser.Page, http: httpx.Client):
     page.get_by_role("button", name="Token ids").click()
-    page.locator("[name=ids]").fill("[9703, 314]")
+    page.locator("[name=tokens]").fill("[9703, 314]")
     page.locator("[name=max_tokens]").fill("3000")
     # Free text may end after a token or two: the constraint keeps the stream long enough to stop.
     page.select_option("[name=kind]", "regex")
     page.locator("[name=constraint]").fill("[ab]{3000}")
     page.locator("#verdict[data-tone=good]").wait_for()
     page.locator("#run").click()
-    page.locator("#tokens .q-token").nth(3).wait_for()
+    page.locator("[data-side=''] .q-output .q-token").nth(3).wait_for()
     page.get_by_role("button", name="Stop").click()
     page.get_by_text("Stopped").wait_for()
     assert page.locator("#run").is_enabled()
@@ -177,18 +185,18 @@ def test_a_stream_of_token_ids_is_stopped(page: browser.Page, http: httpx.Client
 @pytest.mark.long
 def test_a_refusal_is_shown(page: browser.Page):
     page.get_by_role("button", name="Token ids").click()
-    page.locator("[name=ids]").fill("9703 x")
+    page.locator("[name=tokens]").fill("9703 x")
     page.locator("#run").click()
-    assert "“x” is no token id" in page.locator("#fault").inner_text()
-    page.locator("[name=ids]").fill("99999999")
+    assert "“x” is no token id" in page.locator("[data-side=''] [data-part=fault]").inner_text()
+    page.locator("[name=tokens]").fill("99999999")
     page.locator("#run").click()
-    page.locator("#fault", has_text="prompt").wait_for()
+    page.locator("[data-side=''] [data-part=fault]", has_text="prompt").wait_for()
     assert page.locator("#run").is_enabled()
 
 
 @pytest.mark.long
 def test_a_copied_request_runs(page: browser.Page, service: Installation):
-    page.locator("#messages textarea").fill('It\'s a "quote" for $HOME')
+    page.locator("#messages [aria-label=Content]").fill('It\'s a "quote" for $HOME')
     page.select_option("[name=kind]", "regex")
     page.locator("[name=constraint]").fill("'[ab]'")
     page.locator("[name=max_tokens]").fill("9")
@@ -206,19 +214,17 @@ def test_a_copied_request_runs(page: browser.Page, service: Installation):
         )
         return run.stdout
 
-    events = output("bash", "-c", copied["curl"]).split("\n\n")
-    assert events[-2] == "data: [DONE]"
-    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-    answer = "".join(delta.get("content") or "" for delta in deltas)
+    answer = json.loads(output("bash", "-c", copied["curl"]))["choices"][0]["message"]["content"]
     assert answer in ("'a'", "'b'")
-    assert output(sys.executable, "-c", copied["Python"]) == answer
+    assert output(sys.executable, "-c", copied["Python"]).rstrip("\n") == answer
 
     line = json.loads(copied["Batch line"])
     with service.http() as http:
         response = http.post(line["url"], json=line["body"]).raise_for_status().json()
     assert response["choices"][0]["message"]["content"] == answer
-    assert "stream" not in line["body"]
+    set_here = {"regex": "'[ab]'", "max_tokens": 9, "temperature": 0}
+    said = {"role": "user", "content": 'It\'s a "quote" for $HOME'}
+    assert line["body"] == {"model": MODEL, "messages": [said], **set_here}
 
 
 @pytest.mark.long
@@ -226,7 +232,12 @@ def test_a_request_is_run_again_with_its_constraint(
     page: browser.Page, service: Installation, http: httpx.Client
 ):
     service.manage("shell", "-v0", "-c", STORE_PROMPTS)
-    body = {"model": MODEL, "prompt": [9703], "max_tokens": 9, "regex": "[a-c]{5}", "seed": 3}
+    body = {"model": MODEL, "prompt": [9703], "max_tokens": 9, "regex": "[a-c]{5}"}
+    body |= {
+        "seed": 2**62 + 1,
+        "min_p": 0.125,
+        "stop": ["x", "yz"],
+    }  # a seed beyond JavaScript's integers
     first = http.post("/v1/completions", json=body).raise_for_status().json()
     again = page.get_by_role("button", name="Run again")
     deadline = time.monotonic() + SLOWLY / 1000
@@ -244,6 +255,13 @@ def test_a_request_is_run_again_with_its_constraint(
     page.goto(f"{service.url}/admin/playground/?job={first['id']}")
     page.locator("#verdict", has_text="Valid.").wait_for()
     assert "[a-c]{5}" in page.input_value("[name=constraint]")
+    page.get_by_role("button", name="Batch line", exact=True).click()
+    page.locator("#copied", has_text="Cop").wait_for()
+    copied = json.loads(page.locator("#copy").input_value())["body"]
+    assert copied.pop("grammar")["type"] == "lark"
+    assert copied.pop("return_meta_info") is True
+    again_asked = {name: value for name, value in body.items() if name != "regex"}
+    assert copied == {**again_asked, "temperature": 1.0}
 
 
 def test_a_viewer_looks_and_does_not_act(

@@ -21,6 +21,7 @@ from completions.models import (
     AuditEntry,
     Batch,
     MemberRole,
+    Preset,
     Refusal,
     Session,
     UsageHour,
@@ -77,7 +78,10 @@ def new_rows(tenant: Tenant) -> dict[str, str]:
     UsageHour.objects.create(**whose, hour=now, model="tiny", requests=1)
     Refusal.objects.create(**whose, hour=now, code="x", count=1, at=now, message=SECRET)
     Session.objects.create(**whose, id="sess-hers", model="tiny", seconds=60, expires_at=now)
-    join(tenant.organization, f"{SECRET}-user")
+    user = join(tenant.organization, f"{SECRET}-user")
+    Preset.objects.create(
+        organization=tenant.organization, user=user, name=SECRET, draft={"values": {"stop": SECRET}}
+    )
     ids = {}
     for model in apps.get_models():
         if model._meta.app_label == "completions":
@@ -91,6 +95,7 @@ def new_rows(tenant: Tenant) -> dict[str, str]:
         "completions.Organization": str(tenant.organization.pk),
         "job": record.job_id,
         "batch": batch.pk,
+        "preset": ids["completions.Preset"],
         "key": str(tenant.key.pk),
     }
     return ids
@@ -103,6 +108,7 @@ def fill(page: Page, ids: dict[str, str]) -> str:
         "<str:job_id>": ids["job"],
         "<str:batch_id>": ids["batch"],
         "<int:key_id>": ids["key"],
+        "<str:preset_id>": ids["preset"],
         "<str:worker_id>": "worker-1",
         "<int:number>": "1",
         "<id>": ids.get(page.model, "1"),
@@ -162,7 +168,7 @@ def find_leak(outsider: Client, method: str, page: Page, hidden: dict[str, str])
 
 def test_a_stranger_changes_nothing(outsider: Client, hidden: dict[str, str]) -> None:
     def state() -> list[Any]:
-        tables = (ApiKey, Batch, AuditEntry)
+        tables = (ApiKey, Batch, AuditEntry, Preset)
         return [list(model._default_manager.order_by("pk").values()) for model in tables]
 
     before = state()
@@ -199,14 +205,16 @@ def test_lists_searches_filters_and_exports_show_own_rows_only(
         f"/admin/usage/?organization={hidden['completions.Organization']}&by=key",
         f"/admin/completions/apikey/add/?like={hidden['key']}",
         f"/admin/playground/?job={hidden['job']}",
+        f"/admin/playground/?preset={hidden['preset']}",
         "/admin/live/",
     ]
     seen = 0
     for path in paths:
         response = outsider.get(path)
         assert response.status_code in (200, 302, 403), path
-        shown = read(response).replace(path, "").replace(SECRET + '"', "")
+        shown = read(response).replace(path, "").replace(f'value="{SECRET}"', "")
         assert f"{SECRET}</" not in shown, path
         assert f"{SECRET}&#x27;s" not in shown, path
+        assert f'"stop": "{SECRET}' not in shown, path
         seen += "visible-" in shown
     assert seen >= 3  # the user sees what is theirs
