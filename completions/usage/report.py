@@ -1,14 +1,16 @@
 """Usage by time and group, for the API, the admin and CSV."""
 
 import csv
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
+from itertools import accumulate
 from typing import Any, Protocol
 
-from django.db.models import DateTimeField, F, QuerySet, Sum
+from django.db.models import DateTimeField, F, Field, QuerySet, Sum
 from django.db.models.functions import Trunc
 
 from completions.models import ApiKey, Organization, Refusal, UsageHour
@@ -58,17 +60,15 @@ def quantile(sums: Mapping[str, int], columns: Sequence[str], share: float) -> f
 
 def find_quantile(counts: Sequence[int], share: float) -> float | None:
     """Return the same of a histogram's counts."""
-    total = sum(counts)
-    if not total:
+    sums = list(accumulate(counts))
+    if not sums or not sums[-1]:
         return None
-    rank, below = share * total, 0
-    for index, count in enumerate(counts):
-        if count and below + count >= rank:
-            lower = BOUNDS_MS[index - 1] if index else 0
-            upper = BOUNDS_MS[index] if index < len(BOUNDS_MS) else lower
-            return lower + (upper - lower) * max(0.0, rank - below) / count
-        below += count
-    return float(BOUNDS_MS[-1])
+    rank = share * sums[-1]
+    index = bisect_left(sums, rank)
+    below = sums[index] - counts[index]
+    lower = BOUNDS_MS[index - 1] if index else 0
+    upper = BOUNDS_MS[index] if index < len(BOUNDS_MS) else lower
+    return lower + (upper - lower) * max(0.0, rank - below) / counts[index]
 
 
 def find_bucket(moment: datetime, width: str) -> datetime:
@@ -85,7 +85,9 @@ def group_rows(
     start = F("hour") if unit == "hour" else Trunc("hour", unit, output_field=DateTimeField())
     split = hours.annotate(start=start).order_by("start", *groups).values("start", *groups)
     sums: QuerySet[UsageHour, dict[str, object]]
-    sums = split.annotate(**{f"sum_{name}": Sum(name) for name in COUNTED})
+    # A field of no type: Django would call a function for each value of each row to make integers.
+    plain = {f"sum_{name}": Sum(name, output_field=Field()) for name in COUNTED}
+    sums = split.annotate(**plain)
     return sums
 
 
@@ -93,7 +95,7 @@ def make_row(values: Mapping[str, Any], groups: Sequence[str]) -> UsageRow:
     return UsageRow(
         start=values["start"],
         group={name: values[name] for name in groups},
-        sums={name: values[f"sum_{name}"] for name in COUNTED},
+        sums={name: int(values[f"sum_{name}"]) for name in COUNTED},
     )
 
 
@@ -181,7 +183,7 @@ def _lines(
     columns = ("start", *groups, *(f"sum_{name}" for name in COUNTED))
     rows = group_rows(hours, unit, groups).values_list(*columns)
     for start, *values in rows.iterator(chunk_size=1000):
-        sums = values[len(groups) :]
+        sums = [*map(int, values[len(groups) :])]
         histograms = sums[_LATENCY_AT], sums[_FIRST_TOKEN_AT]
         spans = [find_quantile(each, q) for each in histograms for q in PERCENTILES.values()]
         yield (
