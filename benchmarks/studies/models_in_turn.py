@@ -4,12 +4,12 @@
 
 A simulation of a machine with room for one model and ``SLOTS`` jobs at once. Jobs come at random,
 more of them for the first model, in some scenarios in bursts. ``project/processes/swap_policy.py``
-decides; the variants differ in what becomes of the times at which models are due:
+decides:
 
-- ``first``: as it is. A model is due when its first job has waited for its patience.
-- ``longest``: of the models that are due, the one with the most jobs is next.
-- ``crowd``: patience is divided among the waiting jobs, so that a long queue is due sooner.
-- ``served``: a model stays beyond its time while more jobs of its own wait than of any other.
+- ``policy``: as it is. Jobs of another model are put off while more wait for the loaded one.
+- ``first``: without numbers. A model is due when its first job has waited for its patience.
+- ``longest``: the same, but of the models that are due, the one with the most jobs is next.
+- ``crowd``: the same as ``first`` with a patience that is divided among the waiting jobs.
 
 Times are in seconds. All policies see the same jobs.
 """
@@ -62,7 +62,12 @@ def keep(_now: float, _loaded: str | None, _queues: Queues, states: States) -> S
     return states
 
 
+def forget_numbers(_now: float, _loaded: str | None, _queues: Queues, states: States) -> States:
+    return {name: replace(state, waiting=0) for name, state in states.items()}
+
+
 def prefer_longest(now: float, loaded: str | None, queues: Queues, states: States) -> States:
+    states = forget_numbers(now, loaded, queues, states)
     due = {
         name: state.due
         for name, state in states.items()
@@ -74,7 +79,8 @@ def prefer_longest(now: float, loaded: str | None, queues: Queues, states: State
     return {**states, longest: replace(states[longest], due=min(due.values()) - 1)}
 
 
-def divide_patience(_now: float, _loaded: str | None, queues: Queues, states: States) -> States:
+def divide_patience(now: float, loaded: str | None, queues: Queues, states: States) -> States:
+    states = forget_numbers(now, loaded, queues, states)
     patience = PATIENCE[Level.LIVE]
     return {
         name: replace(state, due=queues[name][0] + patience / len(queues[name]))
@@ -84,25 +90,12 @@ def divide_patience(_now: float, _loaded: str | None, queues: Queues, states: St
     }
 
 
-def serve_longest(now: float, loaded: str | None, queues: Queues, states: States) -> States:
-    """Puts the others off, by four times their patience at most, so that none starves."""
-    if loaded is None or not queues[loaded]:
-        return states
-    put_off = 3 * PATIENCE[Level.LIVE]
-    return {
-        name: replace(state, due=state.due + put_off)
-        if state.due is not None and len(queues[name]) < len(queues[loaded])
-        else state
-        for name, state in states.items()
-    }
-
-
 Change = Callable[[float, str | None, Queues, States], States]
 POLICIES: Mapping[str, Change] = {
-    "first": keep,
+    "policy": keep,
+    "first": forget_numbers,
     "longest": prefer_longest,
     "crowd": divide_patience,
-    "served": serve_longest,
 }
 
 
@@ -160,8 +153,8 @@ def simulate(scenario: Scenario, change: Change, seed: int, figures: Figures) ->
             figures.waits[loaded].append(now - queues[loaded].popleft())
             ends.append(now + durations[loaded].popleft())
         for name, state in states.items():
-            waits = name != loaded and queues[name]
-            state.observe(now, Level.LIVE if waits else None)
+            waiting = len(queues[name])
+            state.observe(now, Level.LIVE if waiting else None, waiting, name != loaded)
         is_idle = not ends and not (loaded and queues[loaded])
         seen = change(now, loaded, queues, states)
         if chosen := choose(now, loaded, loaded_at, is_idle, seen):

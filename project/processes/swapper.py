@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import cast
 
@@ -81,7 +81,7 @@ class Swapper:
             return
         if (seen := self._look()) is None:
             return
-        levels, workers = seen
+        queues, workers = seen
         now, own = self._clock(), self._find_own(workers)
         if own is not None and self._loaded_at is None and self._model is not None:
             self._loaded_at, self._failures = now, 0
@@ -89,11 +89,11 @@ class Swapper:
             logger.info("loaded %s in %.1f s", self._model, now - self._began_at)
         elsewhere = {each.model for each in workers if each is not own and each.accepting}
         is_idle = own is not None and not own.facts.get("jobs")
-        for (model, state), level in zip(self._states.items(), levels, strict=True):
+        for (model, state), (level, waiting) in zip(self._states.items(), queues, strict=True):
             if model == self._model:
-                is_idle = is_idle and level < 0
-            is_needed = level >= 0 and model != self._model and model not in elsewhere
-            state.observe(now, Level(level) if is_needed else None)
+                is_idle = is_idle and level is None
+            is_needed = model != self._model and model not in elsewhere
+            state.observe(now, level, waiting, is_needed)
         if self._child is None:
             if now >= self._start_after:
                 first = choose(now, None, 0.0, True, self._states)
@@ -104,20 +104,19 @@ class Swapper:
             self._unload()
             self._load(chosen)
 
-    def _look(self) -> tuple[list[int], list[WorkerRecord]] | None:
-        """Say that the models are served. Return the most urgent level of which jobs wait for each,
-        or -1, and the live workers; None while Redis does not answer."""
+    def _look(self) -> tuple[list[tuple[Level | None, int]], list[WorkerRecord]] | None:
+        """Say that the models are served. Return the most urgent level of which jobs wait for each
+        with their number, and the live workers; None while Redis does not answer."""
         try:
             replies = run_each(self._shards, self._announce)
-            by_model = zip(*replies, strict=True)
-            levels = [min((n for n in each if n >= 0), default=-1) for each in by_model]
-            return levels, list_all_workers(self._shards)
+            queues = [_add_queues(each) for each in zip(*replies, strict=True)]
+            return queues, list_all_workers(self._shards)
         except (RedisError, OSError) as error:
             logger.warning("cannot see which jobs wait: %s", error)
             return None
 
-    def _announce(self, store: SyncStore) -> list[int]:
-        return cast("list[int]", store.call("standby", *self._states))
+    def _announce(self, store: SyncStore) -> list[tuple[int, int]]:
+        return cast("list[tuple[int, int]]", store.call("standby", *self._states))
 
     def _find_own(self, workers: Sequence[WorkerRecord]) -> WorkerRecord | None:
         if self._child is None:
@@ -167,3 +166,13 @@ class Swapper:
         logger.error(
             "the worker of %s ended with code %s: starting one in %g s", self._model, code, delay
         )
+
+
+def _add_queues(queues: Iterable[tuple[int, int]]) -> tuple[Level | None, int]:
+    """Return the most urgent level of which jobs of a model wait in any shard, and how many wait of
+    that level in all."""
+    waiting = [(level, count) for level, count in queues if level >= 0]
+    if not waiting:
+        return None, 0
+    first = min(level for level, _ in waiting)
+    return Level(first), sum(count for level, count in waiting if level == first)

@@ -4,7 +4,9 @@ import pytest
 
 from completions.jobs.connection import connect_async
 from completions.jobs.execute import Execution
+from completions.jobs.new_job import Level
 from completions.jobs.store import JobStore
+from completions.jobs.submit import submit_durable
 from completions.jobs.workers import (
     HEARTBEAT_TTL,
     drain,
@@ -14,6 +16,7 @@ from completions.jobs.workers import (
     list_workers_sync,
     resume,
 )
+from tests.completions.jobs.job_making import PREFIX, new_job
 
 pytestmark = pytest.mark.integration
 
@@ -48,6 +51,23 @@ async def test_models_on_standby_are_those_whose_worker_said_so_lately(valkey, r
         redis_client.zincrby("w:standby", -HEARTBEAT_TTL - 1, "a")
         assert list_standby_sync(store) == {"b"}
         assert (await list_live_models(JobStore(client, "w:"))).standby == {"b"}
+
+
+def test_a_worker_of_several_models_learns_how_many_jobs_wait_for_each(redis_client):
+    store = JobStore(redis_client, PREFIX)
+    assert store.call("standby", "a") == [[-1, 0]]
+    jobs = [
+        new_job("cmpl-1", "batch", model="a"),
+        new_job("cmpl-2", model="a"),
+        new_job("cmpl-3", model="a"),
+        new_job("cmpl-4", model="a", api_key_id=9),
+        new_job("cmpl-5", model="a", organization_id=6),
+        new_job("cmpl-6", "batch", model="b"),
+    ]
+    submit_durable(store, jobs)
+    levels = [Level.BACKGROUND, Level.BATCH, -1]
+    counts = [4, 1, 0]  # of the most urgent level
+    assert store.call("standby", "a", "b", "c") == list(map(list, zip(levels, counts, strict=True)))
 
 
 def test_a_worker_learns_of_its_drain_with_its_heartbeat(redis_client):
