@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # unfold has no types; its classes replace these
     from django.contrib.admin import TabularInline as UnfoldInline
     from django.contrib.auth.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from django.core.paginator import Paginator as EndlessPaginator
-    from django.forms import CheckboxSelectMultiple, Textarea
+    from django.forms import CheckboxSelectMultiple, ClearableFileInput, Textarea
 
     @dataclass
     class SearchResult:
@@ -48,11 +48,13 @@ else:
     from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     from unfold.paginator import InfinitePaginator as EndlessPaginator
     from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget as CheckboxSelectMultiple
+    from unfold.widgets import UnfoldAdminFileFieldWidget as ClearableFileInput
     from unfold.widgets import UnfoldAdminTextareaWidget as Textarea
 
 __all__ = [
     "AdminPasswordChangeForm",
     "CheckboxSelectMultiple",
+    "ClearableFileInput",
     "EndlessPaginator",
     "ModelAdmin",
     "ReadOnlyAdmin",

@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 
 from completions.accounts.scope import select_managed
-from completions.admin.base import render_page, require_view
+from completions.admin.base import ClearableFileInput, render_page, require_view
 from completions.batches import files
 from completions.batches.input_lines import infer_endpoint
 from completions.console.acting import require_usable, store_batch
@@ -40,7 +40,11 @@ class NewBatchForm(forms.Form):
         label="Run as key",
         help_text="The lines count toward this key's limits, budgets and usage.",
     )
-    file = forms.FileField(required=False, label="A file of requests, one on each line")
+    file = forms.FileField(
+        required=False,
+        label="A file of requests, one on each line",
+        widget=ClearableFileInput({"x-ref": "file"}),
+    )
     lines = forms.CharField(
         required=False,
         strip=False,
@@ -61,8 +65,14 @@ class NewBatchForm(forms.Form):
         label="Pilot lines",
         help_text="A forecast runs this many lines, drawn at random.",
     )
-    on_invalid = forms.ChoiceField(choices=OnInvalid.choices, label="A refused line")
-    on_late = forms.ChoiceField(choices=OnLate.choices, label="If it is probably late")
+    on_invalid = forms.ChoiceField(
+        choices=[(OnInvalid.SKIP, "goes to the error file"), (OnInvalid.FAIL, "fails the batch")],
+        label="A refused line",
+    )
+    on_late = forms.ChoiceField(
+        choices=[(OnLate.ACCEPT, "runs"), (OnLate.REFUSE, "is refused")],
+        label="A batch that is probably late",
+    )
     receipts = forms.BooleanField(required=False, label="Receipts of what computed each line")
     close = forms.BooleanField(required=False, label="Close answers that max_tokens would cut")
 

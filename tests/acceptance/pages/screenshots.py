@@ -19,6 +19,7 @@ FOLDER = ROOT / "docs" / "screenshots"
 DESKTOP, PHONE = (1280, 800), (390, 844)
 CONSOLE = (
     "login", "playground", "playground-phone", "playground-error", "results", "results-phone",
+    "new-batch", "batch",
 )  # fmt: skip
 GRAMMAR = """root ::= colour (", " colour){2} "."
 colour ::= "red" | "green" | "blue"
@@ -125,6 +126,12 @@ def take_console(service: Installation) -> None:
         page.locator("#editor").evaluate("box => box.scrollIntoView({block: 'center'})")
         page.screenshot(path=FOLDER / "playground-error.png")
         look(page, (1280, 900), "light")
+        for name, path in (
+            ("new-batch", "/admin/batches/new/"),
+            ("batch", f"/admin/completions/batch/{made}/change/"),
+        ):
+            page.goto(f"{service.url}{path}")
+            page.screenshot(path=FOLDER / f"{name}.png")
         page.goto(f"{service.url}/admin/batches/{made}/results/")
         page.screenshot(path=FOLDER / "results.png")
         look(page, PHONE, "dark")

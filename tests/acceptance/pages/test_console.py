@@ -332,5 +332,5 @@ def test_fifty_thousand_results(page: browser.Page, service: Installation):
     page.get_by_role("link", name="Results", exact=True).click()
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto(f"{service.url}/admin/batches/{made}/results/?status=failed")
-    page.get_by_role("button", name="Resubmit these").click()
+    page.get_by_role("button", name="Resubmit 5,000 lines").click()
     page.get_by_text("sends lines of").wait_for()

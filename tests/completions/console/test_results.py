@@ -205,6 +205,21 @@ def test_the_counts_of_the_summary_open_their_lines(
     assert numbers(viewer, reviewed, value='/mood="good"') == list(range(1, 85))
 
 
+def test_a_button_says_what_is_sent_again(
+    in_role: Callable[[str], Client],  # noqa: F811
+    batch: Batch,
+) -> None:
+    operator = in_role("Operator")
+    for asked, said in (
+        ({}, "140 lines, about 0.00"),
+        ({"status": "failed"}, "14 lines, about 0.00"),
+        ({"reason": "length", "status": "failed"}, "0 lines, about 0.00"),
+        ({"text": "grey"}, "all lines that the filter finds"),
+    ):
+        page = operator.get(f"/admin/batches/{batch.pk}/results/", asked).content.decode()
+        assert f">Resubmit {said}</button>" in page
+
+
 def test_a_value_that_the_summary_lacks(
     in_role: Callable[[str], Client],  # noqa: F811
     reviewed: Batch,
