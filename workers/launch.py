@@ -21,7 +21,7 @@ from workers.room import LOOK_AHEAD, MAX_HELD_BYTES
 
 if TYPE_CHECKING:  # importing the relay loads numpy, and an engine torch
     from workers.engine.config import EngineConfig
-    from workers.relay import EngineLike
+    from workers.engine_protocol import EngineLike
 
     Load = Callable[["ModelEntry", "WorkerOptions"], EngineLike]
 

@@ -25,6 +25,9 @@ AUDIENCES: Final[Mapping[Kind, Audience]] = {
 }
 """Who waits for the output of a job. Few clients follow a background job token by token."""
 
+STORED_TOKENS = 16
+"""Tokens of a stream that may be shown before they are stored."""
+
 Done = Callable[[], None]
 """Lets Celery acknowledge a message. Must not raise."""
 
@@ -52,6 +55,13 @@ class LiveJob:
     """Output that is generated and not yet part of a batch to publish."""
     pending: int = 0
     """Tokens in `choices`."""
+    unstored: list[StepEvent] = field(default_factory=list)
+    """What left `choices` and is not part of the job's own stream yet."""
+    unstored_tokens: int = 0
+    has_stored: bool = False
+    """Whether this attempt has stored anything: until then, it shows nothing that is not stored."""
+    reader: str = ""
+    """The web process that is shown each step, or empty."""
     request: Request | None = None
     """The request for the engine; None once the engine has taken it, or the job has ended."""
     ending: Ending | None = None
@@ -78,13 +88,32 @@ class LiveJob:
         return bool(self.choices) and (enough or self.sequence_number == 1)
 
     def step(self, stream_interval: int) -> StepEvent:
-        """Return what the job has gained since the last step."""
+        """Return what the job has gained since the last step, which is to be stored too."""
         each = self.claim.can_be_followed and stream_interval == 1
         choices = self.choices if each else join_choices(self.choices)
         step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices)
         self.sequence_number += len(choices)
+        self.unstored.append(step)
+        self.unstored_tokens += self.pending
         self.choices, self.pending = [], 0
         return step
+
+    def must_store(self, is_asked: bool) -> bool:
+        """Return whether to store now what is unstored. `is_asked` says that all jobs are to store
+        theirs."""
+        if not self.unstored:
+            return False
+        is_due = is_asked or self.ending is not None or not (self.reader and self.has_stored)
+        return is_due or self.unstored_tokens >= STORED_TOKENS
+
+    def store(self) -> StepEvent:
+        """Return what is unstored as one event, or a question only."""
+        joined = StepEvent.join(
+            self.unstored
+            or [StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, ())]
+        )
+        self.unstored, self.unstored_tokens, self.has_stored = [], 0, True
+        return joined
 
     def end(self, state: Any, error: JobError | None, usage: Usage | None, now: float) -> None:
         """Set how the job ends; the next batch writes it after the job's last choices."""

@@ -10,16 +10,14 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from redis.exceptions import RedisError
 
 from completions.contract import tracing
-from completions.contract.usage import Usage
 from completions.jobs.events import JobError
-from completions.jobs.execute import Claim, Ending, Execution, StepEvent, Verdict
+from completions.jobs.execute import Claim, Execution, Output, Showing, StepEvent, Verdict
 from workers.attempt_spans import AttemptSpan
 from workers.build_digest import build
 from workers.engine.core.output import RequestOutput
@@ -31,7 +29,7 @@ from workers.engine.exceptions import (
     EngineStopped,
     RequestFault,
 )
-from workers.engine.stats import EngineStats
+from workers.engine_protocol import EngineLike
 from workers.jobs_to_run import JobsToRun, acknowledge
 from workers.live_job import Done, EngineLines, LiveJob, describe_claim
 from workers.metrics import WorkerMetrics
@@ -47,28 +45,6 @@ BEAT_INTERVAL = 2.0
 """Seconds between two heartbeats."""
 STEP_LIMIT = 120.0
 """Seconds that one engine step may take, by default, before the worker ends itself."""
-
-
-class EngineLike(Protocol):
-    """The part of an engine that the relay uses."""
-
-    def start(
-        self,
-        on_outputs: Callable[[list[RequestOutput]], None],
-        on_fatal: Callable[[BaseException], None],
-    ) -> None: ...
-    def submit(self, request: Request) -> None: ...
-    def abort(self, request_id: str) -> Usage | None: ...
-    def stop(self) -> None: ...
-    def stats(self) -> EngineStats: ...
-
-
-@dataclass(slots=True)
-class _Batch:
-    """One round trip to Redis, kept until it succeeds."""
-
-    steps: list[StepEvent]
-    endings: list[Ending]
 
 
 class Relay:
@@ -104,7 +80,12 @@ class Relay:
         self._jobs_to_run = JobsToRun(execution, model, clock)
         self._live: dict[str, LiveJob] = {}
         self._unsubmitted: deque[LiveJob] = deque()
-        self._batch: _Batch | None = None
+        self._batch: Output | None = None
+        """Kept until it has arrived."""
+        self._refused: Sequence[tuple[str, StepEvent]] = ()
+        """What was to be shown, but only after a complete output."""
+        self._must_store = False
+        """Whether every step is stored."""
         self._asked_at = self._beat_at = float("-inf")
         self.drain_wanted = False
         """Whether an operator wants the worker drained, as of the last heartbeat."""
@@ -197,7 +178,7 @@ class Relay:
         """Run the calls that other threads queued; wait for one unless there is other work."""
         if pause:
             time.sleep(pause)
-        busy = self._batch is not None or self._jobs_to_run.is_urgent
+        busy = self._batch or self._refused or self._jobs_to_run.is_urgent
         wait = 0.0 if busy else POLL_INTERVAL if self._live else BEAT_INTERVAL / 2
         try:
             self._inbox.get(timeout=wait)() if wait else self._inbox.get_nowait()()
@@ -238,6 +219,7 @@ class Relay:
             span=self._begin_span(claim),
             build=self._build,
             request=request,
+            reader=claim.reader,
         )
         logger.info(
             "job %s runs",
@@ -293,45 +275,61 @@ class Relay:
                 continue  # after a fault of the engine, its jobs go back to the queue
             job.take(output, self._clock())
 
-    def _next_batch(self) -> _Batch | None:
+    def _next_batch(self) -> Output | None:
         now = self._clock()
-        asking = now - self._asked_at >= POLL_INTERVAL
+        asking = bool(self._refused) or now - self._asked_at >= POLL_INTERVAL
+        shown = [each for each in self._refused if each[1].job_id in self._live]
         steps, endings = [], []
         for job in self._live.values():
-            if job.ending is None and not asking and not job.is_due(self._stream_interval):
-                continue
-            if job.choices or (job.ending is None and job.asked_at <= self._asked_at):
-                steps.append(job.step(self._stream_interval))
+            is_last = job.ending is not None
+            if job.choices and (is_last or asking or job.is_due(self._stream_interval)):
+                step = job.step(self._stream_interval)
+                if job.reader:
+                    shown.append((job.reader, step))
+            has_asked = job.asked_at > self._asked_at and not job.reader
+            if job.must_store(asking or self._must_store) or (
+                asking and not is_last and not has_asked
+            ):
+                steps.append(job.store())
                 job.asked_at = now
             if job.ending is not None:
                 endings.append(replace(job.ending, sequence_number=job.sequence_number))
         if asking:
-            self._asked_at = now
-        return _Batch(steps, endings) if steps or endings else None
+            self._asked_at, self._refused = now, ()
+        output = Output(steps, endings, shown, is_complete=asking)
+        return output if steps or endings or shown else None
 
-    def _publish(self, batch: _Batch) -> None:
-        verdicts, _ = self.execution.publish(batch.steps, batch.endings)
+    def _publish(self, batch: Output) -> None:
+        reply = self.execution.send(batch)
+        self._must_store = reply.showing is Showing.STORE
+        if reply.showing is Showing.REFUSED:
+            self._refused = batch.shown
         if batch.endings:
             self._jobs_to_run.look_again()
         for ending in batch.endings:
             acknowledge(self._live.pop(ending.job_id).done)
-        for step, verdict in zip(batch.steps, verdicts, strict=True):
-            job = self._live.get(step.job_id)
-            if job is None or verdict is Verdict.GO_ON:
-                continue
-            used = self._engine.abort(step.job_id)
-            if verdict is Verdict.CANCEL:
-                if job.ending is None:
-                    job.end("cancelled", None, used, self._clock())
-            else:
-                logger.warning(
-                    "job %s runs on another worker now",
-                    step.job_id,
-                    extra=describe_claim(job.claim),
-                )
-                if job.span is not None and job.ending is None:
-                    job.span.leave("taken over")
-                acknowledge(self._live.pop(step.job_id).done)
+        for step, verdict in zip(batch.steps, reply.verdicts, strict=True):
+            if verdict is not Verdict.GO_ON and (job := self._live.get(step.job_id)) is not None:
+                self._obey(job, verdict)
+
+    def _obey(self, job: LiveJob, verdict: Verdict) -> None:
+        """Do what Redis says of a job that is not to go on as before."""
+        if verdict is Verdict.UNREAD:
+            job.reader = ""
+            return
+        used = self._engine.abort(job.claim.job_id)
+        if verdict is Verdict.CANCEL:
+            if job.ending is None:
+                job.end("cancelled", None, used, self._clock())
+            return
+        logger.warning(
+            "job %s runs on another worker now",
+            job.claim.job_id,
+            extra=describe_claim(job.claim),
+        )
+        if job.span is not None and job.ending is None:
+            job.span.leave("taken over")
+        acknowledge(self._live.pop(job.claim.job_id).done)
 
     def _beat(self) -> None:
         now = self._clock()

@@ -18,9 +18,9 @@ from completions.exceptions import APIError, from_job_error
 from completions.http.bodies import JSONResponse
 from completions.http.process import WebProcess
 from completions.jobs import durable
-from completions.jobs.blocking_requests import ReaderLostError
 from completions.jobs.events import EndEvent, Event
 from completions.jobs.new_job import NewJob
+from completions.jobs.reading.blocking_requests import ReaderLostError
 from completions.jobs.record import JobRecord
 from completions.responses import sse
 from completions.responses.choice_record import ChoiceRecord

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 from completions.delivery.answers import PAST_DEADLINE, read_meta
 from completions.exceptions import APIError
+from completions.http.body_writer import BodyWriter
 from completions.http.process import WebProcess
-from completions.jobs.blocking_requests import ReaderLostError
-from completions.jobs.events import EndEvent, Event
+from completions.jobs.events import ChoiceEvent, EndEvent, Event
 from completions.jobs.new_job import NewJob
+from completions.jobs.reading.blocking_requests import ReaderLostError
 from completions.responses import sse
 from completions.responses.completion import Chunks, ResponseContext
 
@@ -29,27 +31,30 @@ class StreamQuery(NamedTuple):
 _DEFAULTS = StreamQuery()
 
 
-async def stream_frames(
+async def stream_frames(  # noqa: PLR0913 - most are options, which are keywords
     process: WebProcess,
     context: ResponseContext,
     seconds_left: float,
     query: StreamQuery = _DEFAULTS,
     stored: Sequence[Event] | None = None,
     job: NewJob | None = None,
+    writer: BodyWriter | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a job that has `seconds_left` to its deadline as SSE. A `job` that was
     made for this stream is cancelled when its client hangs up, if it ends with that; for this, the
     server must read the first frame even after a hang-up. Where this process ends the connection by
-    its shutdown, a stored job goes on: the client reads on from another process."""
+    its shutdown, a stored job goes on: the client reads on from another process. With a `writer`,
+    events that come while the client has read all others are written at once, and not yielded."""
     clock = asyncio.get_running_loop().time  # the wall clock may jump
     over_at = clock() + seconds_left + PAST_DEADLINE
     chunks = context.make_chunks()
     event: Event | None = None
+    take = None if writer is None else partial(_write_step, process, chunks, query, writer)
     try:
         for frame in _make_frames(chunks, chunks.make_start(), query):
             yield frame
         reader = process.find_shard_by_job(context.id).reader
-        reading = reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored)
+        reading = reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored, take=take)
         async with aclosing(reading) as events:
             async for event in events:
                 if fault := _find_fault(process, event, is_late=clock() > over_at):
@@ -75,6 +80,22 @@ async def stream_frames(
             _leave(process, job)
     for frame in chunks.done:
         yield frame
+
+
+def _write_step(
+    process: WebProcess,
+    chunks: Chunks,
+    query: StreamQuery,
+    writer: BodyWriter,
+    choices: Sequence[ChoiceEvent],
+) -> bool:
+    """Write what a step gained. Returns False, without having looked at it, if the stream's task
+    must do so."""
+    if process.is_closing or not writer.can_write():
+        return False
+    if wire := _make_frames(chunks, chunks.make_chunks(choices), query):
+        writer.write(wire[0] if len(wire) == 1 else b"".join(wire))
+    return True
 
 
 def _find_fault(process: WebProcess, event: Event | None, *, is_late: bool) -> str:

@@ -79,7 +79,8 @@ class GenerateView(AsyncAPIView):
         if remaining := await enqueue(process, job):
             self.headers.update(rate_limits.make_headers(remaining))
         if returns.stream:
-            events = stream_frames(process, context, job.seconds, query, job=job)
+            writer = request.body_writer
+            events = stream_frames(process, context, job.seconds, query, job=job, writer=writer)
             stream = sse.make_response(events)
             return (
                 stream
@@ -110,9 +111,11 @@ class GenerateView(AsyncAPIView):
         self._note_ignored(context)
         self.headers[idempotency.REPLAYED] = "true"
         if streams:
-            stream = sse.make_response(
-                stream_frames(process, context, job.seconds_left, query, stored=job.events)
+            writer = request.body_writer
+            events = stream_frames(
+                process, context, job.seconds_left, query, stored=job.events, writer=writer
             )
+            stream = sse.make_response(events)
             return answers.add_location(stream, context, preferences)
         if in_background:
             return await answers.accept_or_answer(process, context, request.auth, preferences)
@@ -201,9 +204,10 @@ class CompletionView(AsyncAPIView):
             after = read_cursor(request)
             ids = read_flag(request, "sse_ids") or "Last-Event-ID" in request.headers
             query = StreamQuery(after, ids, wants_meta(request))
-            return sse.make_response(
-                stream_frames(process, context, job.seconds_left, query, job.events)
+            events = stream_frames(
+                process, context, job.seconds_left, query, job.events, writer=request.body_writer
             )
+            return sse.make_response(events)
         wait = read_seconds(request, "wait", MAX_POLL_WAIT)
         etag = request.headers.get("If-None-Match")
         return await answers.poll(process, context, request.auth, wait, etag, wants_meta(request))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from django.conf import settings
 from redis.exceptions import RedisError
 
-from completions.jobs.follow import EventReader
 from completions.jobs.limits import ByteBounds
 from completions.jobs.operate import is_nearly_full
+from completions.jobs.reading.follow import EventReader
 from completions.jobs.sharding.shards import Address, Layout
 from completions.jobs.store import AsyncStore
 from completions.jobs.submit import WEB_LEASE, Broker, Submission

@@ -1,7 +1,7 @@
 """The events of a job: one per engine step, then exactly one that ends the job.
 
-An event is one JSON object in the field `d` of an entry of the job's Redis stream. Keys are short
-because there is one event per step:
+An event is one JSON object in the field `d` of an entry of the job's Redis stream, which may join
+the events of several steps. Keys are short because there is one event per step:
 
     {"s": 7, "c": [[choice, [token ids], "text", finish_reason, matched_stop, {extras}], ...]}
     {"s": 9, "end": "completed" | "failed" | "cancelled", "error": {...}, "usage": {...}}
@@ -41,7 +41,7 @@ Extras are absent if there are none. All but the last four appear only in jobs t
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import orjson
 from msgspec import Struct, convert, field
@@ -146,10 +146,21 @@ Event = list[ChoiceEvent] | EndEvent
 
 
 def encode_choices(sequence_number: int, choices: Iterable[ChoiceEvent]) -> bytes:
-    """Encode a step's event, whose first choice gets the number. Numbers in the extras may be numpy
-    arrays; numbers that are not finite become null."""
+    """Encode a step's event, whose first choice gets the number."""
+    return make_event(sequence_number, encode_gains(choices))
+
+
+def encode_gains(choices: Iterable[ChoiceEvent]) -> bytes:
+    """Encode choices as elements of a JSON array, without its brackets: events and lines
+    (`jobs/shown_lines.py`) have them as they are. Numbers in the extras may be numpy arrays;
+    numbers that are not finite become null."""
     values = [astuple(each)[: _NUM_ALL if each.extras else _NUM_PLAIN] for each in choices]
-    return orjson.dumps({"s": sequence_number, "c": values}, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+
+
+def make_event(sequence_number: int, gains: bytes) -> bytes:
+    """Return the event of encoded choices."""
+    return b'{"s":%d,"c":[%b]}' % (sequence_number, gains)
 
 
 def encode_end(
@@ -160,19 +171,21 @@ def encode_end(
 
 def decode(data: bytes) -> Event:
     event = orjson.loads(data)
-    first = event["s"]
-    if "end" not in event:
-        choices: list[ChoiceEvent] = []
-        for number, values in enumerate(event["c"], first):
-            index, ids, text, finish_reason, matched_stop, *more = values
-            extras = more[0] if more else Extras()
-            choices.append(
-                ChoiceEvent(index, ids, text, finish_reason, matched_stop, extras, number)
-            )
-        return choices
+    return read_end(event) if "end" in event else read_choices(event["s"], event["c"])
+
+
+def read_choices(first: int, gains: Iterable[Sequence[Any]]) -> list[ChoiceEvent]:
+    """Read the choices of an event, from their numbers on."""
+    return [
+        ChoiceEvent(index, ids, text, finish_reason, matched, more[0] if more else Extras(), number)
+        for number, (index, ids, text, finish_reason, matched, *more) in enumerate(gains, first)
+    ]
+
+
+def read_end(event: dict[str, Any]) -> EndEvent:
     error, usage = event["error"], event["usage"]
     return EndEvent(
-        first,
+        event["s"],
         event["end"],
         JobError(**error) if error else None,
         convert(usage, Usage) if usage else None,
@@ -180,9 +193,20 @@ def decode(data: bytes) -> Event:
 
 
 def decode_entry(entry_id: bytes, data: bytes) -> Event:
-    """Decode an entry of a Redis stream, whose id has the time in milliseconds: that of an end is
-    the time that the job's record has."""
+    """Decode an entry of a Redis stream."""
     event = decode(data)
+    return note_time(entry_id, event) if isinstance(event, EndEvent) else event
+
+
+def note_time(entry_id: bytes, end: EndEvent) -> EndEvent:
+    """Return an end with its time. The id of its entry has that in milliseconds; it is the time
+    that the job's record has."""
+    return replace(end, finished=int(entry_id.partition(b"-")[0]) / 1000)
+
+
+def measure(event: Event) -> tuple[int, int]:
+    """Return the number of an event's first choice, and the number after its last one."""
     if isinstance(event, EndEvent):
-        return replace(event, finished=int(entry_id.partition(b"-")[0]) / 1000)
-    return event
+        return event.sequence_number, event.sequence_number + 1
+    first = event[0].sequence_number
+    return first, first + len(event)

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from completions.contract.usage import Usage
-from completions.jobs import events
+from completions.jobs import events, shown_lines
 from completions.jobs.connection import Entries
 from completions.jobs.new_job import Level
 from completions.jobs.record import Kind
@@ -18,6 +18,10 @@ from completions.jobs.workers import DRAIN_KEPT, HEARTBEAT_TTL
 
 MAX_WORKER_FAILURES = 3
 """Workers that a job may lose before it is taken for the cause, and fails."""
+_SHOWS: Mapping[str, object] = {"shows": True}
+"""What a heartbeat says of a worker that shows steps, and stores what others have shown."""
+_STORING_KEPT = 60
+"""Seconds after the last heartbeat of an earlier worker was seen until steps are shown alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Claim:
     sequences: int = 1
     size: int = 0
     """Bytes of its request and context."""
+    reader: str = ""
+    """The web process that reads its stream, or empty."""
 
     @property
     def is_interactive(self) -> bool:
@@ -91,7 +97,7 @@ class TakeReply:
     `unqueued` for a job of a version without levels, which must be claimed by its id."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepEvent:
     """What one job publishes after a step. Without choices it only asks whether to go on."""
 
@@ -99,6 +105,33 @@ class StepEvent:
     attempt: int
     sequence_number: int
     choices: Sequence[events.ChoiceEvent]
+    _gains: bytes = field(default=b"", repr=False, compare=False)
+
+    @classmethod
+    def join(cls, steps: Sequence["StepEvent"]) -> "StepEvent":
+        """Join consecutive steps of a job."""
+        if len(steps) == 1:
+            return steps[0]
+        first = steps[0]
+        choices = [choice for step in steps for choice in step.choices]
+        gains = b",".join([step.encode() for step in steps])
+        return cls(first.job_id, first.attempt, first.sequence_number, choices, gains)
+
+    def encode(self) -> bytes:
+        """Return the choices as `events.encode_gains` does, which runs once: what is shown is
+        stored too."""
+        if not self._gains and self.choices:
+            self._gains = events.encode_gains(self.choices)
+        return self._gains
+
+    def encode_line(self) -> bytes:
+        count, tokens = len(self.choices), self.count_tokens()
+        return shown_lines.encode_line(
+            self.job_id, self.attempt, self.sequence_number, count, tokens, self.encode()
+        )
+
+    def count_tokens(self) -> int:
+        return sum([len(choice.token_ids) for choice in self.choices])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +144,40 @@ class Ending:
     state: events.EndState
     error: events.JobError | None
     usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a worker sends in one round trip."""
+
+    steps: Sequence[StepEvent] = ()
+    """What is stored."""
+    endings: Sequence[Ending] = ()
+    shown: Sequence[tuple[str, StepEvent]] = ()
+    """What is shown to web processes: their ids, and the steps."""
+    is_complete: bool = False
+    """Whether `steps` has all jobs with a reader, and all that was shown of them before."""
+
+
+class Showing(IntEnum):
+    """Redis's answer to what a worker shows."""
+
+    SHOWN = 0
+    STORE = 1
+    """It was shown; from now on, every step must be stored too."""
+    REFUSED = 2
+    """Nothing was shown. The worker must send a complete output first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Redis's answer to an output."""
+
+    verdicts: Sequence["Verdict"] = ()
+    """For each step."""
+    written: Sequence[bool] = ()
+    """For each ending, whether it was this worker's to write."""
+    showing: Showing = Showing.SHOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +196,8 @@ class Verdict(IntEnum):
     GO_ON = 0
     CANCEL = 1
     NOT_YOURS = 2
+    UNREAD = 3
+    """Go on, but the web process that read its stream has gone."""
 
 
 class Execution:
@@ -138,6 +207,7 @@ class Execution:
         self._store = store
         self.worker_id = worker_id
         self._takes = 0
+        self._beats = 0
 
     def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
         """Claim jobs by their ids, whoever's turn it is."""
@@ -183,24 +253,40 @@ class Execution:
 
     def publish(
         self, steps: Sequence[StepEvent], endings: Sequence[Ending]
-    ) -> tuple[list[Verdict], list[bool]]:
-        """Append one step of many jobs and end some, in one round trip; repeating it is harmless.
+    ) -> tuple[Sequence[Verdict], Sequence[bool]]:
+        """Append one step of many jobs and end some, as :meth:`send`. Returns a verdict per step,
+        and per ending whether it was this worker's to write."""
+        reply = self.send(Output(steps, endings))
+        return reply.verdicts, reply.written
 
-        Returns a verdict per step, and per ending whether it was this worker's to write.
-        """
-        calls = [("publish", self._publish_args(steps))] if steps else []
-        calls += [("finish", self._finish_args(ending)) for ending in endings]
+    def send(self, output: Output) -> Reply:
+        """Store steps, show steps and end jobs, in this order and in one round trip; repeating it
+        is harmless."""
+        steps, shown = output.steps, output.shown
+        calls = [("publish", self._publish_args(steps, output.is_complete))] if steps else []
+        calls += [("show", self._show_args(shown))] if shown else []
+        calls += [("finish", self._finish_args(ending)) for ending in output.endings]
         replies = self._store.call_all(calls)
         verdicts = [Verdict(code) for code in replies.pop(0)] if steps else []
-        return verdicts, [reply == 1 for reply in replies]
+        showing = Showing(replies.pop(0)) if shown else Showing.SHOWN
+        return Reply(verdicts, [reply == 1 for reply in replies], showing)
 
-    def _publish_args(self, steps: Sequence[StepEvent]) -> list[object]:
-        args: list[object] = [self.worker_id]
+    def _publish_args(self, steps: Sequence[StepEvent], is_complete: bool) -> list[object]:
+        args: list[object] = [self.worker_id, int(is_complete)]
         for step in steps:
-            number, choices = step.sequence_number, step.choices
-            event = events.encode_choices(number, choices) if choices else b""
-            tokens = sum(len(gain.token_ids) for gain in choices)
-            args += (step.job_id, step.attempt, number, len(choices), tokens, event)
+            number, gains = step.sequence_number, step.encode()
+            event = events.make_event(number, gains) if gains else b""
+            count, tokens = len(step.choices), step.count_tokens()
+            args += (step.job_id, step.attempt, number, count, tokens, event)
+        return args
+
+    def _show_args(self, shown: Sequence[tuple[str, StepEvent]]) -> list[object]:
+        lines: dict[str, list[bytes]] = {}
+        for web_id, step in shown:
+            lines.setdefault(web_id, []).append(step.encode_line())
+        args: list[object] = [self.worker_id]
+        for web_id, own in lines.items():
+            args += (web_id, shown_lines.join_lines(own))
         return args
 
     def _finish_args(self, ending: Ending) -> list[object]:
@@ -220,21 +306,36 @@ class Execution:
         self, model: str, facts: dict[str, object], accepting: bool = True, metrics: bytes = b""
     ) -> bool:
         """Renew this worker's heartbeat and, if it takes jobs, its model's. `metrics` is its
-        Prometheus page. Returns whether an operator wants it drained."""
+        Prometheus page. Returns whether an operator wants it drained.
+
+        One worker in turn looks whether all that live know what others have shown."""
         keys = self._store.keys
         pipeline = self._store.client.pipeline(transaction=False)
         pipeline.getex(keys.drain(self.worker_id), ex=DRAIN_KEPT)
-        heartbeat = orjson.dumps({"model": model, "accepting": accepting, **facts})
+        heartbeat = orjson.dumps({"model": model, "accepting": accepting, **_SHOWS, **facts})
         pipeline.set(keys.worker(self.worker_id), heartbeat, ex=HEARTBEAT_TTL)
         pipeline.set(keys.metrics(self.worker_id), metrics, ex=HEARTBEAT_TTL)
         pipeline.sadd(keys.workers, self.worker_id)
+        pipeline.scard(keys.workers)
         if accepting:
             self._store.call("served", model)
-        return pipeline.execute()[0] is not None
+        drain, *_, workers = pipeline.execute()
+        if self._beats % workers == 0:
+            self._look_for_earlier_workers()
+        self._beats += 1
+        return drain is not None
+
+    def _look_for_earlier_workers(self) -> None:
+        """Have every step stored while a worker lives that would take a job without what its worker
+        has shown: one of a version without `show.lua`. Until version 0.3."""
+        beats = [beat for _, beat, _, _ in self._store.call("workers")]
+        if any(b'"shows":true' not in beat for beat in beats):
+            self._store.client.set(self._store.keys.storing, 1, ex=_STORING_KEPT)
 
     def stop_beating(self) -> None:
         client, keys, own = self._store.client, self._store.keys, self.worker_id
         client.delete(keys.worker(own), keys.drain(own), keys.metrics(own))
+        client.delete(keys.shown(own), keys.attention(own))
         client.srem(keys.workers, own)
 
 
@@ -243,9 +344,10 @@ def _read_claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
     if verdict != b"run":
         return NotClaimed(job_id, verdict.decode())
     attempt, request, *texts = facts
-    seconds_left, seq, organization, age, request_id, kind, trace, level, sequences, size = map(
-        bytes.decode, texts
-    )
+    (
+        seconds_left, seq, organization, age, request_id, kind, trace, level, sequences, size,
+        reader,
+    ) = map(bytes.decode, texts)  # fmt: skip
     return Claim(
         job_id=job_id,
         attempt=attempt,
@@ -260,4 +362,5 @@ def _read_claim(job_id: str, reply: list[Any]) -> Claim | NotClaimed:
         level=Level(int(level)) if level else Level.LIVE,
         sequences=int(sequences),
         size=int(size) or len(request),
+        reader=reader,
     )

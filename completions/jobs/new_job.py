@@ -211,9 +211,10 @@ class NewJob:
         """Bytes that it takes in Redis until its end."""
         return len(self.request_json) + len(self.context)
 
-    def record_fields(self, web_id: str) -> list[object]:
+    def record_fields(self, web_id: str, reader: str = "") -> list[object]:
         """Return alternating names and values of the fields that `submit.lua` adds to its own.
-        `web_id` is the web process whose end cancels the job, or empty."""
+        `web_id` is the web process whose end cancels the job, or empty; `reader` the one that reads
+        its stream, or empty."""
         values: dict[str, object] = {
             "request": self.request_json,
             "context": self.context,
@@ -226,6 +227,8 @@ class NewJob:
             "adapter": self.adapter,
             "parameters": orjson.dumps(summarize_parameters(self.request)),
         }
+        if reader:
+            values["reader"] = reader
         if self.prices:
             values["prices"] = orjson.dumps(list(self.prices))
         if self.head_start:

@@ -159,6 +159,7 @@ SCRIPT_FIELDS: Final[Mapping[str, str]] = {
     "web": "The web process whose end cancels the job, or empty.",
     "prices": "NewJob.prices as JSON.",
     "stored": "1 if the usage record keeps the request.",
+    "reader": "The web process that reads its stream; absent from jobs of versions without `show`.",
     "trace": "NewJob.trace.",
     "bytes": "NewJob.size; absent from jobs of versions that did not count them.",
     "level": "NewJob.level; absent from jobs of versions without levels, outside the fair queue.",

@@ -43,6 +43,7 @@ class Keys:
     used = _key("used")
     keys = _key("keys")
     layout = _key("layout")
+    storing = _key("storing")
 
     depth = _keys("depth")
     """By class."""
@@ -56,6 +57,8 @@ class Keys:
     worker = _keys("worker")
     drain = _keys("drain")
     metrics = _keys("metrics")
+    shown = _keys("shown")
+    attention = _keys("attention")
 
     rid = _keys("rid")
     """By the id of an API key and the client's own request id."""
@@ -88,7 +91,9 @@ SCRIPT_KEYS: Final = (
 # Scripts -----------------------------------------------------------------------------------------
 
 _FOLDER = Path(__file__).parent / "lua"
-_SHARED: Final = ("keys_and_records", "fair_queue", "bytes", "limits", "budgets", "ending")
+_SHARED: Final = (
+    "keys_and_records", "taking", "fair_queue", "bytes", "limits", "budgets", "ending",
+)  # fmt: skip
 """Files that precede every script. Each uses functions of those before it."""
 _CLAIMING: Final = {"claim": ("claiming",), "take": ("claiming",)}
 """Files that precede some scripts besides, by script."""

@@ -114,7 +114,8 @@ class Submission:
         web_id = "" if job.is_durable else self.web_id
         patience = SERVED_WITHIN if job.is_interactive else 0
         pushed = message if self._broker is None else _UNPUBLISHED
-        args = _submit_args(job, bounds, FIRST_CHECK, patience, web_id, pushed)
+        reader = self.web_id if job.kind == "stream" else ""
+        args = _submit_args(job, bounds, FIRST_CHECK, patience, web_id, pushed, reader)
         reply = await self._batcher.do(("submit", args))
         verdict = _read_verdict(reply)
         if verdict in _REFUSALS:
@@ -249,13 +250,14 @@ def _measure(name: str, request: JobRequest | None, is_counted: bool) -> int:
     return 0 if is_counted and rate.is_counted_early else rate.measure(request)
 
 
-def _submit_args(
+def _submit_args(  # noqa: PLR0913 - options are keywords
     job: NewJob,
     bounds: Bounds | None,
     check_after: float,
     patience: float = 0,
     web_id: str = "",
     message: Message = _UNPUBLISHED,
+    reader: str = "",
 ) -> list[object]:
     """Make the arguments that `submit.lua` documents: the terms of the job, its message, the fields
     of its record. `bounds` is None for a job that was admitted before."""
@@ -295,4 +297,4 @@ def _submit_args(
         terms["reserved"] = job.max_total_tokens
     if job.kind != "batch":
         terms["lease"] = job.seconds + LEASE_MARGIN
-    return [orjson.dumps(terms), message.payload, *job.record_fields(web_id)]
+    return [orjson.dumps(terms), message.payload, *job.record_fields(web_id, reader)]

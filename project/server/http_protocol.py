@@ -27,6 +27,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from completions.exceptions import APIError
+from project.server.body_writer import offer_body_writer
 
 MAX_HEAD_BYTES = 64 * 1024
 """Limit for the head, for chunk extensions and for trailers, beyond one read of the socket."""
@@ -126,6 +127,8 @@ class Protocol(HttpToolsProtocol):
         if cycle.scope["http_version"] in _BEFORE_CHUNKS:
             cycle.waiting_for_100_continue = False  # RFC 9110, section 10.1.1
             app = _UnchunkedApplication(cycle, app)
+        else:
+            offer_body_writer(cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:

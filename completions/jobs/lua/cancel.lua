@@ -8,5 +8,7 @@ if state == 'queued' then
 elseif state == 'running' then
   cancelled_by(id, ARGV[2])
   redis.call('HSET', job_key(id), REDIS.cancelling, 1)
+  local owner = redis.call('HGET', job_key(id), 'owner')
+  if owner then call_attention(owner) end -- it asks with its next step
 end
 return state

@@ -17,12 +17,13 @@ from redis.exceptions import RedisError
 
 from completions.jobs.execute import (
     Claim,
-    Ending,
     Execution,
     NotClaimed,
+    Output,
     PublishedOutput,
+    Reply,
     Room,
-    StepEvent,
+    Showing,
     TakeReply,
     Verdict,
 )
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _PROBE_INTERVAL = 0.5
 _T = TypeVar("_T")
-_Batch = tuple[list[StepEvent], list[Ending]]
 
 
 class ShardedExecution(Execution):
@@ -83,23 +83,30 @@ class ShardedExecution(Execution):
     def read_published(self, job_id: str) -> PublishedOutput:
         return self._published.pop(job_id)
 
-    def publish(
-        self, steps: Sequence[StepEvent], endings: Sequence[Ending]
-    ) -> tuple[list[Verdict], list[bool]]:
-        """Publish to all shards. Where one does not answer, the jobs go on."""
-        of_steps = self._group(steps, lambda step: step.job_id)
-        of_endings = self._group(endings, lambda ending: ending.job_id)
+    def send(self, output: Output) -> Reply:
+        """Send to all shards. Where one does not answer, the jobs go on."""
+        steps = self._group(output.steps, lambda step: step.job_id)
+        endings = self._group(output.endings, lambda ending: ending.job_id)
+        shown = self._group(output.shown, lambda each: each[1].job_id)
         verdicts: dict[str, Verdict] = {}
         written: dict[str, bool] = {}
-        for shard in dict.fromkeys((*of_steps, *of_endings)):
-            own = of_steps.get(shard, []), of_endings.get(shard, [])
+        showing = Showing.SHOWN
+        for shard in dict.fromkeys((*steps, *endings, *shown)):
+            own = Output(
+                steps.get(shard, ()), endings.get(shard, ()), shown.get(shard, ()),
+                output.is_complete,
+            )  # fmt: skip
             shard.unsent.append(own)
             if (reply := shard.ask(shard.flush)) is not None:
-                verdicts.update(zip((step.job_id for step in own[0]), reply[0], strict=True))
-                written.update(zip((ending.job_id for ending in own[1]), reply[1], strict=True))
-        return (
-            [verdicts.get(step.job_id, Verdict.GO_ON) for step in steps],
-            [written.get(ending.job_id, True) for ending in endings],
+                verdicts.update(
+                    zip((step.job_id for step in own.steps), reply.verdicts, strict=True)
+                )
+                written.update(zip((it.job_id for it in own.endings), reply.written, strict=True))
+                showing = max(showing, reply.showing)
+        return Reply(
+            [verdicts.get(step.job_id, Verdict.GO_ON) for step in output.steps],
+            [written.get(ending.job_id, True) for ending in output.endings],
+            showing,
         )
 
     def release(self, jobs: Sequence[tuple[str, int]], lost: bool) -> None:
@@ -130,7 +137,7 @@ class _Shard:
     def __init__(self, store: SyncStore, worker_id: str) -> None:
         self._client = store.client
         self._execution = Execution(store, worker_id)
-        self.unsent: deque[_Batch] = deque()
+        self.unsent: deque[Output] = deque()
         """What was published and has not arrived, the oldest first."""
         self.is_up = False
         """Whether the last heartbeat arrived, and all since."""
@@ -160,11 +167,11 @@ class _Shard:
             except RedisError:
                 continue
 
-    def flush(self, execution: Execution) -> tuple[list[Verdict], list[bool]]:
-        """Publish what has not arrived. Returns the reply to the last of it."""
-        reply: tuple[list[Verdict], list[bool]] = ([], [])
+    def flush(self, execution: Execution) -> Reply:
+        """Send what has not arrived. Returns the reply to the last of it."""
+        reply = Reply()
         while self.unsent:
-            reply = execution.publish(*self.unsent[0])
+            reply = execution.send(self.unsent[0])
             self.unsent.popleft()
         return reply
 

@@ -3,11 +3,11 @@
 Every token is a choice of its own, so a job's next event has the number of its next token.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from completions.contract.usage import Usage
-from completions.jobs.execute import MAX_WORKER_FAILURES, Claim, Room, Verdict
+from completions.jobs.execute import MAX_WORKER_FAILURES, Claim, Room, Showing, StepEvent, Verdict
 from completions.jobs.new_job import NewJob
 from completions.maintenance.reconcile import FAILED_AFTER
 
@@ -26,6 +26,8 @@ class ModelJob:
     web: str
     """The web process whose end cancels it, or empty."""
     limited: bool
+    reader: str = ""
+    """The web process that reads its stream."""
     state: str = "queued"
     owner: str = ""
     attempt: int = 0
@@ -78,6 +80,10 @@ class Held:
     claim: Claim
     number: int
     """Of its next event."""
+    unstored: list[StepEvent] = field(default_factory=list)
+    """What was to be shown, and was not published."""
+    is_left: bool = False
+    """Whether the worker knows that it is not its own any more."""
 
 
 class Lines:
@@ -144,6 +150,10 @@ class Model:
         self.lines = Lines()
         self.alone: dict[str, str] = {}
         """By worker: the suspect that it claimed last."""
+        self.shown: list[tuple[Held, int, int]] = []
+        """What is shown and may not be stored: by whom, its number and the token."""
+        self.attention: set[str] = set()
+        """Workers that show nothing before they have asked about all of their jobs."""
 
     def open_jobs(self) -> list[ModelJob]:
         return [job for job in self.accepted if job.open]
@@ -223,6 +233,7 @@ class Model:
                 return "run"
             if job.owner in self.beating:
                 return "elsewhere"
+            self.take_from(job)
             job.worker_failures += 1
             job.state, job.owner = "queued", ""
         self._end_waiting(job)
@@ -254,6 +265,29 @@ class Model:
         fence = "running", held.worker, held.claim.attempt
         return job if job and (job.state, job.owner, job.attempt) == fence else None
 
+    def take_from(self, job: ModelJob) -> None:
+        """Somebody takes the job from its worker, if it has one."""
+        if job.owner:
+            self.attention.add(job.owner)
+            for held, number, token in self.shown:
+                if self._own(held) is job and number == job.next_number:
+                    job.tokens.append(token)
+
+    def show(self, steps: Iterable[tuple[Held, int, Sequence[int]]], worker: str) -> Showing:
+        if worker in self.attention:
+            return Showing.REFUSED
+        for held, number, tokens in steps:
+            assert self._own(held) is not None, "it shows a job that was taken from it"
+            self.shown += [(held, number + k, token) for k, token in enumerate(tokens)]
+        return Showing.SHOWN
+
+    def note_verdicts(self, worker: str, verdicts: Iterable[Verdict], is_complete: bool) -> None:
+        if not {Verdict.CANCEL, Verdict.NOT_YOURS}.isdisjoint(verdicts):
+            self.attention.add(worker)
+        elif is_complete:
+            self.attention.discard(worker)
+            self.shown = [each for each in self.shown if each[0].worker != worker]
+
     def publish(self, held: Held, number: int, tokens: Iterable[int]) -> Verdict:
         job, tokens = self._own(held), list(tokens)
         if job is None:
@@ -263,7 +297,10 @@ class Model:
             return Verdict.NOT_YOURS
         if number == job.next_number:
             job.tokens += tokens
-        return Verdict.CANCEL if self.is_unwanted(job) else Verdict.GO_ON
+        if self.is_unwanted(job):
+            return Verdict.CANCEL
+        is_read = job.new.kind != "stream" or job.reader in self.leases
+        return Verdict.GO_ON if is_read else Verdict.UNREAD
 
     def finish(self, held: Held, number: int, state: str, usage: Usage) -> bool:
         job = self._own(held)
@@ -285,6 +322,7 @@ class Model:
                 job.worker_failures += lost
 
     def give_back(self, job: ModelJob, ticks: bool = True) -> None:
+        self.take_from(job)
         job.state, job.owner = "queued", ""
         self.lines.enter(job, ticks)
 
@@ -296,6 +334,7 @@ class Model:
             job.end("cancelled")
         elif job and found == "running":
             job.cancelling = True
+            self.attention.add(job.owner)
         return found
 
     def requeue(self, job_id: str) -> str | None:
@@ -313,10 +352,13 @@ class Model:
     def _look(self, job: ModelJob) -> bool:
         waits = job.state == "queued" or job.owner not in self.beating
         if waits and job.late >= 0:
+            self.take_from(job)
             job.end("failed", "queue_timeout")
         elif job.late >= FAILED_AFTER:
+            self.take_from(job)
             job.end("failed", "generation_timeout")
         elif waits and self.is_unwanted(job):
+            self.take_from(job)
             job.end("cancelled")
         if not job.open:
             self.lines.leave(job)

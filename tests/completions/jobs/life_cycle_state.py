@@ -9,6 +9,7 @@ import redis
 from completions.jobs.events import EndEvent, decode
 from completions.jobs.execute import MAX_WORKER_FAILURES
 from completions.jobs.record import JobRecord
+from completions.jobs.shown_lines import decode_lines
 from completions.jobs.store import SyncStore
 from tests.completions.jobs.job_making import PREFIX
 from tests.completions.jobs.life_cycle_model import Model, ModelJob, byte_scopes, class_of
@@ -121,8 +122,18 @@ class Found:
             assert (end.state, end.usage) == (job.state, job.usage)
             assert (end.error.code if end.error else None) == job.code
         if job.new.kind == "sync" and job.web:
-            woken = [e[b"d"].decode() for _, e in self._seen["xrange", f"ctl:{job.web}"]]
+            entries = self._seen["xrange", f"ctl:{job.web}"]
+            woken = [e[b"d"].decode() for _, e in entries if b"d" in e]
             assert woken.count(job.new.id) == (not job.open)
+        if job.new.kind == "stream" and job.web:
+            lines = [
+                event
+                for entry_id, e in self._seen["xrange", f"ctl:{job.web}"]
+                if b"s" in e
+                for job_id, event in decode_lines(entry_id, e[b"s"])
+                if job_id == job.new.id
+            ]
+            assert sum(isinstance(event, EndEvent) for event in lines) == (not job.open)
 
     def _check_expiry(self, job: ModelJob) -> None:
         expires = not job.open and (not job.new.is_durable or job.new.id in self.settled)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from completions.contract.job_request import decode_job_request
 from completions.contract.usage import Usage
 from completions.jobs.events import ChoiceEvent, EndState
-from completions.jobs.execute import Claim, Ending, Execution, Room, StepEvent, Verdict
+from completions.jobs.execute import Claim, Ending, Execution, Output, Room, StepEvent, Verdict
 from completions.jobs.new_job import Level
 from completions.jobs.store import SyncStore
 from completions.jobs.submit import FIRST_CHECK
@@ -155,12 +156,19 @@ class Workers(RuleBasedStateMachine):
         again: bool,
     ) -> None:
         steps, endings = [], []
+        own = [it for it in self.held if it.worker == worker.worker_id and not it.is_left]
+        is_complete = all(it in chosen for it in own)
         if end and ahead:
             size = 0  # only the end says that Redis has lost something
         for held in chosen:
             number = held.number + ahead
             choices = [ChoiceEvent(0, [next(self.tokens)], "x", None, None) for _ in range(size)]
-            steps.append(StepEvent(held.claim.job_id, held.claim.attempt, number, choices))
+            step = StepEvent(held.claim.job_id, held.claim.attempt, number, choices)
+            before = [
+                replace(it, sequence_number=it.sequence_number + ahead) for it in held.unstored
+            ]
+            steps.append(StepEvent.join([*before, *([step] if choices or not before else [])]))
+            held.unstored = []
             held.number += size
             if end:
                 usage = Usage(2, held.number - 1)
@@ -168,28 +176,60 @@ class Workers(RuleBasedStateMachine):
                 job_id, attempt = held.claim.job_id, held.claim.attempt
                 endings.append(Ending(job_id, attempt, number + size, state, None, usage))
         for _ in range(1 + again):
-            verdicts, written = worker.publish(steps, endings)
-            self._expect(chosen, steps, verdicts, endings, written)
+            reply = worker.send(Output(steps, endings, is_complete=is_complete))
+            self._expect(worker, chosen, is_complete, steps, reply.verdicts)
+            for held, it, done in zip(chosen, endings, reply.written, strict=False):
+                assert it.usage is not None
+                assert done == self.model.finish(held, it.sequence_number, it.state, it.usage)
+        for held, verdict in zip(chosen, reply.verdicts, strict=True):
+            held.is_left |= verdict is Verdict.NOT_YOURS or bool(end)
+
+    @precondition(lambda self: self.held)
+    @rule(pick=picks, many=st.booleans(), size=st.integers(1, 2), again=st.booleans())
+    def show(self, pick: int, many: bool, size: int, again: bool) -> None:
+        """A worker shows what some of its streams gained. `again` if the reply was lost."""
+        held = self.held[-1 - pick % len(self.held)]
+        worker_id = held.worker
+        own = [it for it in self.held if it.worker == worker_id and not it.is_left]
+        chosen = [it for it in own if it.claim.reader and (many or it is held)]
+        (worker,) = (it for it in self.workers if it.worker_id == worker_id)
+        steps = []
+        for held in chosen:
+            choices = [ChoiceEvent(0, [next(self.tokens)], "x") for _ in range(size)]
+            steps.append(StepEvent(held.claim.job_id, held.claim.attempt, held.number, choices))
+        if not chosen:
+            return
+        shown = [(it.claim.reader, step) for it, step in zip(chosen, steps, strict=True)]
+        said = [
+            (it, step.sequence_number, [choice.token_ids[0] for choice in step.choices])
+            for it, step in zip(chosen, steps, strict=True)
+        ]
+        for _ in range(1 + again):
+            assert worker.send(Output(shown=shown)).showing == self.model.show(said, worker_id)
+        for held, step in zip(chosen, steps, strict=True):
+            held.unstored.append(step)
+            held.number += size
 
     def _expect(
         self,
+        worker: Execution,
         chosen: Sequence[Held],
+        is_complete: bool,
         steps: Sequence[StepEvent],
         verdicts: Sequence[Verdict],
-        endings: Sequence[Ending],
-        written: Sequence[bool],
     ) -> None:
         self.model.lines.tick()  # one script publishes all steps
         for held, step, verdict in zip(chosen, steps, verdicts, strict=True):
             tokens = [token for choice in step.choices for token in choice.token_ids]
             assert verdict == self.model.publish(held, step.sequence_number, tokens)
-        for held, it, done in zip(chosen, endings, written, strict=False):
-            assert it.usage is not None
-            assert done == self.model.finish(held, it.sequence_number, it.state, it.usage)
+        if steps:
+            self.model.note_verdicts(worker.worker_id, verdicts, is_complete)
 
     def release(self, worker: Execution, chosen: Sequence[Held], lost: bool) -> None:
         worker.release([(it.claim.job_id, it.claim.attempt) for it in chosen], lost)
         self.model.release(chosen, lost)
+        for it in chosen:
+            it.is_left = True
 
     @rule(slot=slots, state=st.sampled_from(["beats", "lapsed", "dead"]))
     def heartbeat(self, slot: int, state: str) -> None:

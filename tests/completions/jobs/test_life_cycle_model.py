@@ -118,7 +118,9 @@ class LifeCycle(Workers):
         refused = self.model.refusal(new, limited)
         assert self._refusal(new, web) == refused
         if not refused:
-            self.model.accept(ModelJob(new, "" if new.is_durable else WEBS[web], limited))
+            reader = WEBS[web] if kind == "stream" else ""
+            own_web = "" if new.is_durable else WEBS[web]
+            self.model.accept(ModelJob(new, own_web, limited, reader))
             if again:
                 assert self._refusal(new, web) == ""
             self.keep_alive()

@@ -28,8 +28,8 @@ async def test_workers_live_as_long_as_their_heartbeat(valkey, redis_client):
     async with connect_async(valkey.url) as client:
         found = await list_workers(JobStore(client, "w:"))
         assert [(w.id, w.model, w.facts) for w in found] == [
-            ("a", "m", {"accepting": True, "running": 2}),
-            ("b", "n", {"accepting": True, "running": 2}),
+            ("a", "m", {"accepting": True, "shows": True, "running": 2}),
+            ("b", "n", {"accepting": True, "shows": True, "running": 2}),
         ]  # fmt: skip
         redis_client.delete("w:worker:a")  # it died
         assert [w.id for w in await list_workers(JobStore(client, "w:"))] == ["b"]

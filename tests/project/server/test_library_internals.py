@@ -105,6 +105,7 @@ async def test_a_connection_has_these_attributes() -> None:
     protocol.connection_made(Transport())  # type: ignore[arg-type]
     assert isinstance(protocol.transport, Transport)
     assert {"pause_reading", "resume_reading"} <= set(dir(protocol.flow))
+    assert protocol.flow.write_paused is False
     protocol.connection_lost(None)
 
 
@@ -125,7 +126,7 @@ async def test_httptools_still_leaves_a_body_to_the_other_protocol() -> None:
 
 def test_a_cycle_has_these_attributes() -> None:
     parameters = inspect.signature(RequestResponseCycle).parameters
-    assert {"scope", "transport", "message_event"} <= parameters.keys()
+    assert {"scope", "transport", "flow", "message_event"} <= parameters.keys()
     made = RequestResponseCycle(**dict.fromkeys(parameters, SimpleNamespace()))
     assert (made.disconnected, made.response_started, made.response_complete) == (False,) * 3
     assert (made.chunked_encoding, made.expected_content_length) == (None, 0)

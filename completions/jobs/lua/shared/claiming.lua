@@ -1,7 +1,7 @@
 -- How a worker claims a job, for the scripts that do.
 --
 -- claim() returns {verdict, attempt, request, seconds left, sequence number, organization id, seconds since it was
--- submitted, request id, kind, trace, level, sequences, bytes}; verdict is one of
+-- submitted, request id, kind, trace, level, sequences, bytes, reader}; verdict is one of
 --   run        the worker runs it; the attempt number fences every later write
 --   elsewhere  a live worker runs it, or it waits to run alone        done  it has ended        gone  it is unknown
 --   foreign    its record is not a job's; the job is removed from the open ones
@@ -10,10 +10,10 @@
 local function claimed(key, attempt, deadline)
   local at = now()
   local rest = redis.call('HMGET', key, 'request', REDIS.sequence_number, REDIS.organization_id, 'created', 'request_id',
-    'kind', 'trace', 'level', 'sequences', 'bytes')
+    'kind', 'trace', 'level', 'sequences', 'bytes', 'reader')
   local age = at - tonumber(rest[4])
   return {'run', tonumber(attempt), rest[1], tostring(tonumber(deadline) - at), rest[2], rest[3], tostring(age),
-    rest[5] or '', rest[6], rest[7] or '', rest[8] or '', rest[9] or '1', rest[10] or '0'}
+    rest[5] or '', rest[6], rest[7] or '', rest[8] or '', rest[9] or '1', rest[10] or '0', rest[11] or ''}
 end
 
 local function claim(id, worker, max_worker_failures)
@@ -32,6 +32,7 @@ local function claim(id, worker, max_worker_failures)
   local worker_failures = tonumber(job[6] or 0) -- those that workers reported themselves
   if state == 'running' then
     if redis.call('EXISTS', prefix .. 'worker:' .. owner) == 1 then return {'elsewhere'} end
+    take_from(owner, id)
     worker_failures = redis.call('HINCRBY', key, REDIS.worker_failures, 1)
   end
   if worker_failures >= tonumber(max_worker_failures) then

@@ -1,6 +1,8 @@
 -- How a job ends and how it goes back to the queue, for all scripts.
 
 local function reset(id)
+  local owner = redis.call('HGET', job_key(id), 'owner')
+  if owner then take_from(owner, id) end
   redis.call('HSET', job_key(id), 'state', 'queued')
   redis.call('HDEL', job_key(id), 'owner')
 end
@@ -48,7 +50,7 @@ local function finalize(id, state, event, usage, error)
   local at = now()
   local job = redis.call('HMGET', key, 'ttl', 'kind', 'model', REDIS.organization_id, REDIS.api_key_id, 'created', 'started',
     'reserved', REDIS.is_durable, 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request',
-    'request_id', 'web', 'bytes', 'cancelled_by')
+    'request_id', 'web', 'bytes', 'cancelled_by', 'reader')
   local tokens, cost = account(usage, job[10])
   redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error)
@@ -70,12 +72,15 @@ local function finalize(id, state, event, usage, error)
     job[12] or '', 'first', job[13] or '', 'attempt', job[14], REDIS.last_owner, job[15] or '', 'parameters', job[16] or '',
     'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '', 'cancelled_by', job[22] or '')
   if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id, short_result(id)) end
+  if job[23] then append_control(job[23], {'s', '["' .. id .. '",' .. job[14] .. ',0,0,0,' .. event .. ']'}) end
 end
 
 -- End a job that no worker ends: cancelled while queued, expired or lost. `code` is the error's, or nil. The tokens of
 -- earlier attempts count.
 local function finalize_here(id, state, code)
   fair_remove(id)
+  local owner = redis.call('HGET', job_key(id), 'owner')
+  if owner then take_from(owner, id) end
   local error = code and '{"code":"' .. code .. '"}' or ''
   local job = redis.call('HMGET', job_key(id), REDIS.sequence_number, 'prompt_tokens', 'generated')
   local usage = ''

@@ -16,18 +16,23 @@ local function now()
   return tonumber(t[1]) + tonumber(t[2]) / 1e6
 end
 
--- Write to the control stream of a web process, to wake its reader: the id of a blocking request's job that has ended, or '', and its
--- events in fields e.
-local WAKES_KEPT = 10 -- seconds, more than the time between two reads; entries can hold whole results
+-- Append an entry to the control stream of a web process, which wakes its reader.
+local CONTROL_KEPT = 10 -- seconds, more than the time between two reads; entries can hold whole results
+local function append_control(web, entry)
+  local control = prefix .. 'ctl:' .. web
+  local oldest = string.format('%.0f', (now() - CONTROL_KEPT) * 1000)
+  redis.call('XADD', control, 'MINID', '~', oldest, '*', unpack(entry))
+  redis.call('EXPIRE', control, 60)
+end
+
+-- Tell a web process the id of a blocking request's job that has ended, with its events in fields e; or '' to wake it only.
 local function wake(web, id, events)
-  local control, entry = prefix .. 'ctl:' .. web, {'d', id}
+  local entry = {'d', id}
   for _, value in ipairs(events or {}) do
     entry[#entry + 1] = 'e'
     entry[#entry + 1] = value
   end
-  local oldest = string.format('%.0f', (now() - WAKES_KEPT) * 1000)
-  redis.call('XADD', control, 'MINID', '~', oldest, '*', unpack(entry))
-  redis.call('EXPIRE', control, 60)
+  append_control(web, entry)
 end
 
 local CLASSES = {'interactive', 'background', 'batch'}

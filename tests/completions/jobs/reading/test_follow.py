@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
-from completions.jobs import events, follow
-from completions.jobs.blocking_requests import ReaderLostError
+from completions.jobs import events, shown_lines
 from completions.jobs.events import ChoiceEvent, EndEvent
-from completions.jobs.follow import EventReader
+from completions.jobs.reading import follow, follower
+from completions.jobs.reading.blocking_requests import ReaderLostError
+from completions.jobs.reading.follow import EventReader
+from tests.running import until
 
 pytestmark = pytest.mark.integration
 
@@ -101,7 +103,7 @@ async def test_streams_without_a_follower_are_forgotten(following, redis_client,
 
 
 async def test_a_slow_follower_catches_up_by_itself(following, redis_client, monkeypatch):
-    monkeypatch.setattr(follow, "BACKLOG", 5)
+    monkeypatch.setattr(follower, "BACKLOG", 5)
     stream = following.follow("job")
     publish(redis_client, "job", 1, 1)
     seen = [(await anext(stream))[0].sequence_number]
@@ -169,3 +171,103 @@ async def test_followers_learn_soon_that_redis_was_emptied(following, redis_clie
     assert await kept == [1, 2, 3]
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+
+
+def show(client, *lines):
+    """Show what streams gained: job, first and last number."""
+    made = []
+    for job_id, first, last in lines:
+        for number in range(first, last + 1):
+            gains = events.encode_gains([ChoiceEvent(0, [number], f"{number} ")])
+            made.append(shown_lines.encode_line(job_id, 1, number, 1, 1, gains))
+    client.xadd("t:ctl:web-1", {"s": shown_lines.join_lines(made)})
+
+
+def show_end(client, job_id, number):
+    end = events.encode_end(number, "completed", None, None)
+    client.xadd("t:ctl:web-1", {"s": b'["%b",1,0,0,0,%b]' % (job_id.encode(), end)})
+
+
+async def test_lines_of_many_streams_come_in_one_entry(following, redis_client):
+    jobs = [f"job-{number}" for number in range(20)]
+    tasks = [asyncio.create_task(numbers(following, job)) for job in jobs]
+    await asyncio.sleep(0.05)
+    for job in jobs:
+        publish(redis_client, job, 1, 1)
+    for number in range(1, 11):
+        show(redis_client, *((job, number, number) for job in jobs))
+    await until(lambda: following.streams == {b"t:ctl:web-1", b"t:keys"})
+    for job in jobs:
+        publish(redis_client, job, 2, 10)  # it is stored too, and not read
+        show_end(redis_client, job, 11)
+    assert await asyncio.gather(*tasks) == [list(range(1, 12))] * len(jobs)
+
+
+async def test_a_gap_between_lines_is_read_from_the_jobs_stream(following, redis_client):
+    following_it = asyncio.create_task(numbers(following, "job"))
+    await asyncio.sleep(0.05)
+    publish(redis_client, "job", 1, 1)
+    show(redis_client, ("job", 2, 3))
+    await until(lambda: b"t:ev:job" not in following.streams)
+    show(redis_client, ("job", 6, 7))
+    await until(lambda: b"t:ev:job" in following.streams)
+    publish(redis_client, "job", 2, 6)
+    show(redis_client, ("job", 7, 8))
+    show_end(redis_client, "job", 9)
+    publish(redis_client, "job", 7, 8)
+    finish(redis_client, "job", 9)
+    assert await following_it == list(range(1, 10))
+
+
+async def test_followers_that_come_while_others_hear_lines_see_everything(following, redis_client):
+    early = asyncio.create_task(numbers(following, "job"))
+    await asyncio.sleep(0.05)
+    publish(redis_client, "job", 1, 1)
+    late = []
+    for number in range(2, 40):
+        show(redis_client, ("job", number, number))
+        if number % 4 == 0:
+            publish(redis_client, "job", max(2, number - 3), number)
+        if number % 5 == 0:
+            late.append(asyncio.create_task(numbers(following, "job")))
+        await asyncio.sleep(0.005)
+    publish(redis_client, "job", 37, 39)
+    show_end(redis_client, "job", 40)
+    finish(redis_client, "job", 40)
+    assert await early == list(range(1, 41))
+    assert await asyncio.gather(*late) == [list(range(1, 41))] * len(late)
+
+
+async def test_a_job_that_goes_on_without_lines_is_read_again(following, redis_client, monkeypatch):
+    """A worker of an earlier version has taken it."""
+    monkeypatch.setattr(follow, "CHECK_INTERVAL", 0.02)
+    watching = asyncio.create_task(following.watch())
+    redis_client.hset("t:job:job", mapping={"state": "running", "seq": 3})
+    followed = asyncio.create_task(numbers(following, "job"))
+    await asyncio.sleep(0.05)
+    publish(redis_client, "job", 1, 2)
+    show(redis_client, ("job", 1, 2))
+    await until(lambda: b"t:ev:job" not in following.streams)
+    publish(redis_client, "job", 3, 4)
+    redis_client.hset("t:job:job", "seq", 5)
+    await until(lambda: b"t:ev:job" in following.streams)
+    show(redis_client, ("job", 5, 5))
+    await until(lambda: b"t:ev:job" not in following.streams)
+    finish(redis_client, "job", 6)
+    redis_client.hset("t:job:job", mapping={"state": "completed", "seq": 6})
+    assert await followed == list(range(1, 7))
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_an_entry_that_is_no_event_ends_its_own_stream_only(following, redis_client):
+    others = asyncio.create_task(numbers(following, "other"))
+    broken = asyncio.create_task(numbers(following, "broken"))
+    await asyncio.sleep(0.05)
+    redis_client.xadd("t:ev:broken", {"d": b"no JSON"})
+    with pytest.raises(ReaderLostError):
+        await broken
+    redis_client.xadd("t:ctl:web-1", {"s": b"no JSON"})
+    publish(redis_client, "other", 1, 2)
+    finish(redis_client, "other", 3)
+    assert await others == [1, 2, 3]

@@ -1,22 +1,24 @@
 """Following jobs' events as they come: one reader per web process, with a single blocking XREAD.
 
-A connection and an XREAD per client would cost four times the CPU at 256 streams. A follower that
-joins reads the entries up to the reader's cursor itself (XRANGE); later ones reach its queue. So it
-misses none and sees none twice.
+It reads the process's control stream, in which workers show what its streams gain, many in one
+entry (`jobs/shown_lines.py`). It reads a job's own stream too until lines of it come: those of a
+job that another process or an earlier version submitted never do. And it does so again after a gap
+between lines, or if the job's record is ahead of what was shown.
+
+A follower that joins reads the entries up to the reader's cursor itself (XRANGE); later ones reach
+its queue. So it misses none; of what comes twice, it takes the first.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import cast
 
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from completions.jobs import connection
-from completions.jobs.blocking_requests import BlockingRequests, ReaderLostError
+from completions.jobs import connection, shown_lines
 from completions.jobs.connection import (
     COMMAND_TIMEOUT,
     Bounded,
@@ -25,14 +27,15 @@ from completions.jobs.connection import (
     RawEntries,
 )
 from completions.jobs.events import EndEvent, Event, decode_entry
+from completions.jobs.reading.blocking_requests import BlockingRequests, ReaderLostError
+from completions.jobs.reading.follower import BehindError, Follower, Take
+from completions.jobs.record import ENDED, redis_name
 from completions.jobs.store import JobStore
 
 logger = logging.getLogger(__name__)
 
 BLOCK = 5.0
 """Seconds that one XREAD waits."""
-BACKLOG = 1024
-"""Entries that a slow follower may fall behind before it must read them itself."""
 _XREAD = ("XREAD", "COUNT", 200, "BLOCK", int(BLOCK * 1000), "STREAMS")
 CONTROL_KEPT = 10_000
 """Entries of the control stream: more than can come between two reads."""
@@ -44,49 +47,6 @@ gone."""
 CHECK_INTERVAL = 2.0
 """Seconds between two looks whether Redis still has the jobs that are followed. One that is missing
 twice is lost, as all are when Redis is emptied, and nothing would tell its followers."""
-
-
-class _Follower:
-    """One client's place in one job's events."""
-
-    __slots__ = ("_heard_at", "_timer", "entries", "failure", "overflowed", "silent", "wake")
-
-    def __init__(self) -> None:
-        self.entries: deque[tuple[bytes, bytes]] = deque()
-        self.wake = asyncio.Event()
-        self.overflowed = False
-        self.failure: Exception | None = None
-        self.silent = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
-
-    def offer(self, entry_id: bytes, data: bytes) -> None:
-        if len(self.entries) >= BACKLOG:
-            self.overflowed = True
-        if not self.overflowed:
-            self.entries.append((entry_id, data))
-        self.wake.set()
-
-    def listen(self, patience: float) -> None:
-        """Wake `patience` seconds after the last call. This is called for every entry, so it does
-        not move the timer; the timer checks whether it fired too early."""
-        loop = asyncio.get_running_loop()
-        self._heard_at = loop.time()
-        if self._timer is None:
-            self._timer = loop.call_later(patience, self._look, patience)
-
-    def _look(self, patience: float) -> None:
-        loop = asyncio.get_running_loop()
-        due, self._timer = self._heard_at + patience, None
-        if loop.time() < due:
-            self._timer = loop.call_at(due, self._look, patience)
-        else:
-            self.silent = True
-            self.wake.set()
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 class EventReader:
@@ -105,10 +65,13 @@ class EventReader:
         self._keys_changed = self._keys.keys.encode()
         self._on_keys_changed = on_keys_changed
         self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
-        self._followers: dict[bytes, set[_Follower]] = {}
+        self._followers: dict[str, set[Follower]] = {}
+        """By job."""
         self._check_connection = DedicatedConnection(self._client)
-        self._absent: set[bytes] = set()
-        """Followed streams whose jobs Redis did not have at the last look."""
+        self._absent: set[str] = set()
+        """Followed jobs that Redis did not have at the last look."""
+        self._behind: set[str] = set()
+        """Those whose records were ahead of what was shown of them."""
         self._wake: asyncio.Task[None] | None = None
         """Ends the XREAD that blocks now, because a follower has joined."""
 
@@ -126,7 +89,9 @@ class EventReader:
                 self._fail_followers(error)
                 await asyncio.sleep(0.5)
                 continue
-            for stream, entries in cast("list[tuple[bytes, RawEntries]]", reply or []):
+            read = cast("list[tuple[bytes, RawEntries]]", reply or [])
+            # Lines last: they may go on from what was stored.
+            for stream, entries in sorted(read, key=lambda each: each[0] == self._control):
                 # A stream that was left and joined again meanwhile waits for the next read.
                 if self._cursors.get(stream) == cursors[stream]:
                     self._dispatch(stream, entries)
@@ -147,43 +112,89 @@ class EventReader:
         self._cursors[stream] = entries[-1][0]
         if stream == self._keys_changed:
             self._on_keys_changed()
-        if stream == self._control:
-            for _, (_, job_id, *events) in entries:  # an entry that only wakes has no id
-                self.blocking_requests.note_end(job_id.decode(), events[1::2])
-        for follower in tuple(self._followers.get(stream, ())):
-            for entry_id, (_, data) in entries:
-                follower.offer(entry_id, data)
+        elif stream == self._control:
+            for entry_id, fields in entries:
+                self._hear(entry_id, fields)
+        else:
+            followers = tuple(self._followers.get(self._name_job(stream), ()))
+            for entry_id, (_, data) in entries if followers else ():
+                try:
+                    event = decode_entry(entry_id, data)
+                except Exception as error:  # of one job; the others are read on
+                    logger.exception("%s has an entry that is no event", stream)
+                    for follower in followers:
+                        follower.fail(error)
+                    return
+                for follower in followers:
+                    follower.offer_entry(entry_id, event)
+
+    def _hear(self, entry_id: bytes, fields: Sequence[bytes]) -> None:
+        """Read an entry of the control stream."""
+        if fields[0] != shown_lines.FIELD:
+            _, ended, *events = fields  # an entry that only wakes has no id
+            self.blocking_requests.note_end(ended.decode(), events[1::2])
+            return
+        try:
+            lines = list(shown_lines.decode_lines(entry_id, fields[1]))
+        except Exception:  # what it had is a gap, which the jobs' own streams fill
+            logger.exception("an entry of the control stream has no lines")
+            return
+        for job_id, event in lines:
+            if followers := self._followers.get(job_id):
+                is_heard = [each.offer_line(event) for each in tuple(followers)]
+                self._read_stream(job_id, is_read=not all(is_heard))
+
+    def _read_stream(self, job_id: str, *, is_read: bool) -> None:
+        """Read a followed job's own stream from the next XREAD on, or no longer."""
+        stream = self._stream(job_id)
+        if is_read:
+            self._cursors.setdefault(stream, b"0")
+        else:
+            self._cursors.pop(stream, None)
 
     def _fail_followers(self, error: Exception) -> None:
         self.blocking_requests.fail(error)
         for followers in self._followers.values():
             for follower in followers:
-                follower.failure = error
-                follower.wake.set()
+                follower.fail(error)
         self._on_keys_changed()  # a revocation may have been missed
 
     async def watch(self) -> None:
-        """Fail the followers of jobs that Redis has lost, until cancelled."""
+        """Compare what was heard of the followed jobs with their records, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL)
             with suppress(RedisError, OSError):  # `run` meets the same error and fails them all
                 await self._look()
 
     async def _look(self) -> None:
-        streams = list(self._followers)
-        if not streams:
+        """Fail the followers of jobs that Redis has lost, and read the streams of those of which
+        more is stored than was shown."""
+        jobs = list(self._followers)
+        if not jobs:
             return
-        ids = [stream[len(self._stream("")) :].decode() for stream in streams]
+        fields = redis_name("sequence_number"), "state"
         async with Bounded(COMMAND_TIMEOUT):
-            counts = await self._check_connection.ask_all(
-                [("EXISTS", self._keys.job(each)) for each in ids]
+            records = await self._check_connection.ask_all(
+                [("HMGET", self._keys.job(each), *fields) for each in jobs]
             )
-        absent = {stream for stream, count in zip(streams, counts, strict=True) if count == 0}
-        for stream in absent & self._absent:
-            for follower in self._followers.get(stream, ()):
-                follower.failure = LookupError("Redis has lost the job")
-                follower.wake.set()
-        self._absent = absent
+        absent, behind = set(), set()
+        for job_id, record in zip(jobs, cast("list[list[bytes | None]]", records), strict=True):
+            number, state = record
+            if state is None:
+                absent.add(job_id)
+            elif self._stream(job_id) not in self._cursors and any(
+                follower.next_number < int(number or 0) + (state.decode() in ENDED)
+                for follower in self._followers.get(job_id, ())
+            ):
+                behind.add(job_id)
+        for job_id in absent & self._absent:
+            for follower in self._followers.get(job_id, ()):
+                follower.fail(LookupError("Redis has lost the job"))
+        for job_id in behind & self._behind:
+            self._read_stream(job_id, is_read=job_id in self._followers)
+        if behind & self._behind:
+            await self._end_read()
+        self._absent, self._behind = absent, behind
 
     @property
     def streams(self) -> frozenset[bytes]:
@@ -198,12 +209,14 @@ class EventReader:
 
     def forget(self, job_id: str) -> None:
         """Stop reading a job's events, unless it has a follower."""
-        stream = self._stream(job_id)
-        if stream not in self._followers:
-            self._cursors.pop(stream, None)
+        if job_id not in self._followers:
+            self._cursors.pop(self._stream(job_id), None)
 
     def _stream(self, job_id: str) -> bytes:
         return self._keys.ev(job_id).encode()
+
+    def _name_job(self, stream: bytes) -> str:
+        return stream[len(self._stream("")) :].decode()
 
     async def read(
         self,
@@ -212,53 +225,56 @@ class EventReader:
         stored: Sequence[Event] | None = None,
         *,
         is_blocking: bool = False,
+        take: Take | None = None,
     ) -> AsyncGenerator[Event | None, None]:
         """Yield a job's events from one of three sources: SQL (`stored`), the end of a blocking
-        request (`is_blocking`), or Redis as :meth:`follow`. Raises ReaderLostError."""
+        request (`is_blocking`), or Redis as :meth:`follow`, which `take` is for. Raises
+        ReaderLostError."""
         if is_blocking:
             stored = await self.blocking_requests.wait_for_result(job_id)
         if stored is not None:
             for event in stored:
                 yield event
             return
-        async with aclosing(self.follow(job_id, patience)) as events:
+        async with aclosing(self.follow(job_id, patience, take)) as events:
             async for each in events:
                 yield each
 
     async def follow(
-        self, job_id: str, patience: float = float("inf")
+        self, job_id: str, patience: float = float("inf"), take: Take | None = None
     ) -> AsyncGenerator[Event | None, None]:
         """Yield every event of a job from its first, as they come; None after every `patience`
-        seconds without one. Raises ReaderLostError, also if Redis has lost the job."""
+        seconds without one. What `take` takes is not yielded. Raises ReaderLostError, also if Redis
+        has lost the job."""
         stream = self._stream(job_id)
-        seen = b"0"
+        seen, number = b"0", 1
         while True:
-            follower = _Follower()
+            follower = Follower(seen, number, take)
             try:
-                cursor = await self._join(stream, follower, seen)
+                cursor = await self._join(job_id, follower)
                 for entry_id, fields in await self._catch_up(stream, seen, cursor):
-                    seen = entry_id
-                    yield (event := decode_entry(entry_id, fields[b"d"]))
-                    if isinstance(event, EndEvent):
+                    entry = decode_entry(entry_id, fields[b"d"])
+                    if (event := follower.catch_up(entry_id, entry)) is not None:
+                        yield event
+                    if isinstance(entry, EndEvent):
                         return
-                async for entry in self._live(follower, patience):
-                    if entry is None:
-                        yield None
-                        continue
-                    seen, data = entry
-                    yield (event := decode_entry(seen, data))
-                    if isinstance(event, EndEvent):
+                while True:
+                    yield (step := await follower.read(patience))
+                    if isinstance(step, EndEvent):
                         return
+            except BehindError:
+                seen, number = follower.seen, follower.number
             finally:
                 follower.close()
-                self._leave(stream, follower)
+                self._leave(job_id, follower)
 
-    async def _join(self, stream: bytes, follower: _Follower, seen: bytes) -> bytes:
-        """Send the follower the entries after the stream's cursor, and return the cursor. A stream
-        that was not read before starts at `seen`."""
-        self._followers.setdefault(stream, set()).add(follower)
+    async def _join(self, job_id: str, follower: Follower) -> bytes:
+        """Send the follower the entries after the cursor of its job's stream, and return the
+        cursor. A stream that was not read before starts at what the follower has seen."""
+        stream = self._stream(job_id)
+        self._followers.setdefault(job_id, set()).add(follower)
         if stream not in self._cursors:
-            self._cursors[stream] = seen
+            self._cursors[stream] = follower.seen
             # The blocked XREAD does not read this stream yet; the next one does, and those that
             # join meanwhile, so one wake serves all.
             if self._wake is None:
@@ -268,7 +284,7 @@ class EventReader:
             except (RedisError, OSError) as error:
                 self._wake = None
                 raise ReaderLostError from error
-            return seen
+            return follower.seen
         return self._cursors[stream]
 
     async def _end_read(self) -> None:
@@ -288,34 +304,14 @@ class EventReader:
             raise ReaderLostError from error
         return cast("Entries", entries)
 
-    async def _live(
-        self, follower: _Follower, patience: float
-    ) -> AsyncIterator[tuple[bytes, bytes] | None]:
-        """Yield queued entries until the follower falls too far behind; None for a silence."""
-        while True:
-            while follower.entries:
-                yield follower.entries.popleft()
-            if follower.overflowed:
-                return
-            if follower.failure is not None:
-                raise ReaderLostError from follower.failure
-            if follower.silent:
-                follower.silent = False
-                yield None
-                continue
-            follower.wake.clear()
-            if patience < float("inf"):
-                follower.listen(patience)
-            await follower.wake.wait()
-
-    def _leave(self, stream: bytes, follower: _Follower) -> None:
-        followers = self._followers.get(stream)
+    def _leave(self, job_id: str, follower: Follower) -> None:
+        followers = self._followers.get(job_id)
         if followers is None:
             return
         followers.discard(follower)
         if not followers:
-            del self._followers[stream]
-            self._cursors.pop(stream, None)
+            del self._followers[job_id]
+            self._cursors.pop(self._stream(job_id), None)
 
     async def close(self) -> None:
         with suppress(RedisError, OSError):

@@ -5,13 +5,14 @@ import asyncio
 import pytest
 
 from completions.contract.usage import Usage
-from completions.jobs import blocking_requests, events
-from completions.jobs.blocking_requests import ReaderLostError
+from completions.jobs import events
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.execute import Ending, StepEvent
-from completions.jobs.follow import EventReader
 from completions.jobs.micro_batcher import MicroBatcher
 from completions.jobs.new_job import IdempotencyKey
+from completions.jobs.reading import blocking_requests
+from completions.jobs.reading.blocking_requests import ReaderLostError
+from completions.jobs.reading.follow import EventReader
 from tests.completions.jobs.job_making import PREFIX, new_job
 
 pytestmark = pytest.mark.integration
@@ -175,7 +176,9 @@ async def test_the_process_is_woken_for_new_streams_and_ended_calls(
     await submission.submit(new_job("cmpl-kept", "sync", idempotency=kept))
     for job_id in ("cmpl-stream", "cmpl-call", "cmpl-kept"):
         run(worker, job_id, 1)
-    assert [entry[b"d"] for _, entry in redis_client.xrange(CONTROL)] == [b"", b"cmpl-call"]
+    entries = [entry for _, entry in redis_client.xrange(CONTROL)]
+    assert [entry.get(b"d") for entry in entries] == [b"", None, b"cmpl-call"]
+    assert entries[1][b"s"].startswith(b'["cmpl-stream",1,0,0,0,{')  # its end
     assert 0 < redis_client.ttl(CONTROL) <= 60
 
 

@@ -1,0 +1,1 @@
+"""How a web process reads the events of jobs."""
