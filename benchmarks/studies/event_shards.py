@@ -1,0 +1,178 @@
+"""What an event of a stream costs Redis, against the number of shards.
+
+    python -m benchmarks.studies.event_shards --shards 1,2,4,8 --streams 64 --step 0.025
+
+For each shard there is a server, a web process's reader, and a worker with as many streams as
+`--streams`, which lie in all shards alike, as those of many organizations do. The workers show and
+store what a stream gains as the relay does. Events per second of processor time are those of all
+servers together: with a cost that does not depend on the number of shards, they stay the same.
+"""
+
+import asyncio
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import command_line
+from benchmarks.service.installation import Usage
+from completions.contract.job_request import JobRequest
+from completions.contract.sampling import SamplingParams
+from completions.jobs.connection import connect, connect_async
+from completions.jobs.events import ChoiceEvent
+from completions.jobs.execute import Claim, Output, StepEvent
+from completions.jobs.new_job import NewJob
+from completions.jobs.reading.follow import EventReader
+from completions.jobs.sharding.execution import ShardedExecution
+from completions.jobs.sharding.shards import name_shard
+from completions.jobs.store import JobStore, SyncStore
+from completions.jobs.submit import Submission
+from completions.models.timed_ids import new_id
+from project.processes.valkey import find_binary
+
+WEB = "web"
+STORED_EVERY = 0.25
+"""Seconds, as in `workers/relay.py`."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A shard's Valkey."""
+
+    url: str
+    prefix: str
+    pid: int
+
+    def connect(self) -> SyncStore:
+        return JobStore(connect(self.url), self.prefix)
+
+
+@contextmanager
+def serve(number: int) -> Iterator[Server]:
+    """Run a Valkey for a shard."""
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
+        socket = Path(folder) / "valkey.sock"
+        options = ["--port", "0", "--unixsocket", str(socket), "--dir", folder]
+        durable = ["--appendonly", "yes", "--save", ""]
+        process = subprocess.Popen(
+            [str(find_binary()), *options, *durable], stdout=subprocess.DEVNULL
+        )
+        try:
+            while not socket.exists():
+                time.sleep(0.01)
+            yield Server(f"unix://{socket}?db=0", f"quire:{{{number}}}:", process.pid)
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def submit(servers: Sequence[Server], organization_id: int) -> str:
+    """Submit a stream of an organization. Returns its id."""
+    shard = organization_id % len(servers)
+    job_id = name_shard(new_id("cmpl-"), organization_id, len(servers))
+    client = connect_async(servers[shard].url)
+    submission = Submission(JobStore(client, servers[shard].prefix), WEB)
+    await submission.renew_lease()
+    request = JobRequest(((1, 2),), SamplingParams(max_tokens=1000))
+    await submission.submit(
+        NewJob(job_id, "stream", "m", organization_id, 1, request, b"", 600, 60)
+    )
+    await client.aclose()
+    return job_id
+
+
+class Worker:
+    """Gives each of its streams a token per step."""
+
+    def __init__(self, name: str, servers: Sequence[Server], job_ids: Sequence[str]) -> None:
+        self._stores = [server.connect() for server in servers]
+        self._execution = ShardedExecution(self._stores, name)
+        self._execution.beat("m", {})
+        claims = self._execution.claim(job_ids)
+        self._claims = [each for each in claims if isinstance(each, Claim)]
+        assert len(self._claims) == len(job_ids)
+        self._unstored: list[list[StepEvent]] = [[] for _ in job_ids]
+
+    def run(self, step: float, until: threading.Event) -> None:
+        number, stored_at, due = 1, 0.0, time.monotonic()
+        while not until.is_set():
+            gained = [
+                StepEvent(each.job_id, each.attempt, number, [ChoiceEvent(0, [35], "c")])
+                for each in self._claims
+            ]
+            for unstored, one in zip(self._unstored, gained, strict=True):
+                unstored.append(one)
+            is_complete = time.monotonic() - stored_at >= STORED_EVERY
+            shown = [(each.reader, one) for each, one in zip(self._claims, gained, strict=True)]
+            joined = [StepEvent.join(each) for each in self._unstored] if is_complete else []
+            self._execution.send(Output(joined, (), shown, is_complete))
+            if is_complete:
+                stored_at = time.monotonic()
+                self._unstored = [[] for _ in self._claims]
+                self._execution.beat("m", {})
+            number, due = number + 1, due + step
+            time.sleep(max(0.0, due - time.monotonic()))
+        for store in self._stores:
+            store.client.close()
+
+
+async def measure(count: int, streams: int, step: float, seconds: float) -> tuple[float, int]:
+    """Return the processor time of all servers in a run, and the events that were read."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serve(number)) for number in range(count)]
+        heard = 0
+
+        def take(event: Sequence[ChoiceEvent]) -> bool:
+            nonlocal heard
+            heard += len(event)
+            return True
+
+        readers = [EventReader(it.url, it.prefix, WEB, lambda: None) for it in servers]
+        tasks = [asyncio.create_task(reader.run()) for reader in readers]
+        ids = [[await submit(servers, n) for n in range(streams)] for _ in range(count)]
+        for job_id in (job_id for own in ids for job_id in own):
+            reader = readers[int(job_id[-2:], 16) % count]
+            tasks.append(asyncio.create_task(_follow(reader, job_id, take)))
+        made = [
+            await asyncio.to_thread(Worker, f"worker-{n}", servers, own)
+            for n, own in enumerate(ids)
+        ]
+        done = threading.Event()
+        running = [asyncio.create_task(asyncio.to_thread(each.run, step, done)) for each in made]
+        await asyncio.sleep(2)
+        begin, before = heard, sum(Usage.of(server.pid).cpu for server in servers)
+        await asyncio.sleep(seconds)
+        events, after = heard - begin, sum(Usage.of(server.pid).cpu for server in servers)
+        done.set()
+        await asyncio.gather(*running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for reader in readers:
+            await reader.close()
+    return after - before, events
+
+
+async def _follow(reader: EventReader, job_id: str, take: object) -> None:
+    async for _ in reader.follow(job_id, take=take):  # type: ignore[arg-type]
+        pass
+
+
+def main() -> None:
+    args = command_line.parser(
+        __doc__, shards=[1, 2, 4, 8], streams=64, step=0.025, seconds=15.0
+    ).parse_args()
+    command_line.print_columns("shards", "events/s", "us of Redis", "events/cpu s")
+    for count in args.shards:
+        cpu, events = asyncio.run(measure(count, args.streams, args.step, args.seconds))
+        command_line.print_columns(
+            count, round(events / args.seconds), f"{1e6 * cpu / events:.1f}", round(events / cpu)
+        )
+
+
+if __name__ == "__main__":
+    main()
