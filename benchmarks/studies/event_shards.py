@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,6 @@ from completions.jobs.sharding.execution import ShardedExecution
 from completions.jobs.sharding.shards import name_shard
 from completions.jobs.store import JobStore, SyncStore
 from completions.jobs.submit import Submission
-from completions.models.timed_ids import new_id
 from project.processes.valkey import find_binary
 
 WEB = "web"
@@ -64,7 +64,11 @@ def serve(number: int) -> Iterator[Server]:
         try:
             while not socket.exists():
                 time.sleep(0.01)
-            yield Server(f"unix://{socket}?db=0", f"quire:{{{number}}}:", process.pid)
+            server = Server(f"unix://{socket}?db=0", f"quire:{{{number}}}:", process.pid)
+            store = server.connect()
+            store.call("served", "m")
+            store.client.close()
+            yield server
         finally:
             process.kill()
             process.wait()
@@ -73,7 +77,7 @@ def serve(number: int) -> Iterator[Server]:
 async def submit(servers: Sequence[Server], organization_id: int) -> str:
     """Submit a stream of an organization. Returns its id."""
     shard = organization_id % len(servers)
-    job_id = name_shard(new_id("cmpl-"), organization_id, len(servers))
+    job_id = name_shard(f"cmpl-{uuid.uuid4().hex}", organization_id, len(servers))
     client = connect_async(servers[shard].url)
     submission = Submission(JobStore(client, servers[shard].prefix), WEB)
     await submission.renew_lease()
