@@ -14,7 +14,14 @@ function hideIcon(icon) {
   if (!copy.textContent.trim()) control.ariaLabel = NAMES[word] ?? word.replaceAll("_", " ");
 }
 
+// On a phone each cell has its column's name beside it; unfold names the first one after the checkbox of other lists.
+function nameFirstCells() {
+  const title = document.querySelector("#result_list thead th")?.textContent.trim();
+  for (const cell of document.querySelectorAll("#result_list tbody tr > :first-child[data-label]:not(:has(input))")) cell.dataset.label = title;
+}
+
 document.addEventListener("DOMContentLoaded", () => {
+  nameFirstCells();
   const hideAll = () => {
     document.querySelectorAll(ICON).forEach(hideIcon);
     // Django names these, which only an element with a role may be.

@@ -133,6 +133,14 @@ def test_a_small_laptop_shows_the_last_column(chromium: browser.Browser, service
     assert any(ends.values())
 
 
+def test_a_phone_names_the_first_cell(chromium: browser.Browser, service: Installation):
+    page = open_page(chromium, service, PHONE, "light")
+    page.goto(f"{service.url}/admin/completions/usagerecord/")
+    first = page.locator("#result_list tbody tr").first.locator("> *").first
+    assert first.get_attribute("data-label") == "Request"
+    page.context.close()
+
+
 def test_tab_reaches_the_shell(chromium: browser.Browser, service: Installation):
     page = open_page(chromium, service, LAPTOP, "light")
     page.keyboard.press("Tab")
