@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "matmul.h"
+#include "matmul/matmul.h"
 
 /* Without weights, there is no norm. With `centers`, a norm subtracts the mean (Ba et al., 2016);
    without, it only divides by the root mean square (Zhang and Sennrich, 2019). */

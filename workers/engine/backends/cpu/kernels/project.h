@@ -4,8 +4,8 @@
 #include <omp.h>
 #include <stdint.h>
 
-#include "int4.h"
-#include "int8_tiles.h"
+#include "matmul/int4.h"
+#include "matmul/int8_tiles.h"
 #include "model.h"
 
 /* The calling thread's share of `total` equal pieces of work. */

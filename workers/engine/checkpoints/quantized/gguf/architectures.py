@@ -3,17 +3,16 @@
 Names follow llama.cpp, https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf.
 """
 
-from collections.abc import Callable
-
 from workers.engine.checkpoints.quantized.gguf import dense, edits, hybrids, mixtures, names
-from workers.engine.checkpoints.quantized.gguf.architecture import KEY_HEADS, Architecture, Source
+from workers.engine.checkpoints.quantized.gguf.architecture import KEY_HEADS, Architecture
 
 _LAYER_NORM = {"attention.layer_norm_epsilon": "layer_norm_eps"}
 _NORM_EPS = {"attention.layer_norm_rms_epsilon": "norm_eps"}
 _EMBEDDING_NORM = {"token_embd_norm": "model.embedding_norm", "output_norm": "model.embedding_norm"}
 
 
-def _falcon(norms: dict[str, str]) -> Architecture:
+def make_falcon(norms: dict[str, str]) -> Architecture:
+    """Make the record of one of Falcon's sizes, which name the norms before a layer differently."""
     return Architecture(
         "falcon",
         "FalconForCausalLM",
@@ -33,7 +32,8 @@ def _falcon(norms: dict[str, str]) -> Architecture:
     )
 
 
-def _deepseek(model_type: str, model_class: str) -> Architecture:
+def make_deepseek(model_type: str, model_class: str) -> Architecture:
+    """Make the record of one of DeepSeek's versions, which have attention over latent vectors."""
     return Architecture(
         model_type,
         model_class,
@@ -54,7 +54,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         epsilons=_LAYER_NORM,
         more=dense.read_command_r,
     ),
-    "deepseek2": _deepseek("deepseek_v3", "DeepseekV3ForCausalLM"),
+    "deepseek2": make_deepseek("deepseek_v3", "DeepseekV3ForCausalLM"),
     "ernie4_5": Architecture("ernie4_5", "Ernie4_5ForCausalLM"),
     "exaone4": Architecture(
         "exaone4",
@@ -62,7 +62,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         layer_tensors=names.NORMS_AFTER,
         more=dense.read_windows,
     ),
-    "falcon": _falcon({"attn_norm": "input_layernorm"}),
+    "falcon": make_falcon({"attn_norm": "input_layernorm"}),
     "gemma": Architecture("gemma", "GemmaForCausalLM", edits=edits.NORMS_PLUS_ONE),
     "gemma2": Architecture(
         "gemma2",
@@ -330,72 +330,3 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """By ``general.architecture``. A name of a tensor is whole, or stands for its weight and its bias;
 ``/n`` in the name of a weight is the place among its parts."""
-
-
-def _lacks_correction(source: Source) -> bool:
-    gating = source.metadata.get("expert_gating_func", 0)
-    return gating != _SIGMOID and not source.has("exp_probs_b.bias")
-
-
-_SIGMOID = 2
-_VARIANTS: dict[str, tuple[Callable[[Source], bool], Architecture]] = {
-    "llama": (
-        lambda source: bool(source.metadata.get("expert_count")),
-        Architecture(
-            "mixtral",
-            "MixtralForCausalLM",
-            layer_tensors=names.EXPERTS,
-            edits=edits.INTERLEAVED,
-            more=mixtures.read_experts,
-        ),
-    ),
-    "deepseek2": (_lacks_correction, _deepseek("deepseek_v2", "DeepseekV2ForCausalLM")),
-    "falcon": (
-        lambda source: source.has("attn_norm_2.weight"),
-        _falcon({"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}),
-    ),
-    "granitemoe": (
-        lambda source: source.has("ffn_gate_shexp.weight"),
-        Architecture(
-            "granitemoeshared",
-            "GraniteMoeSharedForCausalLM",
-            layer_tensors={
-                **names.name_experts("block_sparse_moe", "router"),
-                **names.GRANITE_SHARED,
-            },
-            edits=edits.INTERLEAVED,
-            more=mixtures.read_granite_experts,
-        ),
-    ),
-    "mistral3": (
-        lambda source: "attention.temperature_scale" not in source.metadata,
-        Architecture("mistral", "MistralForCausalLM", edits=edits.INTERLEAVED),
-    ),
-    "olmo2": (
-        lambda source: "attention.sliding_window" in source.metadata,
-        Architecture(
-            "olmo3", "Olmo3ForCausalLM", layer_tensors=names.NORMS_AFTER, more=dense.read_olmo3
-        ),
-    ),
-}
-"""What files of the same architecture hold instead, if the source says so."""
-_NO_MODELS = {
-    "adapter": "a LoRA adapter: give adapters in PEFT's layout",
-    "mmproj": "the part of a model that sees images: name the file of the language model",
-    "imatrix": "statistics for quantizing: name the file of the model",
-}
-"""By ``general.type``."""
-
-
-def find_architecture(name: str, kind: str | None, source: Source) -> Architecture:
-    """Return the architecture of a file by its ``general.architecture`` and ``general.type``.
-    Raises ValueError."""
-    if kind in _NO_MODELS or name in _NO_MODELS or name == "clip":
-        what = _NO_MODELS.get(kind or "", _NO_MODELS.get(name, _NO_MODELS["mmproj"]))
-        raise ValueError(f"the GGUF file holds {what}")
-    if name not in ARCHITECTURES:
-        raise ValueError(
-            f"GGUF files of the architecture {name!r} are not read, only {', '.join(ARCHITECTURES)}"
-        )
-    is_variant, variant = _VARIANTS.get(name, (lambda source: False, ARCHITECTURES[name]))
-    return variant if is_variant(source) else ARCHITECTURES[name]

@@ -23,10 +23,10 @@ from workers.engine.checkpoints.quantized.gguf.architecture import (
     Metadata,
     Source,
 )
-from workers.engine.checkpoints.quantized.gguf.architectures import find_architecture
 from workers.engine.checkpoints.quantized.gguf.config import EMBEDDING, make_config
 from workers.engine.checkpoints.quantized.gguf.names import LAYER_TENSORS, TENSORS
 from workers.engine.checkpoints.quantized.gguf.reader import read_gguf
+from workers.engine.checkpoints.quantized.gguf.variants import find_architecture
 from workers.engine.checkpoints.quantized.stored import Composed, Parts, Stored
 
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "isa/vector.h"
+#include "../isa/vector.h"
 
 enum { LANES = 16, DEPTH = 32, ROW_BLOCK = 32, VECTORS = LANES / WIDTH, MAX_HEAD_DIM = 512 };
 
