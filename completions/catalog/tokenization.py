@@ -71,7 +71,7 @@ def encode(model: ModelFiles, text: str, special: bool = True) -> TokenIds:
     return TokenIds(len(ids), orjson.dumps(ids))
 
 
-def encode_pieces(model: ModelFiles, pieces: Pieces, special: bool = False) -> TokenIds:
+def encode_pieces(model: ModelFiles, pieces: Pieces, special: bool) -> TokenIds:
     """Return the tokens of a text whose only control tokens are those among its pieces. A child
     process does it, which has a tokenizer whose control tokens no text spells. Raises
     TokenizationError."""

@@ -62,7 +62,7 @@ def screen(pattern: str, limits: Limits) -> None:
     check_shape(pattern, limits, is_regex=True)
 
 
-def translate_fragment(pattern: str, compiler: Compiler = DEFAULT_COMPILER) -> tuple[str, bool]:
+def translate_fragment(pattern: str, compiler: Compiler) -> tuple[str, bool]:
     """Return the pattern as a terminal of Lark, and whether it matches the empty text.
 
     The dot matches newlines too, and the whole text must match. Raises GrammarError.

@@ -10,6 +10,8 @@ RECHECKS = (30.0, 5.0)
 is how long a worker's death can go unnoticed."""
 FAILED_AFTER: Final = 60.0
 """Seconds past its deadline after which a job fails even if a live worker holds it."""
+_BATCH_SIZE = 1000
+"""The most jobs that one call looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,10 @@ class LostJob:
     request_id: str = ""
 
 
-def reconcile(store: SyncStore, most: int = 1000) -> list[LostJob]:
+def reconcile(store: SyncStore) -> list[LostJob]:
     """End jobs whose time is up or whose client has gone. Returns open jobs whose message or worker
     was lost."""
-    reply = store.call("reconcile", most, *RECHECKS, FAILED_AFTER)
+    reply = store.call("reconcile", _BATCH_SIZE, *RECHECKS, FAILED_AFTER)
     return [
         LostJob(job_id.decode(), model.decode(), int(priority), request_id.decode())
         for job_id, model, priority, request_id in cast("list[list[bytes]]", reply)

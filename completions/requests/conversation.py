@@ -119,7 +119,7 @@ class ConversationFields(ModelRequestObject[T]):
         files: ModelFiles,
         calls: ToolCalls | None,
         tools: Sequence[Tool],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool,
     ) -> PromptText:
         """Return the messages as text, up to where the answer begins. Raises FieldError."""
         thinking: Thinking = values.thinking or Thinking()

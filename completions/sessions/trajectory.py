@@ -18,7 +18,7 @@ from completions.responses.choice_record import ABORT, ChoiceRecord
 from completions.responses.whole_response import collect
 
 
-def make_line(job: Job, choice: int | None = None) -> dict[str, object]:
+def make_line(job: Job, choice: int | None) -> dict[str, object]:
     """Make the line of a turn. `choice` is the one that the path goes on from, in the trajectory
     of one path."""
     turn = Turn.decompress(job.turn or b"")

@@ -20,6 +20,8 @@ STORE_INTERVAL = 5.0
 MAX_WRONG_KEYS = 500
 """The secrets and addresses that a web process tells apart in one hour. Anyone can make up keys:
 they must not fill the table."""
+_LISTED = 8
+"""The most rows of a list for the admin."""
 
 
 class _Cell(NamedTuple):
@@ -124,14 +126,12 @@ def select_refusals(since: datetime) -> models.QuerySet[Refusal]:
     return Refusal.objects.filter(hour__gte=_find_hour(since))
 
 
-def count_wrong_keys(
-    masked: Collection[str], since: datetime, limit: int = 8
-) -> list[dict[str, Any]]:
+def count_wrong_keys(masked: Collection[str], since: datetime) -> list[dict[str, Any]]:
     """Count the refused uses of these secrets, by secret, code and address, the latest first."""
     rows = WrongKey.objects.filter(hour__gte=_find_hour(since), masked__in=masked)
     groups = rows.order_by().values("masked", "code", "address")
     sums = groups.annotate(total=models.Sum("count"), newest=models.Max("at"))
-    return [dict(row) for row in sums.order_by("-newest")[:limit]]
+    return [dict(row) for row in sums.order_by("-newest")[:_LISTED]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +143,11 @@ class CodeSum:
     latest: Refusal
 
 
-def rank_codes(rows: models.QuerySet[Refusal], limit: int = 8) -> list[CodeSum]:
+def rank_codes(rows: models.QuerySet[Refusal]) -> list[CodeSum]:
     """Return the most frequent codes of these rows."""
     groups = rows.order_by().values("code")
     sums = groups.annotate(total=models.Sum("count"), newest=models.Max("at"))
-    ranking = list(sums.order_by("-total", "code")[:limit])
+    ranking = list(sums.order_by("-total", "code")[:_LISTED])
     newest = rows.filter(at__in=[each["newest"] for each in ranking]).select_related("api_key")
     latest = {(row.code, row.at): row for row in newest}
     return [

@@ -70,7 +70,7 @@ def translate(
 def check_inside(
     value: Mapping[str, object] | str,
     compiler: Compiler,
-    whitespace: str | int = COMPACT,
+    whitespace: str | int,
     pointer: str = "",
     *,
     compiles: bool = True,

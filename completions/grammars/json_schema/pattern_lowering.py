@@ -67,7 +67,7 @@ def lower(pattern: str, escapes: Escapes = ANY_ESCAPE) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=512)
-def lower_name(pattern: str, escapes: Escapes = ANY_ESCAPE) -> str:
+def lower_name(pattern: str, escapes: Escapes) -> str:
     """Return one pattern, as `patternProperties` need it. Raises as `lower` does."""
     node = read(pattern)
     try:

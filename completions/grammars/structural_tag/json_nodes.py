@@ -36,9 +36,9 @@ def make_tag(begin: str, content: JSONNode, end: str) -> JSONNode:
 def make_json_value(
     schema: Mapping[str, object],
     path: str,
-    style: Mapping[str, object] | None = None,
+    style: Mapping[str, object] | None,
     *,
-    or_object: bool = False,
+    or_object: bool,
 ) -> JSONNode:
     """Return an instance of a schema that stands at a place of the request. Only in a chat's
     answer.

@@ -40,7 +40,7 @@ _BEGINNINGS = {
 _ANY_BEGINNING = r'/[{\["0-9tfn-]/'
 
 
-def make_json_symbol(compiled: Mapping[str, object], kind: object = None) -> Opaque:
+def make_json_symbol(compiled: Mapping[str, object], kind: object) -> Opaque:
     """Return the part for a checked schema; `kind` is its type if that is known."""
     first = _BEGINNINGS.get(kind, _ANY_BEGINNING) if isinstance(kind, str) else _ANY_BEGINNING
     return Opaque(f"%json {json.dumps(compiled, ensure_ascii=False)}", first)

@@ -136,7 +136,6 @@ class Shards(Generic[_Client]):
 
 
 SyncShards = Shards[redis.Redis]
-AsyncShards = Shards[redis.asyncio.Redis]
 
 
 def find_shard(job_id: str, count: int) -> int:

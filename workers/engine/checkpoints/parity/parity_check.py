@@ -182,7 +182,7 @@ class ParityCheck:
         return made
 
     @torch.inference_mode()
-    def _generate(self, miniature: Any, has_mixers: bool = False) -> Tensor:
+    def _generate(self, miniature: Any, has_mixers: bool) -> Tensor:
         """Return the logits [tokens, vocabulary] after each token of each text, as ``generate``
         computes them: a prompt at once, then token by token."""
         use_own_attention(miniature)

@@ -77,9 +77,7 @@ class StoredBlocks:
         return torch.from_numpy(dequantize(rows, self.kind).copy()).view(len(rows), -1)
 
 
-def read_gguf(
-    path: Path, dtype: torch.dtype = torch.float32
-) -> tuple[dict[str, Any], dict[str, StoredBlocks]]:
+def read_gguf(path: Path, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str, StoredBlocks]]:
     """Return the metadata and the tensors of a model, whose first file is ``path``; matrices are
     read in ``dtype``. Raises OSError, and ValueError for a damaged file or a missing part."""
     metadata, tensors = _read_part(path, dtype)
