@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
 from django.core.files import File as Content
@@ -27,7 +26,7 @@ class InlineRequestError(Exception):
 
 
 def store(
-    requests: Iterable[Mapping[str, Any]], endpoint: str, owner: tuple[int, int], keep: timedelta
+    requests: Iterable[Mapping[str, object]], endpoint: str, owner: tuple[int, int], keep: timedelta
 ) -> File:
     """Store the file of these requests. `owner` is (organization id, key id). Raises
     InlineRequestError, files.StorageLimitError and files.FileLostError."""

@@ -53,7 +53,7 @@ class Summary:
         else:
             self._add_body(get_body(line), model)
 
-    def _add_body(self, body: Mapping[str, Any], model: str) -> None:
+    def _add_body(self, body: Mapping[str, object], model: str) -> None:
         used = count_tokens(body)
         if model:
             self._by_model.setdefault(model, Histogram(None)).add(used["completion_tokens"])

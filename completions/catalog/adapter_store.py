@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from completions.contract.adapters import (
     CONFIG_FILE,
@@ -178,7 +178,7 @@ def _read_rank(path: Path) -> int:
     return max(ranks)
 
 
-def _read_shape(name: str, tensor: Mapping[str, Any] | object) -> int:
+def _read_shape(name: str, tensor: Mapping[str, object] | object) -> int:
     """Return the rank that one tensor's shape [rank, in] or [out, rank] shows."""
     shape = tensor.get("shape") if isinstance(tensor, dict) else None
     is_matrix = isinstance(shape, list) and [type(each) for each in shape] == [int, int]

@@ -38,7 +38,7 @@ class StrictJSONParser(BaseParser):
         self,
         stream: IO[Any],
         media_type: str | None = None,
-        parser_context: Mapping[str, Any] | None = None,
+        parser_context: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
         # A chunked body declares no length, so the size is known only after reading.
         body = stream.read(settings.MAX_BODY_BYTES + 1)

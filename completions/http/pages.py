@@ -51,7 +51,7 @@ class Page:
     async def read(
         self,
         rows: "QuerySet[_M, _M]",
-        present: Callable[[_M], Mapping[str, Any]],
+        present: Callable[[_M], Mapping[str, object]],
         find_time: FindTime,
     ) -> dict[str, Any]:
         """Return the list object, whose rows are ordered by (created_at, id). `find_time` is asked
@@ -71,7 +71,7 @@ class Page:
             "has_more": len(batch) > len(page_rows),
         }
 
-    def cut(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def cut(self, items: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         """Return the list object of items in their order, which have an `id`. Raises APIError."""
         ordered = items if self.ascending else items[::-1]
         begin = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from msgspec import structs
 
@@ -236,7 +236,7 @@ class ChatRequestObject(GenerationFields, ConversationFields[GenerationRequest])
         template writes earlier ones in another way and the turn rebases."""
         files = context.model.files
 
-        def render(messages: Sequence[Mapping[str, Any]], is_all: bool) -> PromptText:
+        def render(messages: Sequence[Mapping[str, object]], is_all: bool) -> PromptText:
             begins_answer = is_all and values.add_generation_prompt is not False
             changed = values.change(messages=messages)
             return self.render_conversation(changed, files, calls, tools, begins_answer)

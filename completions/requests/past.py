@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import orjson
@@ -22,7 +21,7 @@ class TurnChoice(Struct, frozen=True, omit_defaults=True):
 
     token_ids: Sequence[int]
     finish_reason: str | None = None
-    message: Mapping[str, Any] | None = None
+    message: Mapping[str, object] | None = None
     """The answer as a chat has it; None for a completion."""
 
 
@@ -31,7 +30,7 @@ class Computation(Struct, frozen=True):
 
     request: msgspec.Raw
     """What the worker computed, without the prompt: a `JobRequest`, maybe of another version."""
-    receipt: Mapping[str, Any] | None
+    receipt: Mapping[str, object] | None
     """The receipt without the output's ids; None if the model's files were gone."""
 
     @classmethod
@@ -49,9 +48,9 @@ class Turn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was given, beyond what the session had."""
     text: str = ""
     """The same as text, for messages."""
-    messages: Sequence[Mapping[str, Any]] | None = None
+    messages: Sequence[Mapping[str, object]] | None = None
     """The messages that were given; None for token ids."""
-    fields: Mapping[str, Any] = {}
+    fields: Mapping[str, object] = {}
     """INHERITED fields of the request."""
     drift: int | None = None
     """The first message that the template would write in another way."""
@@ -110,9 +109,9 @@ class Past:
         object.__setattr__(self, "token_ids", ids)
 
     @property
-    def messages(self) -> list[Mapping[str, Any]] | None:
+    def messages(self) -> list[Mapping[str, object]] | None:
         """All messages so far; None if a turn was given as token ids."""
-        messages: list[Mapping[str, Any]] = []
+        messages: list[Mapping[str, object]] = []
         for each in self.turns:
             if each.turn.messages is None or each.choice.message is None:
                 return None

@@ -121,7 +121,7 @@ class ResponseFields(ModelRequestObject[T]):
     def make_chat(self, values: Self, context: Context) -> ChatRequestObject:
         """Return the values of a chat's fields that mean the same. Raises FieldError."""
         _check_earlier(values)
-        messages: list[Mapping[str, Any]] = []
+        messages: list[Mapping[str, object]] = []
         if values.instructions:
             messages.append({"role": "system", "content": values.instructions})
         messages += make_messages([*context.earlier.items, *(values.input or [])])
@@ -255,7 +255,7 @@ def _make_constraint(form: Mapping[str, Any] | None) -> dict[str, Any]:
 def _make_fitting(chat: ChatRequestObject, context: Context, truncates: bool) -> GenerationRequest:
     """Return the request of a chat, with `truncates` without the oldest turns that do not fit the
     context. Raises FieldError and APIError."""
-    messages: list[Mapping[str, Any]] = chat.messages
+    messages: list[Mapping[str, object]] = chat.messages
     # A turn begins with a user's message, so that no call is parted from its output.
     turns = [index for index, message in enumerate(messages) if message["role"] == "user"]
     cuts, middle = [0, *(turns[1:] if truncates else ())], 0
@@ -292,7 +292,7 @@ def _show(values: ResponsesRequestObject, context: Context) -> dict[str, Any]:
     given, reasoning = context.given, values.reasoning
     form = values.text.format if values.text else None
     strict = {"strict": False} if form and form["type"] == "json_schema" else {}
-    unnamed: Mapping[str, Mapping[str, Any]] = {
+    unnamed: Mapping[str, Mapping[str, object]] = {
         FUNCTION: {"description": None, "parameters": None, "strict": False}
     }
     tools: Any = given.get("tools") or ()

@@ -27,7 +27,7 @@ class OfferedTool(NamedTuple):
     """What the parser of calls needs of a tool. JSON has its values, as an array."""
 
     name: str
-    parameters: Mapping[str, Any] | None
+    parameters: Mapping[str, object] | None
     is_custom: bool = False
 
 

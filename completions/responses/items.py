@@ -26,9 +26,9 @@ class ItemKind:
     """What the names of the events begin with whose deltas make up its text."""
     key: str
     """The key of its text, in the item or in its only part, and in the event that ends it."""
-    fields: Mapping[str, Any]
+    fields: Mapping[str, object]
     """The other fields that each new item has."""
-    part: Mapping[str, Any] | None = None
+    part: Mapping[str, object] | None = None
     """The part that has its text, while that is empty; None if the item itself has it."""
 
 
@@ -104,7 +104,7 @@ class ItemWriter:
         return place
 
     def _add_text(
-        self, kind: ItemKind, text: str, logprobs: Sequence[Any] | None = None
+        self, kind: ItemKind, text: str, logprobs: Sequence[object] | None = None
     ) -> Iterator[Event]:
         if self._kind is not kind:
             yield from self._begin(kind)
@@ -134,7 +134,7 @@ class ItemWriter:
         if kind.part is not None:
             yield {"type": "response.content_part.added", **self._place, "part": kind.part}
 
-    def _add(self, text: str, logprobs: Sequence[Any] | None = None) -> Event:
+    def _add(self, text: str, logprobs: Sequence[object] | None = None) -> Event:
         assert self._kind is not None
         self._texts.append(text)
         event = {"type": f"{self._kind.event}.delta", **self._place, "delta": text}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from django.db.models import F
@@ -28,7 +28,7 @@ def make_choices(collected: CollectedResponse) -> list[TurnChoice]:
     choices = []
     for record in collected.choices.records:
         made = collected.make_choice(record)
-        message: Mapping[str, Any] | None = made.get("message")
+        message: Mapping[str, object] | None = made.get("message")
         if message is not None:
             message = {name: value for name, value in message.items() if value not in _UNSAID}
         choices.append(TurnChoice(record.token_ids, made["finish_reason"], message))
@@ -69,7 +69,7 @@ def _add_answers(
 
 def _make_receipt(
     request: JobRequest, job: EndedJob, build_of: BuildOf
-) -> Mapping[str, Any] | None:
+) -> Mapping[str, object] | None:
     """Make the receipt without the output; None if the model's files have been removed."""
     entry = model_files.load_catalog().get(job.model)
     try:

@@ -124,7 +124,7 @@ class Collector:
         return Columns((*before, *answers, *after, *optional), whole)
 
 
-def _find_constraints(body: Mapping[str, Any]) -> dict[str, object]:
+def _find_constraints(body: Mapping[str, object]) -> dict[str, object]:
     """Return the constraints of a body of any route, as those of a chat."""
     found = {name: body[name] for name in CONSTRAINTS if body.get(name) is not None}
     for name in ("text", "output_config"):

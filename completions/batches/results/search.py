@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import orjson
 from django.db.models import Count, QuerySet
@@ -180,7 +180,7 @@ def iterate_matches(
         start = part[-1].number
 
 
-def _make_test(fields: Mapping[str, Any], criteria: Criteria) -> Callable[[bytes], bool]:
+def _make_test(fields: Mapping[str, object], criteria: Criteria) -> Callable[[bytes], bool]:
     """Return a function that tests an output line."""
     # Files of earlier versions hold some characters raw that files now hold as escapes.
     terms = {encode(criteria.text)[1:-1].lower() for encode in (encode_line, orjson.dumps)}
@@ -194,7 +194,7 @@ def _make_test(fields: Mapping[str, Any], criteria: Criteria) -> Callable[[bytes
     return test
 
 
-def _is_counted(text: bytes, fields: Mapping[str, Any], wanted: Counted) -> bool:
+def _is_counted(text: bytes, fields: Mapping[str, object], wanted: Counted) -> bool:
     """Return whether the summary counted one of the line's answers there."""
     if not text.strip() or get_error(line := orjson.loads(text)):
         return False
@@ -203,7 +203,7 @@ def _is_counted(text: bytes, fields: Mapping[str, Any], wanted: Counted) -> bool
 
 
 def _list_counts(
-    choice: Mapping[str, Any], fields: Mapping[str, Any]
+    choice: Mapping[str, object], fields: Mapping[str, object]
 ) -> Iterator[tuple[str, str | None]]:
     answer = get_text(choice) or ""
     try:

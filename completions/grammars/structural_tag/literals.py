@@ -74,7 +74,7 @@ class Literals:
         """Return a name; in quotes if it has what ends a bare one."""
         return name if _PLAIN_NAME.fullmatch(name) else self.write(name)
 
-    def write_members(self, values: Mapping[str, Any]) -> str:
+    def write_members(self, values: Mapping[str, object]) -> str:
         """Return names with their values."""
         members = (
             f"{self.write_name(name)}{self.assign}{self.write(value)}"

@@ -42,7 +42,7 @@ _UNREAD_PARTS = (
     "thinking", "redacted_thinking", "reasoning", "reasoning_text", "tool_use", "function_call",
 )  # fmt: skip
 """Parts that clients keep in an answer's content. `tool_calls` repeats the calls among them."""
-Message = Mapping[str, Any]
+Message = Mapping[str, object]
 """A message as chat templates read it."""
 
 
