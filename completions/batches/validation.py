@@ -57,6 +57,8 @@ MAX_PARALLEL_CHECKS = 4
 """The number of lines in a group that are validated concurrently."""
 _TRANSIENT = (ModelFilesError, RedisError, OperationalError, InterfaceError, OSError, MemoryError)
 """Faults of the service, not of a line: the validation is tried again."""
+_SCORED = "continuation_token_ids"
+"""The field of a line that samples nothing, so that nothing of it is closed."""
 _TAKEN = "rid: {} was used by this API key in the last 24 hours; send a new id."
 
 
@@ -270,7 +272,7 @@ class Check:
             return error
         where = self._batch.endpoint, self._batch.job_id(number)
         body = request["body"]
-        if self._batch.close and isinstance(body, dict):
+        if self._batch.close and isinstance(body, dict) and _SCORED not in body:
             body = {"close": True, **body}
         try:
             async with turns:

@@ -96,7 +96,7 @@ def check_scoring(values: object, length: int | None) -> None:
     if length:
         raise FieldError("must be 0 or absent with continuation_token_ids.", "max_tokens")
     for name, default in _NEEDS_SAMPLING.items():
-        if getattr(values, name) != default:
+        if (value := getattr(values, name)) != default and value is not False:
             raise FieldError("cannot be combined with continuation_token_ids.", name)
 
 

@@ -233,7 +233,8 @@ def test_a_damaged_line_is_named(output, damage):
 def test_a_replay_closes_what_was_closed(bench, tmp_path):
     """Not only a line says so: its batch or its model may."""
     bench.worker.execution.beat("tiny", {"build": "c-0123"})
-    batch = bench.create([*REQUESTS[:2], request("open", regex="[A-Z]{2}", close=False)],
+    scored = request("scored", max_tokens=0, continuation_token_ids=[[A]])
+    batch = bench.create([*REQUESTS[:2], request("open", regex="[A-Z]{2}", close=False), scored],
                          receipts=True, close=True)  # fmt: skip
     done = bench.run_to_end(batch, tokens=(A, B))
     path = tmp_path / "out.jsonl"
@@ -243,7 +244,10 @@ def test_a_replay_closes_what_was_closed(bench, tmp_path):
         "plain": False,  # without a constraint, nothing is closed
         "letters": True,
         "open": False,
+        "scored": False,  # nothing is sampled
     }
+    again = bench.create([replay._request(line) for line in read_receipted(path, None)])
+    assert bench.run_to_end(again, tokens=(A, B))["request_counts"]["failed"] == 0
     lines = [json.loads(text) for text in path.read_text().splitlines()]
     for line in lines:
         del line["receipt"]["close"]  # as in files of earlier versions
