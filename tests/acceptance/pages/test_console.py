@@ -258,7 +258,7 @@ def test_a_request_is_run_again_with_its_constraint(
     page.get_by_role("button", name="Batch line", exact=True).click()
     page.locator("#copied", has_text="Cop").wait_for()
     copied = json.loads(page.locator("#copy").input_value())["body"]
-    assert copied.pop("grammar")["type"] == "lark"
+    assert "[a-c]{5}" in json.dumps(copied.pop("grammar"))
     assert copied.pop("return_meta_info") is True
     again_asked = {name: value for name, value in body.items() if name != "regex"}
     assert copied == {**again_asked, "temperature": 1.0}
