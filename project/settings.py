@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from completions.catalog.entries import DTYPES
 from project import structured_logs
+from project.admin_theme import ADMIN_THEME
 from project.environment import Environment, refuse_foreign_variables, refuse_mixed_redis
 
 env = Environment()
@@ -323,39 +324,7 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_REDIRECT_URL = "/admin/"  # unfold's form does not keep the page that the user came from
 # Only unfold uses the cache: for five minutes, its search would show what a user no longer may see.
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
-UNFOLD = {
-    "SITE_TITLE": "Quire",
-    "SITE_HEADER": "Quire",
-    "SITE_SUBHEADER": "Completion service",
-    "SITE_SYMBOL": "auto_stories",
-    "SITE_URL": None,
-    "SHOW_VIEW_ON_SITE": False,
-    "DASHBOARD_CALLBACK": "completions.admin.dashboard.view.fill",
-    "COMMAND": {"search_callback": "completions.admin.navigation.find"},
-    "SITE_FAVICONS": [{"rel": "icon", "href": "/static/completions/favicon.svg"}],
-    "STYLES": ["/static/completions/admin.css"],
-    "SCRIPTS": ["/static/completions/shell.js"],
-    "COLORS": {
-        "primary": {
-            "50": "#f0fdfa",
-            "100": "#ccfbf1",
-            "200": "#99f6e4",
-            "300": "#5eead4",
-            "400": "#2dd4bf",
-            "500": "#14b8a6",
-            "600": "#0f766e",
-            "700": "#115e59",
-            "800": "#134e4a",
-            "900": "#123f3c",
-            "950": "#042f2e",
-        }
-    },
-    "SIDEBAR": {
-        "show_search": True,
-        "command_search": True,
-        "navigation": "completions.admin.navigation.make_items",
-    },
-}
+UNFOLD = ADMIN_THEME
 STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True  # serves from the packages, without collectstatic
 WHITENOISE_AUTOREFRESH = False
