@@ -5,6 +5,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,10 @@ from tests.acceptance.service import MODEL, Installation
 pytestmark = [
     pytest.mark.acceptance,
     pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
+    pytest.mark.skipif(
+        find_spec("axe_playwright_python") is None,
+        reason="no axe-playwright-python (requirements-dev.txt)",
+    ),
 ]
 SLOWLY = 240_000
 PASSWORD = "looks at night"
@@ -49,7 +54,7 @@ def make_lines() -> str:
     """Lines that are larger together than what a page takes from a stranger."""
     lines = [
         {"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": {
-            "model": MODEL, "json_schema": SCHEMA, "max_tokens": 24, "seed": number,
+            "model": MODEL, "json_schema": SCHEMA, "max_tokens": 60, "close": True, "seed": number,
             "temperature": 9 if number == BAD else 1,
             "messages": [{"role": "user", "content": f"Colour {number}?"}],
         }}
