@@ -249,7 +249,7 @@ on("#continue", () => {
 });
 on("#add-tool", () => {
   const known = fields["chat:tools"].value.trim();
-  const tool = '{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}}';
+  const tool = '{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"], "additionalProperties": false}}}';
   fields["chat:tools"].value = known.endsWith("]") && known !== "[]" ? `${known.slice(0, -1)}, ${tool}]` : `[${tool}]`;
   form.dispatchEvent(new Event("input"));
 });
