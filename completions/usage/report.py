@@ -22,6 +22,7 @@ from completions.models.usage import (
     SUMMED,
     USAGE_COUNTS,
 )
+from completions.spreadsheets import escape_formula
 
 WIDTHS = {"1h": timedelta(hours=1), "1d": timedelta(days=1)}
 UNITS = {"1h": "hour", "1d": "day"}
@@ -123,7 +124,6 @@ _FIGURES = (
 _LATENCY_AT = slice(len(SUMMED), len(SUMMED) + len(LATENCY))
 _FIRST_TOKEN_AT = slice(_LATENCY_AT.stop, len(COUNTED))
 """Where the columns of COUNTED that are histograms are."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 _REFUSAL_COLUMNS = (
@@ -146,8 +146,8 @@ def write_refusals(rows: QuerySet[Refusal], to: Writer) -> None:
     for row in rows.select_related("organization", "api_key").order_by("hour", "api_key", "code"):
         key = row.api_key
         names = (row.organization.name, f"sk-{key.public_id}", key.name, row.code)
-        last = (row.at.isoformat(), row.request_id, _escape_formula(row.message))
-        table.writerow((row.hour.isoformat(), *map(_escape_formula, names), row.count, *last))
+        last = (row.at.isoformat(), row.request_id, escape_formula(row.message))
+        table.writerow((row.hour.isoformat(), *map(escape_formula, names), row.count, *last))
 
 
 def write_csv(
@@ -177,7 +177,7 @@ def _lines(
     @cache
     def list_names(*values: Any) -> list[str]:
         pairs = zip(groups, values, strict=True)
-        return [_escape_formula(text) for pair in pairs for text in list_texts(*pair)]
+        return [escape_formula(text) for pair in pairs for text in list_texts(*pair)]
 
     # Tuples, because a month by key and hour has thousands of rows of forty columns.
     columns = ("start", *groups, *(f"sum_{name}" for name in COUNTED))
@@ -193,8 +193,3 @@ def _lines(
             f"{Decimal(sums[len(_COUNTS)]) / NANOS:f}",
             *("" if span is None else round(span) for span in spans),
         )
-
-
-def _escape_formula(text: str) -> str:
-    """Quote a name that a spreadsheet would evaluate as a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -12,6 +12,7 @@ from completions.batches.export.rows import ExportRow
 from completions.batches.export.target import Report
 from completions.contract.strict_json import escape_line_breaks
 from completions.models.parts import portions
+from completions.spreadsheets import escape_formula
 
 PIECE_ROWS, PIECE_BYTES = 1000, 256 * 1024
 """Limits of the lines that become one piece."""
@@ -47,10 +48,11 @@ def _encode_jsonl(
 def _encode_csv(
     rows: Iterable[ExportRow], columns: Sequence[Column], report: Report
 ) -> Iterator[bytes]:
-    """Yield the names of the columns, then the rows. What is null is empty, and values other than
-    strings are JSON."""
+    """Yield the names of the columns, then the rows. What is null is empty, values other than
+    strings are JSON, and texts are no formulas: clients and models wrote them, and others open them
+    in a spreadsheet."""
     names = [column.name for column in columns]
-    yield _write_table([names])
+    yield _write_table([[escape_formula(name) for name in names]])
     for some in _divide(rows, report):
         yield _write_table([_show(row.values.get(name)) for name in names] for row in some)
 
@@ -62,7 +64,9 @@ def _write_table(rows: Iterable[Sequence[str]]) -> bytes:
 
 
 def _show(value: object) -> str:
-    return "" if value is None else value if isinstance(value, str) else documents.dump(value)
+    if value is None:
+        return ""
+    return escape_formula(value) if isinstance(value, str) else documents.dump(value)
 
 
 def _divide(rows: Iterable[ExportRow], report: Report) -> Iterator[list[ExportRow]]:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from django.utils import timezone
+
 from completions.batches import files
 from completions.batches.export import documents
 from completions.batches.export.columns import OTHER_TEXTS, RECEIPT, TOOL_CALLS, Collector, Columns
@@ -72,10 +74,11 @@ def open_source(batch: Batch, requests: Path | None = None) -> Source:
     if not batch.has_ended:
         message = f"{batch.id} is {batch.status}; export it once it has ended"
         raise ExportError(message, "nothing_to_export")
-    if batch.status == BatchStatus.FAILED:
-        message = f"{batch.id} failed before any line ran; it has no results"
+    if batch.status == BatchStatus.FAILED or batch.in_progress_at is None:
+        message = f"{batch.id} {batch.status} before any line ran; it has no results"
         raise ExportError(message, "nothing_to_export")
-    by_id = File.objects.in_bulk([batch.input_file_id, batch.output_file_id, batch.error_file_id])
+    ids = [batch.input_file_id, batch.output_file_id, batch.error_file_id]
+    by_id = File.objects.readable(timezone.now()).in_bulk(ids)
     result_ids = [
         file_id
         for file_id, lines in (

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
 from django.test import Client
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from completions.models import Batch, BatchStatus, File
@@ -105,6 +107,27 @@ def test_a_missing_library_is_named(
 def test_a_batch_without_results(api: Client, batch: Batch, status: BatchStatus) -> None:
     Batch.objects.update(status=status)
     assert refusal(export(api, batch)) == (409, "nothing_to_export", "id")
+
+
+@pytest.mark.parametrize("status", [BatchStatus.CANCELLED, BatchStatus.EXPIRED])
+def test_a_batch_that_ended_in_its_validation(api: Client, batch: Batch, status: str) -> None:
+    """Its file was not validated: it may hold anything."""
+    file = File.objects.get(pk=batch.input_file_id)
+    Path(file.content.path).write_bytes(b"no JSON\n")
+    counts = dict.fromkeys(("total", "completed", "failed"), 0)
+    Batch.objects.update(status=status, in_progress_at=None, **counts)
+    refused = export(api, batch)
+    assert refusal(refused) == (409, "nothing_to_export", "id")
+    assert f"{status} before any line ran" in refused.json()["error"]["message"]
+
+
+def test_files_that_have_expired(api: Client, batch: Batch) -> None:
+    """They are gone before they are deleted."""
+    for file_id in (batch.input_file_id, batch.output_file_id):
+        file = File.objects.filter(pk=file_id)
+        file.update(expires_at=timezone.now() - timedelta(seconds=1))
+        assert refusal(export(api, batch)) == (404, "file_not_found", "id")
+        file.update(expires_at=None)
 
 
 def test_files_that_are_gone(api: Client, batch: Batch) -> None:

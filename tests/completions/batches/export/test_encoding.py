@@ -11,6 +11,7 @@ from completions.batches.export import encoding
 from completions.batches.export.documents import dump
 from completions.batches.export.encoding import ENCODINGS
 from completions.batches.export.rows import ExportRow
+from completions.spreadsheets import escape_formula
 from tests.completions.batches.export.results import answer, refusal, request, source
 from tests.completions.batches.export.test_types import columns
 
@@ -41,16 +42,16 @@ def test_any_document_is_in_the_lines(found):
 @given(columns())
 def test_any_document_is_in_the_table(found):
     names, *rows = csv.reader(io.StringIO(encode("csv", made(found)).decode(), newline=""))
-    assert names == [column.name for column in made(found).columns().all]
+    assert names == [escape_formula(column.name) for column in made(found).columns().all]
     shown = made(found).columns().answer_columns
     for row, document in zip(rows, found[1], strict=True):
         cells = dict(zip(names, row, strict=True))
         for column in shown:
             value = document.get(column.property)
             if isinstance(value, str) or value is None:
-                assert cells[column.name] == (value or "")
+                assert cells[escape_formula(column.name)] == escape_formula(value or "")
             else:
-                assert json.loads(cells[column.name]) == value
+                assert json.loads(cells[escape_formula(column.name)]) == value
 
 
 def test_a_table_has_refused_lines_and_text_of_any_kind():
@@ -61,6 +62,20 @@ def test_a_table_has_refused_lines_and_text_of_any_kind():
     assert (second["error_code"], second["error_message"]) == (
         "decimal_above_max_value", "too much",
     )  # fmt: skip
+
+
+def test_no_text_of_a_table_is_a_formula():
+    names = ("=cmd|'/C calc'!A0", "+a", "@b", "-c", "count")
+    kinds = {name: {"type": "integer" if name == "count" else "string"} for name in names}
+    schema = {"type": "object", "properties": kinds}
+    document = {**dict.fromkeys(names, "=1+1"), "count": -5}
+    found = source([request("=a", schema)], [answer(1, "=a", dump(document))])
+    header, row = csv.reader(io.StringIO(encode("csv", found).decode(), newline=""))
+    cells = [each for each in (*header, *row) if each.startswith(("=", "+", "-", "@"))]
+    assert cells == ["-5"]
+    assert row[header.index(f"'{names[0]}")] == "'=1+1"
+    [line] = encode("jsonl", found).splitlines()
+    assert json.loads(line)[names[0]] == "=1+1"
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
