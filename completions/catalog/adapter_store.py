@@ -28,6 +28,8 @@ from completions.contract.adapters import (
 _MAX_CONFIG_BYTES = 1 << 20
 _MAX_HEADER_BYTES = 16 << 20
 _CHUNK = 1 << 20
+_SHOWN = 100
+"""The most characters of a wrong value in a message."""
 _DRAFT = ".draft-"
 _LEFT_SECONDS = 3600.0
 """Age of a folder without a registration after which it is deleted."""
@@ -135,11 +137,10 @@ def _copy(path: Path, own: Path, target: Path, max_bytes: int) -> None:
 def _open_regular(path: Path, own: Path) -> Iterator[IO[bytes]]:
     """Open a file in `own`. A pipe or a device could block or never end."""
     try:
-        real = path.resolve(strict=True)
-        if not real.is_relative_to(own.resolve(strict=True)):
+        real, root = path.resolve(strict=True), own.resolve(strict=True)
+        if not real.is_relative_to(root):
             raise AdapterError(f"{path.name} lies outside {own}")
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(real, flags), "rb") as file:
+        with open(_open_beneath(root, real.relative_to(root)), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise AdapterError(f"{path.name} is not a file")
             yield file
@@ -149,6 +150,23 @@ def _open_regular(path: Path, own: Path) -> Iterator[IO[bytes]]:
         raise AdapterError(f"{path.name} cannot be read: {error.strerror}") from error
 
 
+def _open_beneath(root: Path, path: Path) -> int:
+    """Open a file without following any link below `root`: a folder on the way may have become
+    one since its path was resolved. Returns a descriptor. Raises OSError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for name in path.parts[:-1]:
+        try:
+            inner = os.open(name, flags | os.O_DIRECTORY, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = inner
+    try:
+        return os.open(path.name, flags, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
 def _check_config(path: Path) -> None:
     try:
         config = json.loads(path.read_text("utf-8"))
@@ -156,7 +174,8 @@ def _check_config(path: Path) -> None:
         raise AdapterError(f"{CONFIG_FILE} is not JSON: {error}") from error
     kind = config.get("peft_type") if isinstance(config, dict) else None
     if kind != "LORA":
-        raise AdapterError(f"{CONFIG_FILE} has the peft_type {kind!r}; only LORA is supported")
+        shown = repr(kind)[:_SHOWN] if isinstance(kind, str | None) else f"a {type(kind).__name__}"
+        raise AdapterError(f"{CONFIG_FILE} has the peft_type {shown}; only LORA is supported")
 
 
 def _read_rank(path: Path) -> int:
@@ -189,8 +208,11 @@ def _read_shape(name: str, tensor: Mapping[str, object] | object) -> int:
 
 
 def _keep(draft: Path, folder: Path) -> None:
-    """Move a draft to its place. One that is there already counts as new."""
+    """Move a draft to its place. One that is there already counts as new, if its files are whole;
+    a damaged one is replaced."""
     draft.chmod(0o755)
+    if folder.is_dir() and not _is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
     try:
         os.utime(folder)
     except FileNotFoundError:
@@ -199,3 +221,10 @@ def _keep(draft: Path, folder: Path) -> None:
             draft.mkdir()  # for the end of TemporaryDirectory
         except OSError:  # another process was faster
             os.utime(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return compute_digest(folder) == folder.name
+    except OSError:
+        return False

@@ -107,6 +107,38 @@ def test_links_of_a_snapshot_to_its_blobs_are_followed_within_only(own: Path, st
         store_adapter(snapshot, own, store, LIMITS)
 
 
+def test_a_folder_that_becomes_a_link_is_not_followed(
+    own: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that changes between the check of a path and the opening of its file."""
+    folder = make_adapter(own / "a")
+    rival = make_adapter(own.parent / "rival" / "a", body=b"\1" * 128)
+    resolve = Path.resolve
+
+    def swap(path: Path, strict: bool = False) -> Path:
+        real = resolve(path, strict)
+        if path.name == WEIGHTS_FILE:
+            folder.rename(own / "away")
+            folder.symlink_to(rival)
+        return real
+
+    monkeypatch.setattr(Path, "resolve", swap)
+    with pytest.raises(AdapterError, match=f"{WEIGHTS_FILE} cannot be read"):
+        store_adapter(folder, own, store, LIMITS)
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [CONFIG_FILE, WEIGHTS_FILE])
+def test_a_damaged_copy_is_replaced(own: Path, store: Path, name: str) -> None:
+    """The engine says of one: load it again."""
+    source = make_adapter(own / "a")
+    stored = store_adapter(source, own, store, LIMITS)
+    for damage in (lambda path: path.write_bytes(b"x"), Path.unlink):
+        damage(store / stored.digest / name)
+        assert store_adapter(source, own, store, LIMITS) == stored
+        assert compute_digest(store / stored.digest) == stored.digest
+
+
 def test_a_pipe_is_refused_and_read_by_nobody(own: Path, store: Path) -> None:
     folder = make_adapter(own / "a")
     (folder / CONFIG_FILE).unlink()
@@ -119,6 +151,8 @@ def test_a_pipe_is_refused_and_read_by_nobody(own: Path, store: Path) -> None:
     ("change", "complaint"),
     [
         ({"config": {"peft_type": "IA3"}}, "'IA3'; only LORA"),
+        ({"config": {"peft_type": "x" * 10_000}}, "^.{,200}$"),
+        ({"config": {"peft_type": ["x" * 10_000]}}, "a list; only LORA"),
         ({"config": "[" * 100_000}, "is not JSON"),
         ({"config": "[1]"}, "peft_type None"),
         ({"header": {}}, "no weights"),
