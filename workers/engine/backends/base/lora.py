@@ -8,6 +8,7 @@ rows; a row without an adapter costs nothing more.
 import json
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Rows
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import regex
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -65,6 +67,8 @@ _PLAIN_INITS = (None, True, False, "gaussian", "eva", "orthogonal")
 _LINEAR = (nn.Linear, LinearLayer)
 _DEFAULT_ALPHA = 8
 """PEFT's default, for a configuration without a value."""
+_PATTERN_SECONDS = 2.0
+"""For the patterns of one adapter."""
 
 
 class LowRank(NamedTuple):
@@ -240,6 +244,7 @@ def _read_folder(folder: Path, dtype: torch.dtype, device: torch.device) -> dict
     except (OSError, ValueError, SafetensorError) as error:
         raise UnsupportedAdapter(f"cannot be read: {error}") from error
     _refuse_unsupported(config)
+    alphas = _Alphas(config)
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
@@ -247,7 +252,7 @@ def _read_folder(folder: Path, dtype: torch.dtype, device: torch.device) -> dict
             raise UnsupportedAdapter(f"{key} is not a LoRA weight of a linear layer")
         parts.setdefault(match["module"], {})[match["part"]] = tensor
     return {
-        path: LowRank(*(x.to(device, dtype) for x in _low_rank(path, pair, config)))
+        path: LowRank(*(x.to(device, dtype) for x in _low_rank(path, pair, config, alphas)))
         for path, pair in parts.items()
     }
 
@@ -269,20 +274,44 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
             raise UnsupportedAdapter(f"{option} is not supported")
 
 
-def _low_rank(path: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) -> LowRank:
+def _low_rank(
+    path: str, pair: Mapping[str, Tensor], config: Mapping[str, Any], alphas: "_Alphas"
+) -> LowRank:
     if len(pair) < 2:
         raise UnsupportedAdapter(f"{path} has lora_{next(iter(pair))} only")
     down, up = pair["A"], pair["B"]
     rank = down.shape[0]
     if up.shape[1] != rank:
         raise UnsupportedAdapter(f"{path} has ranks {rank} and {up.shape[1]}")
-    scaling = _alpha(path, config) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    scaling = alphas.find(path) / (math.sqrt(rank) if config.get("use_rslora") else rank)
     return LowRank(down, up.float() * scaling)
 
 
-def _alpha(path: str, config: Mapping[str, Any]) -> float:
-    """``alpha_pattern`` maps regular expressions for the end of a layer's path to its alpha."""
-    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", path):
-            return float(alpha)
-    return float(config.get("lora_alpha", _DEFAULT_ALPHA))
+class _Alphas:
+    """The alpha of each layer. ``alpha_pattern`` maps regular expressions for the end of a layer's
+    path to its alpha. A client may have written them: they have a bounded time together, in which
+    other threads run. `re` would hold the interpreter, for hours with some of them."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Raises UnsupportedAdapter."""
+        self._late = time.monotonic() + _PATTERN_SECONDS
+        patterns = config.get("alpha_pattern") or {}
+        try:
+            self._default = float(config.get("lora_alpha", _DEFAULT_ALPHA))
+            self._by_pattern = [
+                (regex.compile(rf"(?:.*\.)?(?:{pattern})$"), float(alpha))
+                for pattern, alpha in patterns.items()
+            ]
+        except (AttributeError, TypeError, ValueError, OverflowError, regex.error) as error:
+            raise UnsupportedAdapter(f"lora_alpha or alpha_pattern is invalid: {error}") from error
+
+    def find(self, path: str) -> float:
+        """Raises UnsupportedAdapter if the patterns take too long."""
+        for pattern, alpha in self._by_pattern:
+            left = max(self._late - time.monotonic(), 0.001)
+            try:
+                if pattern.match(path, timeout=left, concurrent=True):
+                    return alpha
+            except TimeoutError as error:
+                raise UnsupportedAdapter("alpha_pattern takes too long; simplify it") from error
+        return self._default

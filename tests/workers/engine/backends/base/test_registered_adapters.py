@@ -23,7 +23,7 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import tokens
 from tests.workers.engine.tiny_models import LLAMA, save_model
-from workers.engine.backends.base import registered_adapters
+from workers.engine.backends.base import lora, registered_adapters
 from workers.engine.backends.base.registered_adapters import RegisteredAdapters
 from workers.engine.build import build_engine
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
@@ -285,6 +285,31 @@ class TestOneEngine:
         assert completion.error.code == "unsupported_adapter"
         assert "65 to 64 features" in str(completion.error)
         assert count_hooks(engine) == 0
+
+    @pytest.mark.parametrize(
+        ("setting", "complaint"),
+        [
+            ({"alpha_pattern": {r"(\w|\w\w|.)+[!?]": 1}}, "takes too long"),
+            ({"alpha_pattern": {"(": 1}}, "is invalid"),
+            ({"alpha_pattern": ["x"]}, "is invalid"),
+            ({"lora_alpha": None}, "is invalid"),
+        ],
+    )
+    def test_hostile_settings_fail_in_bounded_time(
+        self,
+        engine: Engine,
+        tiny_llama: Path,
+        store: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        setting: dict[str, Any],
+        complaint: str,
+    ) -> None:
+        monkeypatch.setattr(lora, "_PATTERN_SECONDS", 0.05)
+        bad = put(store, save_adapter(tmp_path / "bad", tiny_llama, **setting))
+        [completion] = engine.generate([ask(bad)])
+        assert isinstance(completion.error, UnsupportedAdapter)
+        assert complaint in str(completion.error)
 
     def test_a_request_may_be_aborted_while_its_adapter_is_read(
         self, engine: Engine, folders: list[Path], store: Path
