@@ -104,9 +104,9 @@ class ContentSplitter:
         if self._ended is not None:
             return self._step_behind(self._ended, char)
         self._held += char
-        opened = None
+        opened = None  # of those that the character completes, the one that began first
         for span, opening in zip(self._spans, self._openings, strict=True):
-            if opening.step(char):
+            if opening.step(char) and (not opened or len(span.opening) > len(opened.opening)):
                 opened = span
         if opened is not None:
             return self._enter(opened)
