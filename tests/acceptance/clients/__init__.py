@@ -1,1 +1,1 @@
-"""Clients of the Responses API that are no dependencies of Quire."""
+"""Clients of the API that are no dependencies of Quire."""

@@ -1,5 +1,6 @@
-"""OpenAI's client of Node, its agents library, the AI SDK and LiteLLM, with nothing but a base URL
-and a key. The first three are installed by npm and pip into a folder that git ignores."""
+"""OpenAI's and Anthropic's clients of Node, OpenAI's agents library, the AI SDK and LiteLLM, with
+nothing but a base URL and a key. All but the last are installed by npm and pip into a folder that
+git ignores."""
 
 import os
 import shutil
@@ -18,16 +19,17 @@ HERE = Path(__file__).parent
 FOLDER = ROOT / "var" / "clients"
 
 
-def install(folder: Path, *command: str) -> None:
-    """Run an installer, unless it has succeeded here before. Skips where there is no registry."""
+def install(folder: Path, pins: Path, *command: str) -> None:
+    """Run an installer, unless it has succeeded here before with these pins. Skips where there is
+    no registry."""
     done = folder / "done"
-    if done.exists():
+    if done.exists() and done.read_bytes() == pins.read_bytes():
         return
     folder.mkdir(parents=True, exist_ok=True)
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if ran.returncode:
         pytest.skip(f"{command[0]} cannot install: {ran.stderr[-300:]}")
-    done.touch()
+    shutil.copy(pins, done)
 
 
 def run(service: Installation, *command: str, **environment: str) -> None:
@@ -38,7 +40,7 @@ def run(service: Installation, *command: str, **environment: str) -> None:
     assert ran.stdout.endswith("done\n"), ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("program", ["node_client.mjs", "ai_sdk.mjs"])
+@pytest.mark.parametrize("program", ["node_client.mjs", "messages_client.mjs", "ai_sdk.mjs"])
 def test_programs_of_node(service: Installation, program: str) -> None:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
@@ -47,7 +49,9 @@ def test_programs_of_node(service: Installation, program: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(HERE / name, folder)
-    install(folder, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+    install(
+        folder, HERE / "package-lock.json", npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"
+    )
     shutil.copy(HERE / program, folder)  # modules are looked for beside the program
     run(service, node, str(folder / program))
 
@@ -55,7 +59,8 @@ def test_programs_of_node(service: Installation, program: str) -> None:
 def test_the_agents_library(service: Installation) -> None:
     folder, packages = FOLDER / "agents", FOLDER / "agents" / "packages"
     pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--only-binary=:all:")
-    install(folder, *pip, "--target", str(packages), "-r", str(HERE / "requirements.txt"))
+    pins = HERE / "requirements.txt"
+    install(folder, pins, *pip, "--target", str(packages), "-r", str(pins))
     run(service, sys.executable, str(HERE / "agents_client.py"), PYTHONPATH=str(packages))
 
 
