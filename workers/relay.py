@@ -301,9 +301,10 @@ class Relay:
 
     def _publish(self, batch: Output) -> None:
         reply = self.execution.send(batch)
-        self._must_store = reply.showing is Showing.STORE
         if reply.showing is Showing.REFUSED:
             self._refused = batch.shown
+        elif batch.shown:
+            self._must_store = reply.showing is Showing.STORE
         if batch.endings:
             self._jobs_to_run.look_again()
         for ending in batch.endings:

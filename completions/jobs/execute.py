@@ -22,6 +22,8 @@ _SHOWS: Mapping[str, object] = {"shows": True}
 """What a heartbeat says of a worker that shows steps, and stores what others have shown."""
 _STORING_KEPT = 60
 """Seconds after the last heartbeat of an earlier worker was seen until steps are shown alone."""
+_LOOK_INTERVAL = 5
+"""Seconds between two looks for heartbeats of earlier workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,6 @@ class Execution:
         self._store = store
         self.worker_id = worker_id
         self._takes = 0
-        self._beats = 0
 
     def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
         """Claim jobs by their ids, whoever's turn it is."""
@@ -308,7 +309,7 @@ class Execution:
         """Renew this worker's heartbeat and, if it takes jobs, its model's. `metrics` is its
         Prometheus page. Returns whether an operator wants it drained.
 
-        One worker in turn looks whether all that live know what others have shown."""
+        One worker every few seconds looks whether all that live know what others have shown."""
         keys = self._store.keys
         pipeline = self._store.client.pipeline(transaction=False)
         pipeline.getex(keys.drain(self.worker_id), ex=DRAIN_KEPT)
@@ -316,13 +317,12 @@ class Execution:
         pipeline.set(keys.worker(self.worker_id), heartbeat, ex=HEARTBEAT_TTL)
         pipeline.set(keys.metrics(self.worker_id), metrics, ex=HEARTBEAT_TTL)
         pipeline.sadd(keys.workers, self.worker_id)
-        pipeline.scard(keys.workers)
+        pipeline.set(keys.looked, 1, ex=_LOOK_INTERVAL, nx=True)
         if accepting:
             self._store.call("served", model)
-        drain, *_, workers = pipeline.execute()
-        if self._beats % workers == 0:
+        drain, *_, is_first = pipeline.execute()
+        if is_first:
             self._look_for_earlier_workers()
-        self._beats += 1
         return drain is not None
 
     def _look_for_earlier_workers(self) -> None:

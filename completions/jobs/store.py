@@ -44,6 +44,7 @@ class Keys:
     keys = _key("keys")
     layout = _key("layout")
     storing = _key("storing")
+    looked = _key("looked")
 
     depth = _keys("depth")
     """By class."""

@@ -91,9 +91,10 @@ class _SGLangChunks(Chunks):
         """The tokens of each choice's last chunk."""
 
     def make_chunks(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, object]]]:
-        """Yield at most one chunk of each choice, with all that its events add."""
-        gained = {event.index: self.choices.add(event) for event in events}
-        for record in gained.values():
+        """Yield the chunks that are due. Each event is looked at by itself: those of several steps
+        are stored together, and a stream that is read again has the same numbers."""
+        for event in events:
+            record = self.choices.add(event)
             if self._is_due(record):
                 yield self._send(record)
 

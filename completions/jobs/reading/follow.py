@@ -120,13 +120,13 @@ class EventReader:
             for entry_id, (_, data) in entries if followers else ():
                 try:
                     event = decode_entry(entry_id, data)
+                    for follower in followers:
+                        follower.offer_entry(entry_id, event)
                 except Exception as error:  # of one job; the others are read on
                     logger.exception("%s has an entry that is no event", stream)
                     for follower in followers:
                         follower.fail(error)
                     return
-                for follower in followers:
-                    follower.offer_entry(entry_id, event)
 
     def _hear(self, entry_id: bytes, fields: Sequence[bytes]) -> None:
         """Read an entry of the control stream."""
@@ -135,14 +135,12 @@ class EventReader:
             self.blocking_requests.note_end(ended.decode(), events[1::2])
             return
         try:
-            lines = list(shown_lines.decode_lines(entry_id, fields[1]))
+            for job_id, event in shown_lines.decode_lines(entry_id, fields[1]):
+                if followers := self._followers.get(job_id):
+                    is_heard = [each.offer_line(event) for each in tuple(followers)]
+                    self._read_stream(job_id, is_read=not all(is_heard))
         except Exception:  # what it had is a gap, which the jobs' own streams fill
             logger.exception("an entry of the control stream has no lines")
-            return
-        for job_id, event in lines:
-            if followers := self._followers.get(job_id):
-                is_heard = [each.offer_line(event) for each in tuple(followers)]
-                self._read_stream(job_id, is_read=not all(is_heard))
 
     def _read_stream(self, job_id: str, *, is_read: bool) -> None:
         """Read a followed job's own stream from the next XREAD on, or no longer."""

@@ -65,11 +65,14 @@ class Follower:
         first, after = measure(event)
         if first > self.next_number:
             return False
-        if after > self.next_number:
+        # An end has a lower number if Redis has lost what was before it.
+        if after > self.next_number or isinstance(event, EndEvent):
             self._offer(b"", event)
         return True
 
     def _offer(self, entry_id: bytes, event: Event) -> None:
+        if self._reason is not None:  # the client would see a gap
+            return
         event = trim(event, self.next_number)
         self.next_number = measure(event)[1]
         if self._is_waiting and self._take is not None and self._is_taken(entry_id, event):
@@ -94,6 +97,7 @@ class Follower:
         except Exception as error:  # noqa: BLE001 - its own task raises it; the reader goes on
             self._reason = error
             self._wake_up()
+            return True
         self._heard_at = asyncio.get_running_loop().time()
         self._advance(entry_id, event)
         return True

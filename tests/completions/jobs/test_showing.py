@@ -183,19 +183,23 @@ async def test_other_jobs_have_no_reader(claimed, redis_client):
     assert not redis_client.exists(f"{PREFIX}ctl:web-1")
 
 
+def look_again(worker):
+    """Let the worker look for earlier ones, as one does after some seconds."""
+    worker._store.client.delete(f"{PREFIX}looked")
+    worker.beat("m", {})
+
+
 async def test_all_is_stored_while_an_earlier_worker_lives(claimed, worker, redis_client):
     (claim,) = await claimed("cmpl-1")
     assert show(worker, gain(claim, 2)) is Showing.SHOWN
     redis_client.set(f"{PREFIX}worker:earlier", b'{"model":"m"}')
     redis_client.sadd(f"{PREFIX}workers", "earlier")
-    for _ in range(3):  # each worker looks in its turn
-        worker.beat("m", {})
+    look_again(worker)
     assert redis_client.ttl(f"{PREFIX}storing") > 0
     assert show(worker, gain(claim, 3)) is Showing.STORE
     assert list_shown(redis_client) == [2, 3]
     redis_client.delete(f"{PREFIX}storing", f"{PREFIX}worker:earlier")
-    for _ in range(3):
-        worker.beat("m", {})
+    look_again(worker)
     assert show(worker, gain(claim, 4)) is Showing.SHOWN
 
 
@@ -203,4 +207,23 @@ def test_a_worker_that_just_started_looks_for_earlier_ones(redis_client):
     redis_client.set(f"{PREFIX}worker:earlier", b'{"model":"m"}')
     redis_client.sadd(f"{PREFIX}workers", "earlier")
     Execution(JobStore(redis_client, PREFIX), "new").beat("m", {})
+    assert redis_client.exists(f"{PREFIX}storing")
+
+
+def test_one_worker_looks_however_many_there_are(redis_client):
+    """Each would look once in as many heartbeats as there are workers, most of them earlier ones:
+    too seldom."""
+    store = JobStore(redis_client, PREFIX)
+    names = [f"earlier-{n}" for n in range(100)]
+    redis_client.sadd(f"{PREFIX}workers", *names)
+    for name in names:
+        redis_client.set(f"{PREFIX}worker:{name}", b'{"model":"m"}')
+    first, second = Execution(store, "first"), Execution(store, "second")
+    first.beat("m", {})
+    redis_client.delete(f"{PREFIX}storing")
+    second.beat("m", {})
+    assert not redis_client.exists(f"{PREFIX}storing")  # the first has just looked
+    assert 0 < redis_client.ttl(f"{PREFIX}looked") < 10
+    redis_client.delete(f"{PREFIX}looked")  # it has expired
+    first.beat("m", {})
     assert redis_client.exists(f"{PREFIX}storing")

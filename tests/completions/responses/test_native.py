@@ -82,10 +82,14 @@ def test_the_bytes_of_a_stream_grow_with_its_length(logprobs) -> None:
     assert long < 6 * short
 
 
-def test_several_events_of_a_step_are_one_chunk() -> None:
-    context = make_context()
-    chunks, _ = stream(context, [make_events(5, context)])
-    assert [len(chunk["output_ids"]) for chunk in chunks] == [5]
+@pytest.mark.parametrize("logprobs", [None, LOGPROBS])
+@pytest.mark.parametrize("grouped", [2, 7, 900])
+def test_chunks_do_not_depend_on_how_events_are_stored(logprobs, grouped) -> None:
+    """A stream is read step by step as it comes, and several steps at a time once it is stored."""
+    context = make_context(logprobs)
+    events = make_events(900, context)
+    stored = [events[i : i + grouped] for i in range(0, len(events), grouped)]
+    assert stream(context, stored) == stream(context, [[event] for event in events])
 
 
 def test_an_error_comes_after_all_tokens() -> None:

@@ -148,3 +148,20 @@ async def test_all_is_stored_while_an_earlier_worker_lives(bench, begin, redis_c
     bench.engine.tokens("job", [8])
     eventually(lambda: list_shown(bench) == [1, 5, 6, 7, 8])
     assert list_stored(bench) == [1, 5, 6, 7]
+
+
+async def test_what_has_nothing_to_show_leaves_steps_stored(bench, begin, submit, redis_client):
+    """While an earlier worker lives, a batch without a stream's step says nothing of it."""
+    await begin("job")
+    redis_client.set(f"{PREFIX}storing", 1)
+    bench.engine.tokens("job", [5])
+    eventually(lambda: list_shown(bench) == [1, 5])
+    bench.engine.tokens("job", [6])
+    eventually(lambda: list_stored(bench) == [1, 5, 6])
+    await submit("background")
+    bench.run("background")
+    eventually(lambda: "background" in bench.engine.requests)
+    bench.engine.tokens("background", [1])
+    eventually(lambda: list_stored(bench, "background") == [1])
+    bench.engine.tokens("job", [7])
+    eventually(lambda: list_stored(bench) == [1, 5, 6, 7])

@@ -260,14 +260,18 @@ async def test_a_job_that_goes_on_without_lines_is_read_again(following, redis_c
     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_an_entry_that_is_no_event_ends_its_own_stream_only(following, redis_client):
+@pytest.mark.parametrize("entry", [b"no JSON", b'{"s":1,"c":[]}'])
+@pytest.mark.parametrize("line", [b"no JSON", b'["other",1,1,1,1]'])
+async def test_an_entry_that_is_no_event_ends_its_own_stream_only(
+    following, redis_client, entry, line
+):
     others = asyncio.create_task(numbers(following, "other"))
     broken = asyncio.create_task(numbers(following, "broken"))
     await asyncio.sleep(0.05)
-    redis_client.xadd("t:ev:broken", {"d": b"no JSON"})
+    redis_client.xadd("t:ev:broken", {"d": entry})
     with pytest.raises(ReaderLostError):
         await broken
-    redis_client.xadd("t:ctl:web-1", {"s": b"no JSON"})
+    redis_client.xadd("t:ctl:web-1", {"s": line})
     publish(redis_client, "other", 1, 2)
     finish(redis_client, "other", 3)
     assert await others == [1, 2, 3]

@@ -81,6 +81,29 @@ async def test_a_client_that_cannot_be_written_to_fails_alone():
         await task
 
 
+async def test_nothing_follows_what_could_not_be_written():
+    """Or the client would see a gap."""
+
+    def take(_event):
+        raise ZeroDivisionError
+
+    follower = Follower(b"0", 1, take)
+    task = await waiting(follower)
+    for number in (1, 2):
+        follower.offer_line(gain(number))
+    follower.offer_entry(b"1-0", gain(1, 3))
+    with pytest.raises(ZeroDivisionError):
+        await task
+
+
+async def test_an_end_is_told_even_if_redis_has_lost_what_was_before_it():
+    follower = Follower(b"0", 1)
+    follower.offer_line(gain(1, 12))
+    assert follower.offer_line(END)  # number 9
+    assert list_numbers([await follower.read(1)]) == list(range(1, 13))
+    assert await follower.read(1) is END
+
+
 async def test_a_lost_reader_is_told_after_what_came():
     follower = Follower(b"0", 1)
     follower.offer_line(gain(1))
