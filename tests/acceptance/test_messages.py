@@ -172,6 +172,8 @@ def test_a_key_in_its_other_header(service: Installation) -> None:
     body = {**SHORT, "messages": HELLO, "system": "x" * 200_000}
     del body["extra_body"]
     for key, status in ((service.key, 400), ("sk-wrong", 401)):  # too long for the model
-        answer = httpx.post(f"{service.url}/v1/messages", json=body, headers={"x-api-key": key})
+        answer = httpx.post(
+            f"{service.url}/v1/messages", json=body, headers={"x-api-key": key}, timeout=60
+        )
         assert answer.status_code == status
         assert answer.json()["request_id"] == answer.headers["request-id"]
