@@ -62,8 +62,8 @@ def test_a_template_that_does_not_gets_text(tmp_path: Path, form: str) -> None:
     text = render(tmp_path, PLAIN, MESSAGES, form)
     assert text.startswith("[system]")
     assert "Tells it." in text.partition("[user]")[0]
-    (trigger,) = TOOL_FORMATS[form].list_triggers(["weather"])
-    assert trigger in text.partition("[assistant]")[2]
+    answer = text.partition("[assistant]")[2]
+    assert any(trigger in answer for trigger in TOOL_FORMATS[form].list_triggers(["weather"]))
     assert "Rome" in text
     assert text.endswith("[tool]Sun.>")
 

@@ -115,7 +115,7 @@ async def test_a_download_of_results_gives_it_back_before_each_piece(root, owner
     batch.organization.store_prompts = True
     await batch.organization.asave()
     async with ThreadSensitiveContext():
-        answer = await root.get(f"/admin/batches/{batch.id}/results/download/")
+        answer = await root.get(f"/admin/batches/{batch.id}/results/download/?format=jsonl")
         assert [piece async for piece in answer.streaming_content]
     assert released_in
 
