@@ -36,3 +36,18 @@ def log_in(page: Page, service: Installation, user: str = USER, password: str = 
     page.fill("[name=password]", password)
     page.click("button[type=submit]")
     page.wait_for_url(f"{service.url}/admin/")
+
+
+def find_overflow(page: Page) -> list[str]:
+    """Return the elements that make the page wider than its window, with their texts."""
+    names: list[str] = page.evaluate(
+        """() => {
+            const edge = window.innerWidth;
+            if (document.documentElement.scrollWidth <= edge) return [];
+            const reaches = (element) => element.getBoundingClientRect().right > edge;
+            const name = ({ tagName, id, className, textContent }) =>
+                `${tagName} #${id} .${className}: ${textContent.slice(0, 99)}`;
+            return [...document.querySelectorAll("body *")].filter(reaches).map(name);
+        }"""
+    )
+    return names

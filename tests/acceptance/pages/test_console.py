@@ -123,7 +123,7 @@ def test_an_error_is_marked_where_it_is(page: browser.Page, screen: str):
     page.locator("[name=constraint]").fill('{"format": {"type": "any_text"}}')
     page.locator("#verdict[data-tone=good]").wait_for()
     assert mark.count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    assert browser.find_overflow(page) == []
 
 
 def test_an_answer_streams_with_its_probabilities(page: browser.Page, http: httpx.Client):
@@ -317,7 +317,7 @@ def test_fifty_thousand_results(page: browser.Page, service: Installation):
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme="dark")
     page.goto(f"{service.url}/admin/batches/{made}/results/?after=49000&text=NEEDLE+FAILED")
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    assert browser.find_overflow(page) == []
     while shown.count() == 0:  # a page searches for a bounded time
         with page.expect_navigation():
             page.get_by_role("link", name="Search on").click()

@@ -95,7 +95,7 @@ def test_an_owner_loses_the_role_with_the_group(
     page.context.clear_cookies()
     authorize(page, f"{installation.url}/admin/", "grace")
     page.get_by_text("None of your groups has a role here.").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    assert browser.find_overflow(page) == []
     page.get_by_role("link", name="Back to the login page").click()
     page.wait_for_url(f"{installation.url}/admin/login/")
     browser.log_in(page, installation)

@@ -139,7 +139,7 @@ def test_two_requests_side_by_side_and_the_share_of_valid_samples(page: browser.
         assert len(texts) == 3
         valid = sum(bool(re.fullmatch("(Yes|No)[a-z ,.]{0,20}", text)) for text in texts)
         assert f"{valid} of 3 (" in page.locator(f"{side} [data-part=facts]").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    assert browser.find_overflow(page) == []
 
     page.locator("[name=model2] option").first.evaluate(
         "option => { option.after(Object.assign(option.cloneNode(true), { value: 'gone' })); }"
