@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import orjson
-from django.db.models import Count, QuerySet
+from django.db.models import Count, QuerySet, Sum, Window
+from django.db.models.functions import RowNumber
 from django.urls import reverse
 
 from completions.admin.display import (
@@ -46,6 +47,12 @@ _NUMBERS = (
 def select_records(batch: Batch) -> QuerySet[UsageRecord]:
     """Return the usage of the batch's ended lines. Their job ids are adjacent in the index."""
     return UsageRecord.objects.filter(job_id__range=batch.job_ids).order_by()
+
+
+def sum_cost(batch: Batch) -> int:
+    """Return what the lines of a batch have cost, in billionths."""
+    cost: int | None = select_records(batch).aggregate(cost=Sum("cost_nanos"))["cost"]
+    return cost or 0
 
 
 # The forecast ------------------------------------------------------------------------------------
@@ -134,12 +141,13 @@ def _find_running(
         error = lines.get_error(lines.read_result(batch, line))
         if (code := str(error.get("code"))) in found:
             found[code][line.number] = _Failure(line.number, "", _shorten(error))
-    for code, rows in found.items():
-        ids = failed.filter(error_code=code).values_list("job_id", flat=True)[:_LINES_NAMED]
-        for job_id in ids:
-            number = parse_job_id(job_id)[1]
-            told = rows[number].message if number in rows else ""
-            rows[number] = _Failure(number, reverse("operations:job", args=[job_id]), told)
+    nth = Window(RowNumber(), partition_by="error_code", order_by="job_id")
+    jobs = failed.filter(error_code__in=codes).annotate(nth=nth).filter(nth__lte=_LINES_NAMED)
+    for code, job_id in jobs.values_list("error_code", "job_id"):
+        number = parse_job_id(job_id)[1]
+        message = found[code][number].message if number in found[code] else ""
+        link = reverse("operations:job", args=[job_id])
+        found[code][number] = _Failure(number, link, message)
     return {code: sorted(rows.values()) for code, rows in found.items()}
 
 
@@ -204,15 +212,18 @@ def _link_counted(batch: Batch, name: str) -> str:
 # What is left ------------------------------------------------------------------------------------
 
 
-def describe_again(batch: Batch) -> str:
-    """Return what a resubmission sends; empty if there is nothing to send."""
+def describe_again(batch: Batch, spent: int) -> str:
+    """Return what a resubmission sends; empty if there is nothing to send.
+
+    `spent` is what the lines of the batch have cost, in billionths.
+    """
     if not resubmission.can_resubmit(batch):
         return ""
-    return describe_lines(batch, batch.failed or batch.total)
+    return describe_lines(batch, batch.failed or batch.total, spent)
 
 
-def describe_lines(batch: Batch, count: int) -> str:
-    """Return a number of lines and what they are likely to cost."""
-    cost = resubmission.estimate_cost(batch, count)
+def describe_lines(batch: Batch, count: int, spent: int) -> str:
+    """Return a number of lines and what they are likely to cost, by what the batch has spent."""
+    cost = resubmission.estimate_cost(batch, count, spent)
     likely = "" if cost is None else f", about {format_money(cost)}"
     return f"{format_exact(count)} {'line' if count == 1 else 'lines'}{likely}"

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
@@ -22,7 +22,7 @@ from completions.admin.batch_outcome import (
     group_errors,
     make_forecast,
     make_summary,
-    select_records,
+    sum_cost,
 )
 from completions.admin.display import (
     NONE,
@@ -148,7 +148,7 @@ def _link(table: str, key: object) -> str:
 def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
     now = timezone.now()
     pace = progress.measure_progress(batch, now) if not batch.has_ended else None
-    used = select_records(batch).aggregate(cost=Sum("cost_nanos"))
+    spent = sum_cost(batch)
     may_change = request.user.has_perm("completions.change_batch") and may_manage(
         request.user, batch
     )
@@ -175,7 +175,7 @@ def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
                 f"{format_compact(batch.prompt_tokens)} in, "
                 f"{format_compact(batch.completion_tokens)} out",
             ),
-            ("Cost", format_money(used["cost"] or 0), ""),
+            ("Cost", format_money(spent), ""),
         ],
         "facts": _list_facts(batch, now),
         "files": _list_files(batch),
@@ -186,7 +186,7 @@ def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
         "summary": make_summary(batch),
         "may_cancel": is_running and may_change,
         "may_start": batch.held and batch.status == BatchStatus.IN_PROGRESS and may_change,
-        "again": describe_again(batch) if may_change else "",
+        "again": describe_again(batch, spent) if may_change else "",
         **_make_usage(request, batch, now),
     }
     return render_page(request, "quire/batch.html", "Batch", context)

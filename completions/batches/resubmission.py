@@ -10,12 +10,11 @@ from typing import IO
 from django.conf import settings
 from django.core.files import File as Content
 from django.db import close_old_connections
-from django.db.models import Sum
 
 from completions.batches import files
 from completions.batches.input_lines import decode_line, split_lines
 from completions.contract.strict_json import escape_line_breaks
-from completions.models import Batch, BatchStatus, File, UsageRecord
+from completions.models import Batch, BatchStatus, File
 
 _CLOSED = (BatchStatus.CANCELLED, BatchStatus.EXPIRED)
 
@@ -25,14 +24,10 @@ def can_resubmit(batch: Batch) -> bool:
     return batch.has_ended and (batch.failed > 0 or _has_ended_in_validation(batch))
 
 
-def estimate_cost(batch: Batch, lines: int) -> int | None:
-    """Return what `lines` of a batch cost on average, in billionths; None before one has an
-    answer."""
-    if not batch.completed:
-        return None
-    records = UsageRecord.objects.filter(job_id__range=batch.job_ids).order_by()
-    spent: int = records.aggregate(cost=Sum("cost_nanos"))["cost"] or 0
-    return spent * lines // batch.completed
+def estimate_cost(batch: Batch, lines: int, spent: int) -> int | None:
+    """Return what `lines` of a batch that spent `spent` cost on average, both in billionths; None
+    before one has an answer."""
+    return spent * lines // batch.completed if batch.completed else None
 
 
 def _has_ended_in_validation(batch: Batch) -> bool:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from completions.accounts.scope import may_manage, select_managed, select_seen
 from completions.admin.base import render_page, require_change, require_view
-from completions.admin.batch_outcome import describe_lines
+from completions.admin.batch_outcome import describe_lines, sum_cost
 from completions.admin.display import format_exact, make_label
 from completions.batches import files, resubmission
 from completions.batches.export.columns import Collector, Column, Columns
@@ -201,7 +201,7 @@ def _describe_resubmission(
         for completed, reason, count in grouped
         if criteria.completed in (None, completed) and criteria.reason in ("", reason)
     )
-    return describe_lines(batch, lines)
+    return describe_lines(batch, lines, sum_cost(batch))
 
 
 def _find(batches: QuerySet[Batch], batch_id: str) -> Batch:

@@ -69,8 +69,7 @@ def page(chromium: browser.Browser, service: Installation, made: str) -> Iterato
 
 
 def fits(page: browser.Page) -> None:
-    wider = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    assert wider <= 0, f"{page.url} is {wider} px wider than a phone"
+    assert browser.find_overflow(page) == [], page.url
 
 
 def test_warnings_of_budgets(page: browser.Page, service: Installation):

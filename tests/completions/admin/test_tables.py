@@ -61,12 +61,12 @@ def test_the_number_of_queries_of_one_rows_page_is_bounded(admin: Client) -> Non
     example_data.fill(400, timezone.now(), days=3)
     counts = {}
     for model in DETAILS:
-        row = apps.get_model("completions", model)._default_manager.order_by("-pk")[0]
-        path = f"/admin/completions/{model}/{row.pk}/change/"
-        if model == "usagerecord":
-            path = f"/admin/jobs/{row.job_id}/"
-        counts[model] = queries_of(admin, path)
-    assert {model: count for model, count in counts.items() if count > DETAILS[model]} == {}
+        for row in apps.get_model("completions", model)._default_manager.order_by("-pk")[:20]:
+            path = f"/admin/completions/{model}/{row.pk}/change/"
+            if model == "usagerecord":
+                path = f"/admin/jobs/{row.job_id}/"
+            counts[model, row.pk] = queries_of(admin, path)
+    assert {key: count for key, count in counts.items() if count > DETAILS[key[0]]} == {}
 
 
 def record(tenant: Tenant, number: int, **fields: object) -> UsageRecord:
