@@ -1,13 +1,14 @@
 """Usage by time and group, for the API, the admin and CSV."""
 
 import csv
+import io
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import cache
-from itertools import accumulate
+from functools import cache, lru_cache
+from itertools import accumulate, chain, islice
 from typing import Any, Protocol
 
 from django.db.models import DateTimeField, F, Field, QuerySet, Sum
@@ -19,7 +20,6 @@ from completions.models.usage import (
     COUNTED,
     LATENCY,
     NANOS,
-    SUMMED,
     USAGE_COUNTS,
 )
 from completions.spreadsheets import escape_formula
@@ -56,20 +56,24 @@ def quantile(sums: Mapping[str, int], columns: Sequence[str], share: float) -> f
 
     Values above the last bound count as that bound.
     """
-    return find_quantile([sums[name] for name in columns], share)
+    (found,) = find_quantiles([sums[name] for name in columns], (share,)) or (None,)
+    return found
 
 
-def find_quantile(counts: Sequence[int], share: float) -> float | None:
-    """Return the same of a histogram's counts."""
+def find_quantiles(counts: Sequence[int], shares: Iterable[float]) -> list[float]:
+    """Return the same of a histogram's counts for each share; nothing if it is empty."""
     sums = list(accumulate(counts))
-    if not sums or not sums[-1]:
-        return None
-    rank = share * sums[-1]
-    index = bisect_left(sums, rank)
-    below = sums[index] - counts[index]
-    lower = BOUNDS_MS[index - 1] if index else 0
-    upper = BOUNDS_MS[index] if index < len(BOUNDS_MS) else lower
-    return lower + (upper - lower) * max(0.0, rank - below) / counts[index]
+    if not sums or not (total := sums[-1]):
+        return []
+    found = []
+    for share in shares:
+        rank = share * total
+        index = bisect_left(sums, rank)
+        below = sums[index] - counts[index]
+        lower = BOUNDS_MS[index - 1] if index else 0
+        upper = BOUNDS_MS[index] if index < len(BOUNDS_MS) else lower
+        found.append(lower + (upper - lower) * max(0.0, rank - below) / counts[index])
+    return found
 
 
 def find_bucket(moment: datetime, width: str) -> datetime:
@@ -121,11 +125,6 @@ _FIGURES = (
     "first_token_p50_ms",
     "first_token_p95_ms",
 )
-_LATENCY_AT = slice(len(SUMMED), len(SUMMED) + len(LATENCY))
-_FIRST_TOKEN_AT = slice(_LATENCY_AT.stop, len(COUNTED))
-"""Where the columns of COUNTED that are histograms are."""
-
-
 _REFUSAL_COLUMNS = (
     "start",
     "organization",
@@ -154,19 +153,54 @@ def write_csv(
     hours: QuerySet[UsageHour], unit: str, to: Writer, groups: Sequence[str] = GROUPS
 ) -> None:
     """Write a header, and a line per bucket and group. `unit` is hour, day, week or month."""
-    table = csv.writer(to, lineterminator="\n")
     names = [name for group in groups for name in _NAMES.get(group, (group,))]
-    table.writerow(("start", *names, *_FIGURES))
-    table.writerows(_lines(hours, unit, groups))
+    lines = chain([("start", *names, *_FIGURES)], _iterate_lines(hours, unit, groups))
+    while part := tuple(islice(lines, _AT_ONCE)):  # a response encodes what it is given at once
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(part)
+        to.write(text.getvalue())
 
 
-def _lines(
+_AT_ONCE = 5000
+"""Lines that are written together."""
+
+
+def _iterate_lines(
     hours: QuerySet[UsageHour], unit: str, groups: Sequence[str]
 ) -> Iterator[Iterable[object]]:
+    name_groups = _make_namer(groups)
+    columns = ("start", *groups, *(f"sum_{name}" for name in COUNTED))
+    # Tuples and slices, because a month by key and hour has thousands of rows of forty columns.
+    rows = group_rows(hours, unit, groups).values_list(*columns)
+    counts_at, cost_at = 1 + len(groups), 1 + len(groups) + len(_COUNTS)
+    latency_at, first_token_at = cost_at + 1, cost_at + 1 + len(LATENCY)
+    for row in rows.iterator(chunk_size=1000):
+        yield (
+            _format_start(row[0]),
+            *name_groups(*row[1:counts_at]),
+            *row[counts_at:cost_at],
+            f"{Decimal(row[cost_at]) / NANOS:f}",
+            *_round_percentiles(row[latency_at:first_token_at]),
+            *_round_percentiles(row[first_token_at:]),
+        )
+
+
+_format_start = lru_cache(1000)(datetime.isoformat)
+
+
+def _round_percentiles(counts: Sequence[int]) -> Sequence[object]:
+    return [*map(round, find_quantiles(counts, PERCENTILES.values()))] or _NO_PERCENTILES
+
+
+_NO_PERCENTILES = ("",) * len(PERCENTILES)
+
+
+def _make_namer(groups: Sequence[str]) -> Callable[..., list[str]]:
+    """Return a function from the values of the columns in `groups` to their cells."""
     organizations = dict(Organization.objects.values_list("id", "name"))
     keys = {
-        key.pk: (f"sk-{key.public_id}", key.name)
-        for key in ApiKey.objects.only("id", "name", "public_id")
+        key: (f"sk-{public_id}", name)
+        for key, public_id, name in ApiKey.objects.values_list("id", "public_id", "name")
     }
 
     def list_texts(group: str, value: Any) -> Sequence[str]:
@@ -175,21 +209,8 @@ def _lines(
         return (organizations[value] if group == "organization_id" else value,)
 
     @cache
-    def list_names(*values: Any) -> list[str]:
+    def name_groups(*values: Any) -> list[str]:
         pairs = zip(groups, values, strict=True)
         return [escape_formula(text) for pair in pairs for text in list_texts(*pair)]
 
-    # Tuples, because a month by key and hour has thousands of rows of forty columns.
-    columns = ("start", *groups, *(f"sum_{name}" for name in COUNTED))
-    rows = group_rows(hours, unit, groups).values_list(*columns)
-    for start, *values in rows.iterator(chunk_size=1000):
-        sums = [*map(int, values[len(groups) :])]
-        histograms = sums[_LATENCY_AT], sums[_FIRST_TOKEN_AT]
-        spans = [find_quantile(each, q) for each in histograms for q in PERCENTILES.values()]
-        yield (
-            start.isoformat(),
-            *list_names(*values[: len(groups)]),
-            *sums[: len(_COUNTS)],
-            f"{Decimal(sums[len(_COUNTS)]) / NANOS:f}",
-            *("" if span is None else round(span) for span in spans),
-        )
+    return name_groups
