@@ -70,6 +70,14 @@ def record_sign_in(
     )
 
 
+def find_last_change(organization: Organization, field: str) -> datetime | None:
+    """Return when a field of an organization got its value; None if no entry says so."""
+    entries = AuditEntry.objects.filter(
+        object_type="organization", object_id=organization.pk, changes__has_key=field
+    )
+    return entries.values_list("at", flat=True).first()
+
+
 def read_state(thing: Audited) -> dict[str, object]:
     """Return the values of the audited fields as JSON."""
     fields = (field.attname for field in thing._meta.concrete_fields)

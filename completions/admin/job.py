@@ -25,7 +25,7 @@ from completions.admin.display import (
     format_share,
     make_label,
 )
-from completions.admin.job_texts import decode_prompt, list_answers
+from completions.admin.job_texts import decode_prompt, describe_late_sight, list_answers
 from completions.admin.live import state
 from completions.admin.request_body import load_body
 from completions.exceptions import from_job_error
@@ -314,9 +314,11 @@ def _load_texts(facts: _JobFacts, request: HttpRequest) -> dict[str, Any]:
     document = _get_request(facts) or (stored.document() if stored else {})
     model = _get_either(facts.record, facts.job).model
     may_try = stored is not None and request.user.has_perm("completions.add_job")
+    prompts = [decode_prompt(model, ids) for ids in document.get("prompts", ())]
     body = load_body(stored, facts.record) if may_try and stored and facts.record else None
     return {
-        "prompts": [decode_prompt(model, ids) for ids in document.get("prompts", ())],
+        "prompts": prompts,
+        "late": prompts and describe_late_sight(facts.organization, _make_timeline(facts).created),
         "answers": list_answers(stored) if stored else [],
         "may_try": may_try,
         "body": body and {name: json.dumps(each) for name, each in body.items()},

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from completions.accounts import audit
 from completions.catalog import model_files
 from completions.catalog.entries import CatalogError
 from completions.catalog.model_files import ModelFilesError
 from completions.contract.json_lines import decompress_lines
-from completions.models import StoredPrompt
+from completions.models import Organization, StoredPrompt
 from completions.responses.constraint_report import make_report
 from completions.responses.whole_response import collect
 
@@ -49,6 +51,18 @@ def list_answers(stored: StoredPrompt) -> list[ShownAnswer]:
     collected = collect(stored.job_id, context, stream)
     records = collected.choices.records
     return [_show(collected.make_choice(each), each, len(records)) for each in records]
+
+
+def describe_late_sight(organization: Organization, began: datetime) -> str:
+    """Say that the texts of a job or batch became visible only after it began; empty if they were
+    from the start."""
+    since = audit.find_last_change(organization, "store_prompts")
+    if since is None or since <= began:
+        return ""
+    return (
+        "Older than the switch “Store prompts” of its organization: its texts became visible when "
+        f"that was turned on, at {since.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
+    )
 
 
 def _show(choice: Mapping[str, Any], record: Any, count: int) -> ShownAnswer:

@@ -15,6 +15,7 @@ from completions.accounts.scope import may_manage, select_managed, select_seen
 from completions.admin.base import render_page, require_change, require_view
 from completions.admin.batch_outcome import describe_lines, sum_cost
 from completions.admin.display import format_exact, make_label
+from completions.admin.job_texts import describe_late_sight
 from completions.batches import files, resubmission
 from completions.batches.export.columns import Collector, Column, Columns
 from completions.batches.export.encoding import ENCODINGS
@@ -63,6 +64,7 @@ def show_results(request: HttpRequest, batch_id: str) -> HttpResponseBase:
         "rows": rows,
         "found": found,
         "shown": is_shown,
+        "late": is_shown and describe_late_sight(batch.organization, batch.created_at),
         "total": format_exact(sum(count for _, _, count in grouped)),
         "statuses": [
             (name, sum(n for completed, _, n in grouped if completed == value))

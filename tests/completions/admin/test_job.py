@@ -106,6 +106,21 @@ def test_prompts_are_shown_where_they_are_stored(
     assert "ABC" not in admin.get("/admin/jobs/cmpl-1/").content.decode()
 
 
+def test_texts_that_became_visible_later_say_so(
+    admin: Client, owner: Tenant, live: redis.Redis
+) -> None:
+    submit(live, owner)
+    owner.organization.store_prompts = True
+    changes.change(owner.organization, ["store_prompts"], Actor.from_shell())
+    submit(live, owner, "cmpl-later")
+    page = admin.get("/admin/jobs/cmpl-live/").content.decode()
+    assert "ABC" in page
+    assert "its texts became visible when that was turned on, at 20" in page
+    page = admin.get("/admin/jobs/cmpl-later/").content.decode()
+    assert "ABC" in page
+    assert "became visible" not in page
+
+
 def test_the_answer_is_beside_the_prompt_where_they_are_stored(
     admin: Client, owner: Tenant, live: redis.Redis
 ) -> None:

@@ -16,6 +16,8 @@ from asgiref.sync import async_to_sync
 from django.test import Client
 from django.utils.html import escape
 
+from completions.accounts import changes
+from completions.accounts.audit import Actor
 from completions.console import results
 from completions.models import Batch, BatchResult, File
 from tests.completions.conftest import Tenant
@@ -140,6 +142,17 @@ def test_the_counts_of_the_summary_open_their_lines(
     page = viewer.get(f"/admin/completions/batch/{reviewed.pk}/change/").content.decode()
     assert "?value=" not in page
     assert numbers(viewer, reviewed, value='/mood="good"') == list(range(1, 85))
+
+
+def test_results_that_became_visible_later_say_so(
+    in_role: Callable[[str], Client], batch: Batch
+) -> None:
+    viewer, path = in_role("Viewer"), f"/admin/batches/{batch.pk}/results/"
+    assert "became visible" not in viewer.get(path).content.decode()
+    for on in (False, True):
+        batch.organization.store_prompts = on
+        changes.change(batch.organization, ["store_prompts"], Actor.from_shell())
+        assert ("became visible" in viewer.get(path).content.decode()) == on
 
 
 def test_a_value_that_the_summary_lacks(
