@@ -112,8 +112,7 @@ def test_tools_and_calls_are_in_the_prompt(family: Family) -> None:
     messages[1]["content"] = None  # as OpenAI's clients send a call back
     text = render_prompt(model, messages, TOOLS, written, {})
     assert '"description": "東京 & <more>"' in text or '"description":"東京 & <more>"' in text
-    (trigger,) = written.list_triggers(["weather"])
-    assert text.count(trigger) >= 2
+    assert max(map(text.count, written.list_triggers(["weather"]))) >= 2
     assert "None" not in text
     assert "sunny" in text
 
