@@ -5,6 +5,7 @@ The scripts in ``lua/`` use the same names; a test compares them and ARCHITECTUR
 module.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,10 +106,30 @@ _NAMES: Final = f"local REDIS = {{{_PAIRS}}}\n"
 """The names of fields in Redis, before every script."""
 
 
+_DEFINITION = re.compile(r"(?m)^local (?:function )?(\w+(?:, \w+)*)")
+_COMMENT = re.compile(r"(?m)^ *--.*\n")
+_WORD = re.compile(r"\w+")
+
+
 def _read_script(path: Path) -> str:
     shared = (*_SHARED, *_CLAIMING.get(path.stem, ()))
-    paths = [*(_FOLDER / "shared" / f"{name}.lua" for name in shared), path]
-    return _NAMES + "".join(each.read_text("utf-8") for each in paths)
+    texts = [(_FOLDER / "shared" / f"{name}.lua").read_text("utf-8") for name in shared]
+    return _select_used(_NAMES + "".join(texts), path.read_text("utf-8"))
+
+
+def _select_used(shared: str, script: str) -> str:
+    """Return a script after those shared definitions that it uses, directly or through others. Lua
+    makes all functions of a script anew at each call: all shared ones took 9 of the 11 us of a
+    script that does nothing."""
+    shared, script = _COMMENT.sub("", shared), _COMMENT.sub("", script)
+    found = list(_DEFINITION.finditer(shared))
+    ends = [*(each.start() for each in found[1:]), len(shared)]
+    used, kept = set(_WORD.findall(script)), [script]
+    for each, end in reversed(list(zip(found, ends, strict=True))):
+        if not used.isdisjoint(each[1].split(", ")):
+            kept.append(definition := shared[each.start() : end])
+            used.update(_WORD.findall(definition))
+    return "".join(reversed(kept))
 
 
 _SCRIPTS: Final = {path.stem: _read_script(path) for path in _FOLDER.glob("*.lua")}

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from completions.jobs.store import SCRIPT_KEYS, Keys
+from completions.jobs.store import SCRIPT_KEYS, Keys, _select_used
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = [path.read_text() for path in (ROOT / "completions/jobs/lua").rglob("*.lua")]
@@ -31,3 +31,28 @@ def test_a_key_is_named_as_its_method() -> None:
         if callable(key):
             key = key("a", "b") if name in ("rid", "login") else key("a")
         assert re.fullmatch(rf"q:{name}(:a)?(:b)?", key)
+
+
+def test_a_script_has_only_the_shared_definitions_that_it_uses() -> None:
+    shared = (
+        "local A = 1\n"
+        "local function unused(x)\n  return x\nend\n"
+        "-- Uses A, not unused.\n"
+        "local function one() return A end\n"
+        "local B, C = 2, 3\n"
+        "local function two() return one() + C end\n"
+    )
+    script = "-- unused\nreturn two()\n"
+    assert _select_used(shared, script) == (
+        "local A = 1\n"
+        "local function one() return A end\n"
+        "local B, C = 2, 3\n"
+        "local function two() return one() + C end\n"
+        "return two()\n"
+    )
+
+
+def test_shared_scripts_have_definitions_only() -> None:
+    for path in (ROOT / "completions/jobs/lua/shared").glob("*.lua"):
+        starts = re.findall(r"(?m)^[^\s-].*", path.read_text())
+        assert all(line.startswith(("local ", "end", "}")) for line in starts), path

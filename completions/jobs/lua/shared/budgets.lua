@@ -78,8 +78,9 @@ local function hold(found, tokens, cost)
   return #scopes > 0 and cjson.encode({scopes, tokens, cost}) or nil
 end
 
--- End a job: release what it held, and count what it used as spent.
+-- End a job: release what it held, and count what it used as spent. Most scopes have no budget.
 local function spend(scopes, held, tokens, cost, at)
+  if redis.call('EXISTS', prefix .. 'spent:' .. scopes[1], prefix .. 'spent:' .. scopes[2]) == 0 then return end
   local day, month = periods(at)
   local holds, of_scope = held and cjson.decode(held) or {{}, 0, 0}, {}
   for _, scope in ipairs(holds[1]) do of_scope[scope] = true end

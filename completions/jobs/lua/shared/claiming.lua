@@ -7,8 +7,7 @@
 --   foreign    its record is not a job's; the job is removed from the open ones
 -- A worker that claims a job again gets the same attempt: the first reply may have been lost.
 -- A job whose client has gone, whose time is up or which has failed too many workers ends here as `done`.
-local function claimed(key, attempt, deadline)
-  local at = now()
+local function claimed(key, attempt, deadline, at)
   local rest = redis.call('HMGET', key, 'request', REDIS.sequence_number, REDIS.organization_id, 'created', 'request_id',
     'kind', 'trace', 'level', 'sequences', 'bytes', 'reader')
   local age = at - tonumber(rest[4])
@@ -18,7 +17,8 @@ end
 
 local function claim(id, worker, max_worker_failures)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'state', 'owner', REDIS.cancelling, 'web', 'deadline', REDIS.worker_failures)
+  local job = redis.call('HMGET', key, 'state', 'owner', REDIS.cancelling, 'web', 'deadline', REDIS.worker_failures,
+    'attempt', 'republished', 'started')
   local state, owner = job[1], job[2]
   if not state then return {'gone'} end
   if ended(state) then return {'done'} end
@@ -27,7 +27,7 @@ local function claim(id, worker, max_worker_failures)
     return {'foreign'}
   end
   if state == 'running' and owner == worker then
-    return claimed(key, redis.call('HGET', key, 'attempt'), job[5])
+    return claimed(key, job[7], job[5], now())
   end
   local worker_failures = tonumber(job[6] or 0) -- those that workers reported themselves
   if state == 'running' then
@@ -65,12 +65,12 @@ local function claim(id, worker, max_worker_failures)
     end
     redis.call('SET', quarantined, id, 'EX', 3600)
   end
-  local attempt = redis.call('HINCRBY', key, 'attempt', 1)
-  redis.call('HSET', key, 'state', 'running', 'owner', worker)
-  if redis.call('HDEL', key, 'republished') == 1 then
+  local attempt = tonumber(job[7]) + 1
+  redis.call('HSET', key, 'state', 'running', 'owner', worker, 'attempt', attempt, 'started', job[9] or tostring(at))
+  if job[8] then
+    redis.call('HDEL', key, 'republished')
     -- Otherwise the reconciler would not look at it until the next republication, and miss that its worker died.
     redis.call('ZADD', prefix .. 'open', at, id)
   end
-  redis.call('HSETNX', key, 'started', tostring(at))
-  return claimed(key, attempt, job[5])
+  return claimed(key, attempt, job[5], at)
 end

@@ -53,8 +53,8 @@ local function finalize(id, state, event, usage, error)
     'request_id', 'web', 'bytes', 'cancelled_by', 'reader')
   local tokens, cost = account(usage, job[10])
   redis.call('XADD', event_key(id), '*', 'd', event)
-  redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error)
-  if job[15] then redis.call('HSET', key, REDIS.last_owner, job[15]) end
+  redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error,
+    REDIS.last_owner, job[15] or '')
   redis.call('HDEL', key, 'request', 'owner')
   redis.call('ZREM', prefix .. 'open', id)
   redis.call('SREM', prefix .. 'depth:' .. class_of(job[2]), id)

@@ -18,11 +18,12 @@ end
 
 -- Append an entry to the control stream of a web process, which wakes its reader.
 local CONTROL_KEPT = 10 -- seconds, more than the time between two reads; entries can hold whole results
+local CONTROL_TTL = 60 -- seconds; it is renewed at its half, since a write costs more than a look
 local function append_control(web, entry)
   local control = prefix .. 'ctl:' .. web
   local oldest = string.format('%.0f', (now() - CONTROL_KEPT) * 1000)
   redis.call('XADD', control, 'MINID', '~', oldest, '*', unpack(entry))
-  redis.call('EXPIRE', control, 60)
+  if redis.call('TTL', control) < CONTROL_TTL / 2 then redis.call('EXPIRE', control, CONTROL_TTL) end
 end
 
 -- Tell a web process the id of a blocking request's job that has ended, with its events in fields e; or '' to wake it only.
