@@ -27,6 +27,9 @@ AUDIENCES: Final[Mapping[Kind, Audience]] = {
 
 STORED_TOKENS = 16
 """Tokens of a stream that may be shown before they are stored."""
+UNWATCHED_INTERVAL = 1.0
+"""Seconds between two times at which tokens are stored that no client sees before the job ends; the
+first are stored at once. An attempt that takes over computes again what was not stored."""
 
 Done = Callable[[], None]
 """Lets Celery acknowledge a message. Must not raise."""
@@ -46,6 +49,8 @@ class LiveJob:
     """Number of the next event."""
     asked_at: float
     """When the worker last asked Redis whether to continue."""
+    stepped_at: float
+    """When it last gave tokens to publish."""
     deadline: float
     times: RequestTimes
     span: AttemptSpan | None
@@ -81,13 +86,17 @@ class LiveJob:
         elif output.finished:
             self.end("completed", None, output.usage, now)
 
-    def is_due(self, stream_interval: int) -> bool:
-        """Return whether to publish now: at `stream_interval` tokens if a client may watch, and
-        always the first tokens, whose time is recorded."""
-        enough = self.claim.can_be_followed and stream_interval <= max(1, self.pending)
-        return bool(self.choices) and (enough or self.sequence_number == 1)
+    def is_due(self, stream_interval: int, is_asked: bool, now: float) -> bool:
+        """Return whether to publish now: at `stream_interval` tokens or where `is_asked` if a
+        client may watch, else only where `is_asked` after an interval; and always the first tokens,
+        whose time is recorded."""
+        if self.sequence_number == 1:
+            return True
+        if not self.claim.can_be_followed:
+            return is_asked and now - self.stepped_at >= UNWATCHED_INTERVAL
+        return is_asked or stream_interval <= max(1, self.pending)
 
-    def step(self, stream_interval: int) -> StepEvent:
+    def step(self, stream_interval: int, now: float) -> StepEvent:
         """Return what the job has gained since the last step, which is to be stored too."""
         each = self.claim.can_be_followed and stream_interval == 1
         choices = self.choices if each else join_choices(self.choices)
@@ -95,7 +104,7 @@ class LiveJob:
         self.sequence_number += len(choices)
         self.unstored.append(step)
         self.unstored_tokens += self.pending
-        self.choices, self.pending = [], 0
+        self.choices, self.pending, self.stepped_at = [], 0, now
         return step
 
     def must_store(self, is_asked: bool) -> bool:

@@ -38,9 +38,8 @@ from workers.room import MAX_HELD_BYTES, measure_room
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.25
-"""Seconds between two checks whether a job that publishes nothing was cancelled. Tokens that no
-client watches, except the first, are published at the same interval; an attempt that takes over
-computes the unpublished ones again."""
+"""Seconds between two checks whether a job that publishes nothing was cancelled. What is shown of a
+stream is stored at the same interval."""
 BEAT_INTERVAL = 2.0
 """Seconds between two heartbeats."""
 STEP_LIMIT = 120.0
@@ -214,6 +213,7 @@ class Relay:
             completion_tokens=sum(map(len, published.values())),
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
+            stepped_at=self._clock(),
             deadline=self._clock() + claim.seconds_left,
             times=self.metrics.begin(claim, resumed=bool(published)),
             span=self._begin_span(claim),
@@ -282,8 +282,8 @@ class Relay:
         steps, endings = [], []
         for job in self._live.values():
             is_last = job.ending is not None
-            if job.choices and (is_last or asking or job.is_due(self._stream_interval)):
-                step = job.step(self._stream_interval)
+            if job.choices and (is_last or job.is_due(self._stream_interval, asking, now)):
+                step = job.step(self._stream_interval, now)
                 if job.reader:
                     shown.append((job.reader, step))
             has_asked = job.asked_at > self._asked_at and not job.reader
@@ -358,7 +358,9 @@ class Relay:
         """Give unfinished jobs back to the queue; other attempts continue what was published."""
         try:
             if self._batch is None:
-                self._asked_at = float("-inf")  # also publish what no client watches
+                self._asked_at = float("-inf")  # also publish what is not due
+                for job in self._live.values():
+                    job.stepped_at = float("-inf")
                 self._batch = self._next_batch()
             if self._batch is not None:
                 self._publish(self._batch)

@@ -11,7 +11,7 @@ from completions.jobs.events import EndEvent
 from completions.jobs.store import JobStore
 from completions.jobs.workers import list_workers, read_metrics_pages
 from tests.workers.relay.bench import PREFIX, SAMPLING, Bench, eventually
-from workers import relay
+from workers import live_job, relay
 from workers.engine.core.output import RequestOutput
 from workers.engine.exceptions import (
     DeadlineExceeded,
@@ -66,6 +66,34 @@ async def test_tokens_that_nobody_watches_are_published_together(bench, submit, 
     assert "".join(choice.text for choice in choices) == "5 6 7 8 "
     assert choices[-1].finish_reason == "stop"
     assert end.sequence_number == len(choices) + 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "batch", "background"])
+async def test_tokens_that_nobody_watches_are_stored_less_often_than_redis_is_asked(
+    bench, submit, monkeypatch, kind
+):
+    monkeypatch.setattr(relay, "POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(live_job, "UNWATCHED_INTERVAL", 3600.0)
+    outputs, send = [], bench.relay.execution.send
+    monkeypatch.setattr(
+        bench.relay.execution, "send", lambda output: outputs.append(output) or send(output)
+    )
+    await submit.submission.renew_lease()
+    bench.relay.execution.beat("m", {})
+    await submit(kind=kind)
+    bench.run()
+    bench.started()
+    bench.engine.tokens("job", [5])
+    eventually(lambda: len(bench.events()) == 1)
+    bench.engine.tokens("job", [6])
+    asked = len(outputs)
+    eventually(lambda: len(outputs) > asked + 3)
+    assert len(bench.events()) == (2 if kind == "background" else 1)
+    monkeypatch.setattr(live_job, "UNWATCHED_INTERVAL", 0.0)
+    eventually(lambda: len(bench.events()) == 2)
+    await submit.submission.cancel("job")
+    eventually(lambda: bench.acknowledged == ["job"])
+    assert bench.state() == "cancelled"
 
 
 async def test_watched_tokens_are_published_as_many_at_once_as_the_interval_says(
