@@ -182,6 +182,8 @@ MAX_ADAPTERS = env.int("QUIRE_MAX_ADAPTERS", default=100)
 """Adapters that an organization has loaded at a time."""
 MAX_ADAPTER_BYTES = env.int("QUIRE_MAX_ADAPTER_BYTES", default=1024**3)
 """Bytes of one adapter's weights."""
+MAX_STORED_ADAPTER_BYTES = env.int("QUIRE_MAX_STORED_ADAPTER_BYTES", default=10 * 1024**3)
+"""Bytes of the weights of one organization's adapters, with those that jobs may still need."""
 MAX_LORA_RANK = env.int("QUIRE_MAX_LORA_RANK", default=256)
 ADAPTER_MEMORY = env.int("QUIRE_ADAPTER_MEMORY", default=2 * 1024**3)
 """Bytes that an engine worker has for loaded adapters."""

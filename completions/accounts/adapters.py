@@ -1,6 +1,8 @@
 """Registers, replaces and removes the LoRA adapters of organizations.
 
-Every change is audited, and announced to all web processes once it is committed.
+Every change is audited, and announced to all web processes once it is committed. Before it is
+registered, a version has the number 0 and no name means it; so what is tried out counts, and goes
+again like a version that was retired.
 """
 
 import logging
@@ -9,14 +11,14 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, Sum
 from django.utils import timezone
 
 from completions.accounts import audit
 from completions.accounts.audit import Actor
 from completions.accounts.changes import announce_change
 from completions.accounts.keys import POSITIVE_SECONDS
-from completions.catalog.adapter_store import StoredAdapter, delete_left, mark_retired
+from completions.catalog.adapter_store import delete_left, mark_retired
 from completions.models import (
     UNFINISHED,
     Adapter,
@@ -43,43 +45,45 @@ class TooManyAdaptersError(Exception):
     """The organization has as many adapters as it may have."""
 
 
-def register(  # noqa: PLR0913 - the columns of a version
-    organization_id: int,
-    model: str,
-    name: str,
-    stored: StoredAdapter,
-    source: str,
-    *,
-    replaces: bool,
-    actor: Actor,
-) -> Adapter:
-    """Let new requests that name the adapter get this version. Raises AdapterTakenError unless it
-    `replaces` an earlier one, and TooManyAdaptersError."""
-    with lock_organization(organization_id):
-        versions = Adapter.objects.filter(organization_id=organization_id, model=model, name=name)
+class AdapterBytesError(Exception):
+    """The weights of the organization's adapters would exceed MAX_STORED_ADAPTER_BYTES. The
+    message has the sizes."""
+
+
+def reserve(adapter: Adapter) -> None:
+    """Save a version that is to be tried out, so that its bytes count. Raises AdapterBytesError."""
+    with lock_organization(adapter.organization_id):
+        owned = Adapter.objects.filter(organization_id=adapter.organization_id)
+        others = owned.exclude(digest=adapter.digest).order_by().values("digest", "bytes")
+        stored = others.distinct().aggregate(sum=Sum("bytes"))["sum"] or 0
+        if stored + adapter.bytes > settings.MAX_STORED_ADAPTER_BYTES:
+            raise AdapterBytesError(
+                f"it has {adapter.bytes} bytes, and your organization's other adapters {stored} "
+                f"of {settings.MAX_STORED_ADAPTER_BYTES}; unload some first. Those that are "
+                "unloaded, replaced or could not be loaded count until no job can need them"
+            )
+        adapter.version, adapter.retired_at = 0, timezone.now()
+        adapter.save()
+
+
+def register(adapter: Adapter, actor: Actor, *, replaces: bool) -> None:
+    """Let new requests that name the adapter get this version, which is reserved. Raises
+    AdapterTakenError unless it `replaces` an earlier one, and TooManyAdaptersError."""
+    with lock_organization(adapter.organization_id):
+        owned = Adapter.objects.filter(organization_id=adapter.organization_id)
+        versions = owned.filter(model=adapter.model, name=adapter.name)
         current = versions.active().first()
         if current is not None and not replaces:
             raise AdapterTakenError
-        if current is None:
-            owned = Adapter.objects.active().filter(organization_id=organization_id)
-            if owned.count() >= settings.MAX_ADAPTERS:
-                raise TooManyAdaptersError
-        else:
+        if current is not None:
             _retire(current)
-        newest = versions.aggregate(newest=Max("version"))["newest"] or 0
-        adapter = Adapter.objects.create(
-            organization_id=organization_id,
-            model=model,
-            name=name,
-            version=newest + 1,
-            digest=stored.digest,
-            rank=stored.rank,
-            bytes=stored.bytes,
-            source=source,
-        )
+        elif owned.active().count() >= settings.MAX_ADAPTERS:
+            raise TooManyAdaptersError
+        newest: int = versions.aggregate(newest=Max("version"))["newest"]
+        adapter.version, adapter.retired_at = newest + 1, None
+        adapter.save(force_update=True)
         _record(adapter, [current.digest if current else None, adapter.digest], actor)
     _mark({adapter.digest, *([current.digest] if current else [])})
-    return adapter
 
 
 def unregister(adapter: Adapter, actor: Actor) -> bool:
@@ -114,6 +118,8 @@ def prune(now: datetime) -> int:
 def _may_be_needed(adapter: Adapter) -> bool:
     """Return whether work that was admitted before its retirement has not ended."""
     assert adapter.retired_at is not None
+    if adapter.version == 0:  # only the job that tried it out had it
+        return False
     admitted = {
         "organization_id": adapter.organization_id,
         "created_at__lte": adapter.retired_at + _LATE,

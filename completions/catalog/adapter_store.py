@@ -77,8 +77,13 @@ def find_source(root: Path, organization: str, given: str) -> Path:
     return folder
 
 
-def store_adapter(source: Path, own: Path, store: Path, limits: AdapterLimits) -> StoredAdapter:
-    """Copy an adapter into the store, unless it is there already. Its files must lie in `own`.
+@contextmanager
+def copy_adapter(
+    source: Path, own: Path, store: Path, limits: AdapterLimits
+) -> Iterator[StoredAdapter]:
+    """Copy an adapter into the store, unless it is there already. Its files must lie in `own`. It
+    is not kept if the block under `with` raises an exception.
+
     Raises AdapterError, and OSError if the store cannot be written."""
     store.mkdir(mode=0o755, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store, prefix=_DRAFT) as name:
@@ -89,9 +94,9 @@ def store_adapter(source: Path, own: Path, store: Path, limits: AdapterLimits) -
         rank = _read_rank(draft / WEIGHTS_FILE)
         if rank > limits.rank:
             raise AdapterError(f"its rank is {rank}; it may be at most {limits.rank}")
-        digest, size = compute_digest(draft), (draft / WEIGHTS_FILE).stat().st_size
-        _keep(draft, store / digest)
-    return StoredAdapter(digest, rank, size)
+        stored = StoredAdapter(compute_digest(draft), rank, (draft / WEIGHTS_FILE).stat().st_size)
+        yield stored
+        _keep(draft, store / stored.digest)
 
 
 def mark_retired(store: Path, active: Collection[str], digests: Collection[str]) -> None:

@@ -250,6 +250,11 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "server_overloaded": _make_unavailable(
         "The queue is full. Retry after the time given in Retry-After."
     ),
+    "adapters_overloaded": _make_unavailable(
+        "LoRA adapters of running jobs take the memory that this one needs. Retry after the time "
+        "given in Retry-After.",
+        code="server_overloaded",
+    ),
     "server_shutting_down": _make_unavailable("The server is shutting down. Retry the request."),
     "model_loading": _make_unavailable(
         "No worker serves this model at the moment. Retry later. Requests with "

@@ -19,12 +19,10 @@ from completions.catalog.adapter_store import (
     AdapterError,
     AdapterLimits,
     AdapterNotFoundError,
-    StoredAdapter,
+    copy_adapter,
     find_source,
-    store_adapter,
 )
 from completions.catalog.entries import ModelEntry
-from completions.contract.adapters import make_reference
 from completions.delivery import answers, rate_limits
 from completions.delivery.enqueueing import enqueue, new_job
 from completions.exceptions import APIError, FieldError
@@ -101,20 +99,14 @@ class LoadAdapterView(_AdapterView):
             raise APIError("unsupported_value", message, "is_3d_lora_weight")
         entry = _choose_base(name, values.base_model_name, request.auth)
         _check_name(name, entry, values.load_inplace, request.auth)
-        stored = await run_and_release(partial(_store, request.auth, path))
-        await _try_out(request, entry, name, stored)
-        register = partial(
-            adapters.register,
-            request.auth.organization_id,
-            entry.id,
-            name,
-            stored,
-            path,
-            replaces=values.load_inplace,
-            actor=_name_actor(request.auth),
+        adapter = Adapter(
+            organization_id=request.auth.organization_id, model=entry.id, name=name, source=path
         )
+        await run_and_release(partial(_store, adapter))
+        await _try_out(request, entry, adapter)
+        actor, replaces = _name_actor(request.auth), values.load_inplace
         try:
-            await run_and_release(register)
+            await run_and_release(partial(adapters.register, adapter, actor, replaces=replaces))
         except adapters.AdapterTakenError as error:
             raise _make_taken(name) from error
         except adapters.TooManyAdaptersError as error:
@@ -185,14 +177,20 @@ def _make_taken(name: str) -> APIError:
     return APIError("adapter_already_loaded", message, "load_inplace")
 
 
-def _store(principal: Principal, path: str) -> StoredAdapter:
-    """Copy the folder into the store. Raises APIError."""
-    organization = Organization.objects.get(pk=principal.organization_id).name
+def _store(adapter: Adapter) -> None:
+    """Copy the folder into the store, and save the version as one to be tried out. Raises
+    APIError."""
+    organization = Organization.objects.get(pk=adapter.organization_id).name
     root = Path(settings.ADAPTER_SOURCES)
     limits = AdapterLimits(settings.MAX_ADAPTER_BYTES, settings.MAX_LORA_RANK)
     try:
-        source = find_source(root, organization, path)
-        return store_adapter(source, root / organization, settings.ADAPTER_STORE, limits)
+        source = find_source(root, organization, adapter.source)
+        copying = copy_adapter(source, root / organization, settings.ADAPTER_STORE, limits)
+        with copying as stored:
+            adapter.digest, adapter.rank, adapter.bytes = stored.digest, stored.rank, stored.bytes
+            adapters.reserve(adapter)
+    except adapters.AdapterBytesError as error:
+        raise APIError("storage_limit_exceeded", f"lora_path: {error}.", "lora_path") from error
     except AdapterNotFoundError as error:
         raise APIError("adapter_not_found", f"lora_path: {error}.", "lora_path") from error
     except AdapterError as error:
@@ -201,16 +199,13 @@ def _store(principal: Principal, path: str) -> StoredAdapter:
         raise APIError("storage_full") from error
 
 
-async def _try_out(
-    request: APIRequest, entry: ModelEntry, name: str, stored: StoredAdapter
-) -> None:
+async def _try_out(request: APIRequest, entry: ModelEntry, adapter: Adapter) -> None:
     """Let a worker load the adapter and compute a token with it: only a worker knows the model's
     layers. Raises APIError."""
     process, owner = request.process, request.auth.organization_id
-    reference = make_reference(name, stored.digest)
-    principal = replace(request.auth, adapters={entry.id: {name: reference}})
+    principal = replace(request.auth, adapters={entry.id: {adapter.name: adapter.reference}})
     token_id = min(model_files.load(entry).eos_token_ids)
-    body = {"model": f"{entry.id}:{name}", "prompt": [token_id], "max_tokens": 1}
+    body = {"model": f"{entry.id}:{adapter.name}", "prompt": [token_id], "max_tokens": 1}
     route = find_route(ResponseContext.path)
     valid = await route.request_type.validate_request(
         process.checks, body, principal, NOTHING_EARLIER

@@ -1,9 +1,14 @@
-"""A tiny model folder, two tenants, and the API without Redis."""
+"""A tiny model folder, two tenants, the API without Redis, and modules with a database of their
+own."""
 
 import asyncio
 import json
+import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +29,10 @@ from completions.jobs.workers import LiveModels
 from completions.models import ApiKey, Organization
 from completions.requests.fair_semaphore import Checks
 from completions.usage.refusals import RefusalCounter
+from tests.acceptance.service import ROOT
 from tests.completions import live_api
 from tests.completions.checking import new_checks, shared_validator
+from tests.postgresql import new_database
 
 TINY_CONTEXT = 128
 CHAT_TEMPLATE = """\
@@ -208,3 +215,34 @@ async def live(valkey, redis_client, settings, monkeypatch, served, owner):
     yield made
     await made.process.close()
     client.close()
+
+
+_APART = (
+    "import runpy, sys, django; django.setup(); runpy.run_module(sys.argv[1], None, '__main__')"
+)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def run_apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
+    """Run a module with an empty database; returns the words that it prints. Its code may run in
+    several threads: in the database of pytest-django, they would share a connection.
+
+    On SQLite any transaction that writes is alone; on PostgreSQL it takes a lock.
+    """
+    on_sqlite = request.param == "sqlite"
+    database = nullcontext(f"sqlite:///{tmp_path}/db.sqlite3") if on_sqlite else new_database()
+    with database as url:
+        home = {"QUIRE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
+
+        def run(module: str, package: str = "endpoints") -> list[str]:
+            return subprocess.run(
+                [sys.executable, "-c", _APART, f"tests.completions.{package}.{module}"],
+                cwd=ROOT,
+                env={**os.environ, **home, "DATABASE_URL": url},
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=300,
+                check=True,
+            ).stdout.split()
+
+        yield run

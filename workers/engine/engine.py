@@ -193,7 +193,7 @@ class Engine:
             kv_blocks_idle=self.pool.num_idle,
             kv_blocks_total=self.pool.num_blocks,
             block_size=self._block_size,
-            loaded_adapters=len(registered.loaded) if registered is not None else 0,
+            loaded_adapters=len(registered.references) if registered is not None else 0,
             preemptions=self.scheduler.preemptions,
             prefix_cache_queries=self._prefix_cache.queries if self._prefix_cache else 0,
             prefix_cache_hits=self._prefix_cache.hits if self._prefix_cache else 0,

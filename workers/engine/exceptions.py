@@ -36,6 +36,12 @@ class EngineOverloaded(EngineError):
     code = "server_overloaded"
 
 
+class NoRoomForAdapter(EngineError):
+    """Adapters of running requests take the memory that this one needs."""
+
+    code = "adapters_overloaded"
+
+
 class UnsupportedModel(EngineError):
     """This architecture needs something that the attention function does not do."""
 

@@ -1,5 +1,5 @@
 """A member makes keys in four threads, each with a connection of its own, of which the organization
-allows one. Prints how many there are. `run_apart` in endpoints/conftest.py runs it."""
+allows one. Prints how many there are. `run_apart` in ../conftest.py runs it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,7 @@
 """What members and an organization's admin do in the admin, and what an operator sets."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import User
@@ -11,7 +12,6 @@ from completions.accounts.audit import SERVICE, Actor
 from completions.models import ApiKey, AuditEntry, MemberRole, Membership, Organization
 from tests.completions.admin.members import join, sign_in
 from tests.completions.conftest import Tenant
-from tests.completions.endpoints.conftest import run_apart  # noqa: F401 - a fixture
 
 KEYS = "/admin/completions/apikey/"
 MEMBERS = "/admin/completions/membership/"
@@ -77,7 +77,9 @@ def test_a_member_makes_no_more_keys_than_the_operator_allows(
     assert not ApiKey.objects.filter(name="another").exists()
 
 
-def test_keys_made_at_once_are_counted_one_after_another(run_apart) -> None:  # noqa: F811
+def test_keys_made_at_once_are_counted_one_after_another(
+    run_apart: Callable[..., list[str]],
+) -> None:
     assert run_apart("keys_together", "admin") == ["1"]
 
 

@@ -13,10 +13,11 @@ from completions.catalog.adapter_store import (
     AdapterError,
     AdapterLimits,
     AdapterNotFoundError,
+    StoredAdapter,
+    copy_adapter,
     delete_left,
     find_source,
     mark_retired,
-    store_adapter,
 )
 from completions.contract.adapters import (
     CONFIG_FILE,
@@ -30,6 +31,11 @@ from completions.contract.adapters import (
 
 LIMITS = AdapterLimits(bytes=10_000, rank=16)
 MATRIX = {"dtype": "F32", "shape": [4, 8], "data_offsets": [0, 128]}
+
+
+def store_adapter(source: Path, own: Path, store: Path, limits: AdapterLimits) -> StoredAdapter:
+    with copy_adapter(source, own, store, limits) as stored:
+        return stored
 
 
 def make_adapter(folder: Path, header: Any = None, config: Any = None, body: bytes = b"") -> Path:

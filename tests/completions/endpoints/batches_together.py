@@ -1,6 +1,6 @@
 """Creates eight batches in eight threads, each with a connection of its own, of which three may
-wait. Prints the codes of the refusals and the number of the rows. `run_apart` in conftest.py runs
-it."""
+wait. Prints the codes of the refusals and the number of the rows. `run_apart` in ../conftest.py
+runs it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

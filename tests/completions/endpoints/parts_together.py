@@ -1,5 +1,5 @@
 """Cancels an upload in one thread while another has checked that it may add a part. Prints what is
-left: the number of parts, and of files. `run_apart` in conftest.py runs it."""
+left: the number of parts, and of files. `run_apart` in ../conftest.py runs it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

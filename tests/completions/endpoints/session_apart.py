@@ -1,5 +1,5 @@
 """Stores the turns of a session with a branch. Prints the turns up to a choice, how many turns the
-session has, and what its organization stores. `run_apart` in conftest.py runs it."""
+session has, and what its organization stores. `run_apart` in ../conftest.py runs it."""
 
 from datetime import timedelta
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from completions.accounts import adapters, changes
-from completions.contract.adapters import RETIRED_FILE, make_reference
+from completions.contract.adapters import RETIRED_FILE, WEIGHTS_FILE, make_reference
 from completions.models import Adapter, ApiKey, AuditEntry, Batch, BatchStatus, Job, Role
 from tests.completions.catalog.test_adapter_store import make_adapter
 from tests.completions.conftest import Tenant
@@ -177,14 +177,14 @@ async def test_what_no_worker_can_load_is_not_registered(admin: Live) -> None:
     response = await loading
     assert refusal(response) == (400, "unsupported_adapter", None)
     assert "because" in json.loads(response.content)["error"]["message"]
-    assert not await Adapter.objects.aexists()
+    assert not await Adapter.objects.active().aexists()
     assert refusal(await admin.post(model="tiny:mine"))[1] == "adapter_not_found"
 
 
 async def test_without_a_worker_it_is_not_registered(admin: Live) -> None:
     response = await load(admin.http, base_model_name="texts")
     assert refusal(response) == (503, "model_loading", None)
-    assert not await Adapter.objects.aexists()
+    assert not await Adapter.objects.active().aexists()
 
 
 async def test_only_an_admins_key_may_change_adapters(admin: Live, stranger: Tenant) -> None:
@@ -246,6 +246,50 @@ async def test_the_number_of_adapters_is_limited(admin: Live, settings: Settings
     await load(admin.http)
     assert refusal(await load(admin.http, name="more"))[1] == "storage_limit_exceeded"
     assert (await load(admin.http, "two", load_inplace=True)).status_code == 200
+
+
+async def test_the_bytes_of_an_organizations_adapters_are_limited(
+    admin: Live, settings: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lora" / "owner"
+    size = (folder / "one" / WEIGHTS_FILE).stat().st_size
+    settings.MAX_STORED_ADAPTER_BYTES = 2 * size
+    make_adapter(folder / "three", body=bytes([3] * 128))
+    await load(admin.http)
+    assert (await load(admin.http, "two", load_inplace=True)).status_code == 200
+    response = await load(admin.http, "three", load_inplace=True)
+    assert refusal(response) == (400, "storage_limit_exceeded", "lora_path"), "one is retired only"
+    message = json.loads(response.content)["error"]["message"]
+    assert f"it has {size} bytes, and your organization's other adapters {2 * size}" in message
+    assert len(list(settings.ADAPTER_STORE.iterdir())) == 2, "what is refused is not kept"
+    assert (await load(admin.http, name="same")).status_code == 200, "these files are there already"
+    later = timezone.now() + timedelta(hours=1)
+    assert await sync_to_async(adapters.prune)(later) == 1
+    response = await load(admin.http, "three", load_inplace=True)
+    assert refusal(response)[1] == "storage_limit_exceeded", "one has another name"
+    await unload(admin.http, "same")
+    assert await sync_to_async(adapters.prune)(later) == 1
+    assert (await load(admin.http, "three", load_inplace=True)).status_code == 200
+    assert (await Adapter.objects.active().aget()).version == 3
+
+
+async def test_what_is_tried_out_in_vain_counts_until_it_is_deleted(
+    admin: Live, settings: Settings, tmp_path: Path
+) -> None:
+    size = (tmp_path / "lora" / "owner" / "one" / WEIGHTS_FILE).stat().st_size
+    settings.MAX_STORED_ADAPTER_BYTES = size
+    admin.at_once = False
+    loading = asyncio.create_task(load(admin.http))
+    await admin.dispatched.wait()
+    await asyncio.to_thread(admin.worker.run, admin.sent[0], "failed", "adapters_overloaded", ())
+    response = await loading
+    assert refusal(response) == (503, "server_overloaded", None)
+    assert "LoRA adapters of running jobs" in json.loads(response.content)["error"]["message"]
+    assert refusal(await admin.post(model="tiny:mine"))[1] == "adapter_not_found"
+    admin.at_once = True
+    assert refusal(await load(admin.http, "two"))[1] == "storage_limit_exceeded"
+    assert await sync_to_async(adapters.prune)(timezone.now() + timedelta(hours=1)) == 1
+    assert (await load(admin.http, "two")).status_code == 200
 
 
 async def test_a_reference_is_no_name(admin: Live) -> None:

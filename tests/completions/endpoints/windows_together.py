@@ -1,5 +1,5 @@
 """Creates four batches in four threads, each with a connection of its own, of which one fits into
-its window. Prints the codes of the refusals. `run_apart` in conftest.py runs it."""
+its window. Prints the codes of the refusals. `run_apart` in ../conftest.py runs it."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

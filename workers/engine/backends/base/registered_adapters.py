@@ -13,7 +13,7 @@ from pathlib import Path
 
 from completions.contract.adapters import RETIRED_FILE, compute_digest, read_digest, read_name
 from workers.engine.backends.base.lora import Adapters, Deltas
-from workers.engine.exceptions import EngineError, EngineOverloaded, UnsupportedAdapter
+from workers.engine.exceptions import EngineError, NoRoomForAdapter, UnsupportedAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ class RegisteredAdapters:
         self._watcher: threading.Thread | None = None
 
     @property
-    def loaded(self) -> Sequence[str]:
+    def references(self) -> Sequence[str]:
+        """Return what jobs call the adapters that are loaded."""
         return tuple(self._sizes)
 
     def find_missing(self, references: Sequence[str | None]) -> str | None:
@@ -120,11 +121,16 @@ class RegisteredAdapters:
 
     def _add(self, reference: str, deltas: Deltas) -> EngineError | None:
         size = sum(delta.num_bytes for delta in deltas.values())
+        if size > self._max_bytes:
+            return UnsupportedAdapter(
+                f"The adapter {read_name(reference)!r} takes {size} bytes of memory; a worker has "
+                f"{self._max_bytes} for adapters"
+            )
         for idle in self._list_idle():
             if sum(self._sizes.values()) + size > self._max_bytes:
                 self._free(idle)
         if (held := sum(self._sizes.values())) + size > self._max_bytes:
-            return EngineOverloaded(
+            return NoRoomForAdapter(
                 f"The adapter {read_name(reference)!r} takes {size} bytes, and those of running "
                 f"jobs {held} of {self._max_bytes}; try again later"
             )
@@ -148,7 +154,7 @@ class RegisteredAdapters:
     def _watch(self) -> None:
         """Look for retired adapters on a thread of its own: a step must not wait for a disk."""
         while not self._closed.wait(WATCH_INTERVAL):
-            if any(map(self._is_retired, self.loaded)):
+            if any(map(self._is_retired, self.references)):
                 self._post(self.free_retired)
 
     def _is_retired(self, reference: str) -> bool:

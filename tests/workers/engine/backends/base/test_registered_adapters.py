@@ -31,7 +31,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.core.output import RequestOutput
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
-from workers.engine.exceptions import EngineOverloaded, UnsupportedAdapter, UnsupportedModel
+from workers.engine.exceptions import NoRoomForAdapter, UnsupportedAdapter, UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
 
@@ -158,7 +158,7 @@ def get_registered(engine: Engine) -> RegisteredAdapters:
 
 
 def list_loaded(engine: Engine) -> set[str]:
-    return set(get_registered(engine).loaded)
+    return set(get_registered(engine).references)
 
 
 def retire(store: Path, reference: str) -> None:
@@ -243,8 +243,17 @@ class TestOneEngine:
         assert list_loaded(engine) == set(references[1:]), "the least recently used one is gone"
         completions = engine.generate([ask(reference, 1) for reference in references])
         refused = [each.error for each in completions if each.error is not None]
-        assert [type(error) for error in refused] == [EngineOverloaded]
+        assert [type(error) for error in refused] == [NoRoomForAdapter]
         assert "try again later" in str(refused[0])
+        engine.stop()
+
+    def test_an_adapter_that_never_finds_room_is_refused_for_good(
+        self, tiny_llama: Path, folders: list[Path], store: Path
+    ) -> None:
+        engine = make(tiny_llama, adapter_store=store, max_adapter_bytes=100)
+        [completion] = engine.generate([ask(put(store, folders[0]))])
+        assert isinstance(completion.error, UnsupportedAdapter)
+        assert re.search(r"takes \d+ bytes of memory; a worker has 100", str(completion.error))
         engine.stop()
 
     @pytest.mark.parametrize(
