@@ -39,8 +39,6 @@ NO_THOUGHTS = (
 )
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 MAX_VARIABLES = 64
-NOT_IN_PROMPT = "Leave it out: it adds nothing to the prompt."
-"""Where tokens are counted, what is said of a field that only a whole request has."""
 TEMPLATE_FIELDS = ("thinking", "chat_template_kwargs")
 """Fields that only the model's template uses."""
 

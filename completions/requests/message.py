@@ -6,12 +6,18 @@ A body becomes a chat completion's, which makes the request.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any, Final, Self
 
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
-from completions.requests.conversation import NOT_IN_PROMPT, ConversationFields
+from completions.requests.conversation import ConversationFields
+from completions.requests.conversion import (
+    CHAT,
+    NOT_IN_PROMPT,
+    ConversionObject,
+    CountedPrompt,
+    make_request,
+)
 from completions.requests.effort import EFFORTS
 from completions.requests.fields.base import (
     BooleanField,
@@ -21,7 +27,7 @@ from completions.requests.fields.base import (
     StorableObjectField,
     T,
 )
-from completions.requests.fields.chat.messages import MAX_NAMED, ContentField, Message
+from completions.requests.fields.chat.messages import ContentField, Message
 from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.blocks import (
     TOOL,
@@ -37,30 +43,8 @@ from completions.requests.fields.returns import ReturnFields
 from completions.requests.fields.routing import RoutingFields
 from completions.requests.fields.sampling import SamplingFields, StopField
 from completions.requests.generation import GenerationRequest
-from completions.requests.model import ModelRequestObject
 
-_CHAT: Final = ChatRequestObject()
-_SHARED: Final = (
-    "temperature", "top_p", "top_k", "seed", "priority", "cache_salt", "stream", "close",
-)  # fmt: skip
-"""Fields that a chat completion has under the same name, with the same values."""
 _MORE_EFFORTS: Final[Mapping[str | None, str]] = {"xhigh": "high", "max": "high"}
-_PATHS: Final = (
-    (re.compile(r"^(max_completion_tokens)$"), "max_tokens"),
-    (re.compile(r"^(continue_final_message|add_generation_prompt)$"), "messages"),
-    (re.compile(r"^(stop)\b(?!_)"), "stop_sequences"),
-    (re.compile(r"^(reasoning_effort)$"), "output_config.effort"),
-    (re.compile(r"^(response_format)(\.json_schema)?\b"), "output_config.format"),
-    (re.compile(r"^(tools\[\d+\])\.(function\.)?parameters\b"), r"\1.input_schema"),
-    (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
-)
-
-
-def rename_message_path(path: str) -> str:
-    """Return the path in the body of what a chat completion has at `path`."""
-    for pattern, name in _PATHS:
-        path = pattern.sub(name, path)
-    return path
 
 
 class MessageFormatObject(StrictObject[Any]):
@@ -78,10 +62,19 @@ class OutputConfigObject(StrictObject[Any]):
     format = MessageFormatObject("What the text must match.")
 
 
-class MessageFields(ModelRequestObject[T]):
+class MessageFields(ConversionObject[T]):
     """What a prompt is made of."""
 
-    always_long = True  # a template and a tokenizer run over the messages
+    renamed = (
+        (re.compile(r"^(max_completion_tokens)$"), "max_tokens"),
+        (re.compile(r"^(continue_final_message|add_generation_prompt)$"), "messages"),
+        (re.compile(r"^(stop)\b(?!_)"), "stop_sequences"),
+        (re.compile(r"^(reasoning_effort)$"), "output_config.effort"),
+        (re.compile(r"^(response_format)(\.json_schema)?\b"), "output_config.format"),
+        (re.compile(r"^(tools\[\d+\])\.(function\.)?parameters\b"), r"\1.input_schema"),
+        (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
+    )
+    alike = ("tools", "tool_choice", "thinking", "close")
     unsupported = {
         "container": "This server runs no code; omit it.",
         "mcp_servers": "This server calls no tools; send tools and call them yourself.",
@@ -126,21 +119,14 @@ class MessageFields(ModelRequestObject[T]):
             "type": "json_schema",
             "json_schema": {"schema": output.format.schema},
         }
-        return _CHAT.read_values({}, context).change(
+        return self.fill_chat(
+            values,
+            context,
             messages=messages,
             continue_final_message=messages[-1]["role"] == "assistant",
-            tools=values.tools,
-            tool_choice=values.tool_choice,
-            thinking=values.thinking,
-            chat_template_kwargs=values.chat_template_kwargs,
             reasoning_effort=_MORE_EFFORTS.get(effort, effort),
             response_format=form,
         )
-
-    def list_unused(self, context: Context) -> list[str]:
-        """Return paths of given fields that have no effect, up to MAX_NAMED of them."""
-        paths = [path[1:] for path in islice(self.list_ignored(context.given), MAX_NAMED + 1)]
-        return [*paths[:MAX_NAMED], *(["..."] if len(paths) > MAX_NAMED else [])]
 
 
 class MessagesRequestObject(MessageFields[GenerationRequest]):
@@ -166,22 +152,18 @@ class MessagesRequestObject(MessageFields[GenerationRequest]):
 
     def make(self, values: Self, context: Context) -> GenerationRequest:
         chat = self.make_chat(values, context).change(
-            **{name: getattr(values, name) for name in _SHARED},
-            max_completion_tokens=values.max_tokens,
-            stop=values.stop_sequences,
+            max_completion_tokens=values.max_tokens, stop=values.stop_sequences
         )
-        request = _CHAT.make(chat, replace(context, given={}))
+        request = make_request(chat, context)
         return replace(request, ignored=(*request.ignored, *self.list_unused(context)))
 
 
-class CountTokensRequestObject(MessageFields[tuple[int, list[str]]]):
-    """Read as the number of tokens, and the paths of given fields without effect."""
-
+class CountTokensRequestObject(MessageFields[CountedPrompt]):
     unsupported = {
         **dict.fromkeys(MessagesRequestObject.fields, NOT_IN_PROMPT),
         **MessageFields.unsupported,
     }
 
-    def make(self, values: Self, context: Context) -> tuple[int, list[str]]:
-        count = _CHAT.count_tokens(self.make_chat(values, context), context)
-        return count, self.list_unused(context)
+    def make(self, values: Self, context: Context) -> CountedPrompt:
+        count = CHAT.count_tokens(self.make_chat(values, context), context)
+        return CountedPrompt(count, self.list_unused(context))

@@ -21,11 +21,11 @@ from completions.requests.chat import ChatRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fair_semaphore import Checks
 from completions.requests.generation import ChatSettings, GenerationRequest
-from completions.requests.message import MessagesRequestObject, rename_message_path
+from completions.requests.message import MessagesRequestObject
 from completions.requests.model import ModelRequestObject
 from completions.requests.native import SGLangGenerateObject, VLLMGenerateObject
 from completions.requests.past import Addition, make_choice_id
-from completions.requests.response import ResponsesRequestObject, rename_path
+from completions.requests.response import ResponsesRequestObject
 from completions.requests.validation import require_end, validate_grammar
 from completions.responses.chat import ChatResponseContext, OfferedTool
 from completions.responses.completion import ResponseContext
@@ -61,8 +61,12 @@ class Route(NamedTuple):
 ROUTES: Mapping[str, Route] = {
     ResponseContext.path: Route(CompletionRequestObject, ResponseContext),
     ChatResponseContext.path: Route(ChatRequestObject, ChatResponseContext),
-    ItemsResponseContext.path: Route(ResponsesRequestObject, ItemsResponseContext, rename_path),
-    MessageContext.path: Route(MessagesRequestObject, MessageContext, rename_message_path),
+    ItemsResponseContext.path: Route(
+        ResponsesRequestObject, ItemsResponseContext, ResponsesRequestObject.rename_path
+    ),
+    MessageContext.path: Route(
+        MessagesRequestObject, MessageContext, MessagesRequestObject.rename_path
+    ),
 }
 """The routes of jobs and of lines, by path."""
 _NATIVE_ROUTES: Mapping[str, Route] = {

@@ -14,7 +14,14 @@ from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
-from completions.requests.conversation import NOT_IN_PROMPT, ConversationFields
+from completions.requests.conversation import ConversationFields
+from completions.requests.conversion import (
+    CHAT,
+    NOT_IN_PROMPT,
+    ConversionObject,
+    CountedPrompt,
+    make_request,
+)
 from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, T, TextField
 from completions.requests.fields.chat.tools import MAX_TOOLS
 from completions.requests.fields.conversions.items import ItemField, ItemsField, make_messages
@@ -28,7 +35,7 @@ from completions.requests.fields.conversions.response_fields import (
     ResponseToolChoiceField,
     TextObject,
 )
-from completions.requests.fields.ignored import IgnoredFields
+from completions.requests.fields.ignored import IgnoredFields, UnusedField
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.metadata import MetadataField
 from completions.requests.fields.returns import ReturnFields
@@ -36,47 +43,28 @@ from completions.requests.fields.routing import RoutingFields
 from completions.requests.fields.sampling import SamplingFields
 from completions.requests.fields.window import FLEX, DeadlineFields
 from completions.requests.generation import GenerationRequest, ResponseSettings
-from completions.requests.model import ModelRequestObject
 
-_CHAT: Final = ChatRequestObject()
-_SHARED: Final = (
-    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "seed", "stop", "priority", "cache_salt", "chat_template_kwargs",
-    "stream", "stream_options", "background", "close", "tools", "tool_choice",
-    "parallel_tool_calls", "completion_window", "on_late", "service_tier",
-)  # fmt: skip
-"""Fields that a chat completion has under the same name, with the same values."""
-_NO_EFFECT: Final = (
-    "max_tool_calls", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-)  # fmt: skip
 _SHOWN: Final = (
     "instructions", "previous_response_id", "temperature", "top_p", "presence_penalty",
     "frequency_penalty", "top_logprobs", "max_output_tokens", "max_tool_calls", "truncation",
     "store", "background", "user", "safety_identifier", "prompt_cache_key",
 )  # fmt: skip
 """Fields that the response repeats as they are."""
-_PATHS: Final = (
-    (re.compile(r"^messages\b"), "input"),
-    (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
-    (re.compile(r"^(reasoning_effort|thinking(\.budget_tokens)?)$"), "reasoning.effort"),
-    (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
-    (re.compile(r"^(grammar(\.value)?|regex|ebnf)\b"), "text.format.definition"),
-    (re.compile(r"^(tools\[\d+\])\.(function|custom)\b"), r"\1"),
-    (re.compile(r"\bformat\.grammar\.definition$"), "format.definition"),
-)
 
 
-def rename_path(path: str) -> str:
-    """Return the path in the body of what a chat completion has at `path`."""
-    for pattern, name in _PATHS:
-        path = pattern.sub(name, path)
-    return path
-
-
-class ResponseFields(ModelRequestObject[T]):
+class ResponseFields(ConversionObject[T]):
     """What a prompt is made of."""
 
-    always_long = True  # a template and a tokenizer run over the items
+    renamed = (
+        (re.compile(r"^messages\b"), "input"),
+        (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
+        (re.compile(r"^(reasoning_effort|thinking(\.budget_tokens)?)$"), "reasoning.effort"),
+        (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
+        (re.compile(r"^(grammar(\.value)?|regex|ebnf)\b"), "text.format.definition"),
+        (re.compile(r"^(tools\[\d+\])\.(function|custom)\b"), r"\1"),
+        (re.compile(r"\bformat\.grammar\.definition$"), "format.definition"),
+    )
+    alike = ("tools", "tool_choice", "stream_options", "background", "close")
     unsupported = {
         "messages": "Use input.",
         "max_tokens": "Use max_output_tokens.",
@@ -127,10 +115,10 @@ class ResponseFields(ModelRequestObject[T]):
         messages += make_messages([*context.earlier.items, *(values.input or [])])
         if not messages:
             raise FieldError("this field is required.", "input", code="missing_required_parameter")
-        shared = {name: getattr(values, name) for name in _SHARED if name in self.fields}
         reasoning, text = values.reasoning, values.text
-        return _CHAT.read_values({}, context).change(
-            **shared,
+        return self.fill_chat(
+            values,
+            context,
             messages=messages,
             reasoning_effort=reasoning.effort if reasoning else None,
             **_make_constraint(text.format if text else None),
@@ -153,8 +141,8 @@ class ResponsesRequestObject(ResponseFields[GenerationRequest]):
         "max_output_tokens ends the response. Refused if that is too small. Default as in "
         "models.toml."
     )
-    max_tool_calls = IntegerField(
-        "No effect: the server runs no tools.", min_value=1, max_value=1_000_000
+    max_tool_calls = UnusedField(
+        IntegerField("No effect: the server runs no tools.", min_value=1, max_value=1_000_000)
     )
     max_output_tokens = IntegerField(
         "Most tokens to generate, reasoning included; default: to the end of the context.",
@@ -183,10 +171,10 @@ class ResponsesRequestObject(ResponseFields[GenerationRequest]):
     completion_window = DeadlineFields.completion_window
     on_late = DeadlineFields.on_late
     service_tier = DeadlineFields.service_tier
-    user = IgnoredFields.user
-    safety_identifier = IgnoredFields.safety_identifier
-    prompt_cache_key = IgnoredFields.prompt_cache_key
-    prompt_cache_retention = IgnoredFields.prompt_cache_retention
+    user = UnusedField(IgnoredFields.user)
+    safety_identifier = UnusedField(IgnoredFields.safety_identifier)
+    prompt_cache_key = UnusedField(IgnoredFields.prompt_cache_key)
+    prompt_cache_retention = UnusedField(IgnoredFields.prompt_cache_retention)
 
     def make(self, values: Self, context: Context) -> GenerationRequest:
         _check(values)
@@ -195,7 +183,7 @@ class ResponsesRequestObject(ResponseFields[GenerationRequest]):
             logprobs=bool(values.include),
             top_logprobs=values.top_logprobs if values.include else None,
         )
-        request = _make_fitting(chat, replace(context, given={}), values.truncation == "auto")
+        request = _make_fitting(chat, context, values.truncation == "auto")
         response = ResponseSettings(
             shown=_show(values, context),
             items=values.input or [],
@@ -204,24 +192,23 @@ class ResponsesRequestObject(ResponseFields[GenerationRequest]):
             conversation_id=values.conversation,
             last_item=context.earlier.last_item,
         )
-        ignored = (*request.ignored, *_list_ignored(values))
+        ignored = (*request.ignored, *self.list_unused(context))
         return replace(request, response=response, ignored=ignored)
 
 
-class InputTokensRequestObject(ResponseFields[tuple[int, list[str]]]):
-    """Read as the number of tokens, and the paths of given fields without effect."""
-
+class InputTokensRequestObject(ResponseFields[CountedPrompt]):
     unsupported = {
         **dict.fromkeys(ResponsesRequestObject.fields, NOT_IN_PROMPT),
         **ResponseFields.unsupported,
     }
 
-    def make(self, values: Self, context: Context) -> tuple[int, list[str]]:
+    def make(self, values: Self, context: Context) -> CountedPrompt:
         chat = self.make_chat(values, context)
         if values.truncation == "auto":
-            request = _make_fitting(chat, replace(context, given={}), truncates=True)
-            return request.job.prompt_tokens, _list_ignored(values)
-        return _CHAT.count_tokens(chat, context), _list_ignored(values)
+            count = _make_fitting(chat, context, truncates=True).job.prompt_tokens
+        else:
+            count = CHAT.count_tokens(chat, context)
+        return CountedPrompt(count, self.list_unused(context))
 
 
 def _check_earlier(values: ResponseFields[T]) -> None:
@@ -267,7 +254,7 @@ def _make_fitting(chat: ChatRequestObject, context: Context, truncates: bool) ->
             if index >= cuts[middle] or message["role"] == "system"
         ]
         try:
-            best = _CHAT.make(chat.change(messages=kept), context)
+            best = make_request(chat.change(messages=kept), context)
             cuts = cuts[:middle]
         except FieldError as error:
             cuts = cuts[middle + 1 :]
@@ -276,15 +263,6 @@ def _make_fitting(chat: ChatRequestObject, context: Context, truncates: bool) ->
         middle = len(cuts) // 2
     assert best is not None
     return best
-
-
-def _list_ignored(values: ResponseFields[T]) -> list[str]:
-    names = [name for name in _NO_EFFECT if getattr(values, name, None) is not None]
-    if values.text and values.text.verbosity is not None:
-        names.append("text.verbosity")
-    if values.reasoning and values.reasoning.summary == "auto":
-        names.append("reasoning.summary")
-    return names
 
 
 def _show(values: ResponsesRequestObject, context: Context) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from completions.requests.generation import GenerationRequest
 from completions.requests.message import (
     CountTokensRequestObject,
     MessagesRequestObject,
-    rename_message_path,
 )
 from completions.requests.preparation import find_route
 
@@ -134,7 +133,7 @@ def test_what_is_refused(roomy: str, served: None, body: Any, param: str, words:
     ],
 )
 def test_paths_of_a_chat_are_renamed(path: str, name: str) -> None:
-    assert rename_message_path(path) == name
+    assert MessagesRequestObject.rename_path(path) == name
 
 
 def test_turns_become_one_conversation(roomy: str) -> None:

@@ -11,7 +11,7 @@ from completions.exceptions import APIError
 from completions.requests.context import Earlier
 from completions.requests.fields.conversions.items import make_messages
 from completions.requests.generation import GenerationRequest
-from completions.requests.response import ResponsesRequestObject, rename_path
+from completions.requests.response import ResponsesRequestObject
 
 KEY = Principal(1, 1, public_id="k", allowed_models=(), expires_at=None)
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -95,7 +95,7 @@ def test_the_context_is_named_after_the_input(served: None) -> None:
     with pytest.raises(APIError) as caught:
         read({"input": "a" * 200})
     assert caught.value.code == "context_length_exceeded"
-    assert rename_path(str(caught.value.param)) == "input"
+    assert ResponsesRequestObject.rename_path(str(caught.value.param)) == "input"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_context_is_named_after_the_input(served: None) -> None:
     ],
 )
 def test_paths_of_a_chat_are_renamed(path: str, name: str) -> None:
-    assert rename_path(path) == name
+    assert ResponsesRequestObject.rename_path(path) == name
 
 
 def test_items_become_one_conversation(served: None) -> None:
@@ -213,7 +213,9 @@ def test_fields_of_a_chat_mean_the_same(roomy: str) -> None:
     assert request.logprobs.top == 2
     assert request.close is True
     unused = {"max_tool_calls", "reasoning.summary", "text.verbosity", "reasoning.effort"}
-    assert set(map(rename_path, request.ignored)) == unused  # its end tag is many tokens
+    assert (
+        set(map(ResponsesRequestObject.rename_path, request.ignored)) == unused
+    )  # its end tag is many tokens
     assert request.response is not None
     shown = request.response.shown
     assert shown["tools"] == [{**TOOL, "description": None, "strict": False}]

@@ -4,7 +4,7 @@ As in a chat's messages, what an item has beside the fields that are read is ign
 back what they were answered. An item that no model here can read is refused by its type.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 from completions.chat.tools import CUSTOM, FUNCTION, INPUT
@@ -193,6 +193,9 @@ class ItemsField(ListField[Any]):
         if type(data) is str:
             return [_BY_TYPE["message"].read({"role": "user", "content": data}, context)]
         return super().read(data, context)
+
+    def list_ignored(self, data: object) -> Iterator[str]:
+        return iter(())  # as `ItemField` does
 
 
 def number_items(items: Sequence[Item], make_id: Callable[[str, int], str]) -> list[Item]:

@@ -1,6 +1,6 @@
 """Fields of the Responses API that differ from those of chat completions."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Final, Self
 
 from completions.chat.tools import (
@@ -27,6 +27,7 @@ from completions.requests.fields.base import (
 )
 from completions.requests.fields.chat.tools import TOOL_NAME, CustomToolObject, FunctionObject
 from completions.requests.fields.conversions.typed_objects import TypedObjectField
+from completions.requests.fields.ignored import UnusedField
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import StrictObject
 from completions.requests.fields.returns import StreamOptions
@@ -52,9 +53,14 @@ def check_fields(values: Any, needs: Collection[str], takes: Collection[str]) ->
     return given
 
 
+class SummaryField(ChoiceField["str | None"]):
+    def list_ignored(self, data: object) -> Iterator[str]:
+        return iter(("",) if data == AUTO else ())
+
+
 class ReasoningObject(StrictObject[Any]):
     effort = ChoiceField("As reasoning_effort in chat completions.", choices=EFFORTS)
-    summary = ChoiceField(
+    summary = SummaryField(
         "No summary is made: the items have the reasoning itself. auto has no effect.",
         choices=[AUTO, NONE],
     )
@@ -87,7 +93,7 @@ class TextFormatObject(StrictObject[Any]):
 
 class TextObject(StrictObject[Any]):
     format = TextFormatObject("What the text must match.")
-    verbosity = TextField("No effect; ask for a short or a long answer in a message.")
+    verbosity = UnusedField(TextField("No effect; ask for a short or a long answer in a message."))
 
 
 class FunctionToolObject(FunctionObject):
