@@ -26,10 +26,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from completions.contract.limits import RATES
+from completions.database.release import release
 from completions.jobs.limits import UNLIMITED, Budget, Limits
 from completions.models import ApiKey, Organization, Role, Scope
 from completions.models.organizations import Budgets
-from completions.models.release import release
 from completions.models.usage import NANOS
 
 _SHAPE = re.compile(r"sk-([0-9A-Za-z]{6})-([0-9A-Za-z_-]{43})-([0-9a-f]{8})")

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import cast
 
+from completions.database.parts import parts
 from completions.jobs.store import AsyncStore, SyncStore
 from completions.models import ApiKey
-from completions.models.parts import parts
 
 _BATCH_SIZE = 200
 

@@ -96,7 +96,7 @@ class _Failure(NamedTuple):
 
 
 def group_errors(batch: Batch) -> list[dict[str, Any]]:
-    """Group failed lines by error code, with some line numbers of each and what they were told."""
+    """Group failed lines by error code, with some line numbers and messages of each."""
     failed = select_records(batch).filter(status="failed")
     counted = failed.values_list("error_code").annotate(count=Count("id"))
     codes = {**dict(counted), **batch.summary.get("errors", {})}  # includes refused lines
@@ -156,7 +156,7 @@ def _shorten(error: Mapping[str, Any]) -> str:
 
 
 def _list_messages(failures: Sequence[_Failure]) -> list[tuple[str, str]]:
-    """Return the first different messages, each with the line that was told so."""
+    """Return the first different messages, each with its first line."""
     first: dict[str, int] = {}
     for each in failures:
         if each.message:

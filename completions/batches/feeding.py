@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from completions.batches import lines, progress, states
 from completions.batches.planning.windows import OLDEST_SHARE
 from completions.catalog import model_files
+from completions.database.parts import parts, portions
 from completions.jobs.durable import find_missing
 from completions.jobs.limits import ByteBounds, UnseededError
 from completions.jobs.new_job import NewJob
@@ -25,7 +26,6 @@ from completions.jobs.submit import FIRST_CHECK, LINES_PER_SEQUENCE, submit_dura
 from completions.jobs.workers import list_all_workers
 from completions.models import Batch, BatchLine, BatchStatus, LineState
 from completions.models.batches import parse_job_id
-from completions.models.parts import parts, portions
 from completions.usage import budgets
 
 logger = logging.getLogger(__name__)

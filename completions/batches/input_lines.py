@@ -9,7 +9,7 @@ from typing import IO, Any
 from django.conf import settings
 
 from completions.contract import strict_json
-from completions.models.parts import portions
+from completions.database.parts import portions
 from completions.requests.preparation import ROUTES
 
 MAX_CUSTOM_ID = 512

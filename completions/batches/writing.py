@@ -15,9 +15,9 @@ from completions.batches import files, lines
 from completions.batches.input_lines import split_lines
 from completions.batches.results.index import Index
 from completions.batches.summary import Summary
+from completions.database.parts import parts
+from completions.database.release import release
 from completions.models import UNFINISHED, Batch, BatchLine, File, FilePurpose, LineState
-from completions.models.parts import parts
-from completions.models.release import release
 
 logger = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from completions.accounts import audit
 from completions.accounts.audit import Actor
 from completions.accounts.keys import Principal, make_principal
 from completions.accounts.scope import Viewer, select_managed
+from completions.database.release import run_and_release
 from completions.endpoints import batches
 from completions.endpoints.completions import CancelView, CompletionsView
 from completions.endpoints.grammars import ValidateView
@@ -31,7 +32,6 @@ from completions.http.authentication import permit
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.process import WebProcess
 from completions.models import ApiKey, AuditAction, Batch, File, Scope
-from completions.models.release import run_and_release
 
 HEADER = "X-Quire-Key"
 """The header with the id of the key to act as."""

@@ -17,7 +17,7 @@ MAX_BYTES = 256 * 1024
 
 
 def find_preset(preset_id: str, user: Viewer) -> Preset | None:
-    """Return a preset of an organization that the user sees, whoever made it."""
+    """Return a preset of an organization that the user sees. Another user may have made it."""
     return select_seen(Preset.objects.filter(id=preset_id), user).first()
 
 

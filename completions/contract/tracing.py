@@ -2,7 +2,7 @@
 
 A span of the web tier covers an HTTP request; a span of a worker covers each attempt at its job,
 whose record carries the W3C headers of the request's span. Without traces there is no
-`tracer`, and whoever would make a span calls nothing here. If traces cannot be sent, the service
+`tracer`, and callers make no span. If traces cannot be sent, the service
 logs the reason and runs without them.
 """
 

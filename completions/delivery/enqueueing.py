@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from completions.accounts.keys import Principal
 from completions.contract import tracing
+from completions.database.release import run_and_release
 from completions.delivery import idempotency, rate_limits
 from completions.exceptions import APIError
 from completions.http import access_log
@@ -33,7 +34,6 @@ from completions.jobs.record import Kind
 from completions.jobs.rids import RidTakenError
 from completions.jobs.submit import ModelUnservedError
 from completions.models.conversations import make_item_id
-from completions.models.release import run_and_release
 from completions.requests.fields.conversions.items import number_items
 from completions.requests.preparation import PreparedRequest
 from completions.usage import budgets

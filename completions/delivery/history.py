@@ -12,6 +12,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from completions.accounts.keys import Principal
+from completions.database.release import run_and_release
 from completions.delivery import answers
 from completions.exceptions import APIError
 from completions.http.process import WebProcess
@@ -19,7 +20,6 @@ from completions.jobs import durable
 from completions.jobs.events import EndEvent
 from completions.models import Conversation, ConversationItem, Job, StoredResponse
 from completions.models.conversations import Item, measure
-from completions.models.release import run_and_release
 from completions.requests.context import Earlier
 from completions.requests.fields.conversions.items import list_references
 from completions.responses.completion import CollectedResponse

@@ -10,12 +10,12 @@ from msgspec import structs
 
 from completions.accounts.keys import Principal
 from completions.catalog.model_files import load_catalog
+from completions.database.release import run_and_release
 from completions.delivery import answers
 from completions.delivery.storage import require_room
 from completions.exceptions import APIError, FieldError
 from completions.http.process import WebProcess
 from completions.models import Job, OnDrift, Session
-from completions.models.release import run_and_release
 from completions.models.sessions import new_session_id
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import NOTHING_EARLIER, Earlier

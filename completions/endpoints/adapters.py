@@ -23,6 +23,7 @@ from completions.catalog.adapter_store import (
     find_source,
 )
 from completions.catalog.entries import ModelEntry
+from completions.database.release import run_and_release
 from completions.delivery import answers, rate_limits
 from completions.delivery.enqueueing import enqueue, new_job
 from completions.exceptions import APIError, FieldError
@@ -31,7 +32,6 @@ from completions.http.base import APIRequest, AsyncAPIView
 from completions.jobs.sharding.shards import name_shard
 from completions.models import Adapter, Organization, Scope
 from completions.models.adapters import MAX_NAME
-from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
 from completions.requests.context import NOTHING_EARLIER
 from completions.requests.fields.base import BooleanField, TextField

@@ -8,12 +8,12 @@ from django.http import StreamingHttpResponse
 from completions.batches import files
 from completions.batches.export.encoding import ENCODINGS, Encoding
 from completions.batches.export.rows import ExportError, Source, open_source
+from completions.database.release import release
 from completions.endpoints.batches import find_batch
 from completions.exceptions import APIError, invalid_parameter
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.query import refuse_unknown
 from completions.models import Scope
-from completions.models.release import release
 
 DEFAULT_FORMAT = "jsonl"
 

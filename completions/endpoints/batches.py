@@ -17,6 +17,7 @@ from completions.batches.planning import forecast, outlook
 from completions.batches.planning.cache import read_cache_size
 from completions.batches.planning.dry_run import perform_dry_run
 from completions.batches.summary import Summary
+from completions.database.release import release
 from completions.delivery import idempotency, rate_limits
 from completions.delivery.preferences import IDEMPOTENCY_HEADER, read_idempotency_key
 from completions.endpoints.batch_request import ON_INVALID_HEADER, BatchRequestObject
@@ -44,7 +45,6 @@ from completions.models import (
 )
 from completions.models.batches import BATCH_ID
 from completions.models.organizations import lock_organization
-from completions.models.release import release
 from completions.requests import fair_semaphore
 from completions.requests.preparation import ROUTES
 

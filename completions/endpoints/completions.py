@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 from redis.exceptions import RedisError
 
+from completions.database.release import run_and_release
 from completions.delivery import answers, forecasts, idempotency, rate_limits, turns
 from completions.delivery.enqueueing import enqueue, new_job
 from completions.delivery.preferences import (
@@ -36,7 +37,6 @@ from completions.jobs.new_job import NewJob
 from completions.jobs.record import JobRecord, Kind
 from completions.jobs.sharding.shards import name_shard
 from completions.models import Job, Scope
-from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
 from completions.requests.context import NOTHING_EARLIER, Earlier
 from completions.requests.fields.returns import ReturnSettings

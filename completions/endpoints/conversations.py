@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db import transaction
 
+from completions.database.release import run_and_release
 from completions.delivery import rate_limits
 from completions.delivery.history import (
     check_size,
@@ -20,7 +21,6 @@ from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.models import Conversation, ConversationItem, Scope
 from completions.models.conversations import Item, measure
-from completions.models.release import run_and_release
 from completions.models.timed_ids import new_id
 from completions.requests.fields.conversions.items import ItemField, number_items
 from completions.requests.fields.lists import ListField

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from completions.accounts.keys import Principal
 from completions.batches import files, writing
+from completions.database.release import release
 from completions.delivery import rate_limits
 from completions.delivery.preferences import refuse_idempotency_key
 from completions.exceptions import APIError, payload_too_large
@@ -22,7 +23,6 @@ from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
 from completions.models import UNFINISHED, Batch, File, FilePurpose, FileQuerySet, Scope
 from completions.models.files import FILE_ID
-from completions.models.release import release
 from completions.models.timed_ids import read_time
 from completions.requests import fair_semaphore
 from completions.requests.fields.base import ChoiceField, IntegerField

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from completions.accounts.keys import Principal
 from completions.contract.strict_json import encode_line
+from completions.database.release import release, run_and_release
 from completions.delivery import rate_limits
 from completions.delivery.preferences import refuse_idempotency_key
 from completions.delivery.storage import require_room
@@ -22,7 +23,6 @@ from completions.http.pages import Page, make_time_finder
 from completions.http.process import WebProcess
 from completions.http.query import refuse_unknown
 from completions.models import Job, JobStatus, OnDrift, Scope, Session
-from completions.models.release import release, run_and_release
 from completions.models.sessions import SESSION_ID
 from completions.requests.context import Context
 from completions.requests.fields.base import ChoiceField, IntegerField

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from completions.batches import files, uploads
+from completions.database.release import release
 from completions.delivery import rate_limits
 from completions.delivery.preferences import refuse_idempotency_key
 from completions.endpoints.files import (
@@ -19,7 +20,6 @@ from completions.exceptions import APIError, FieldError, payload_too_large
 from completions.http.base import APIRequest, AsyncAPIView, MultiPartAPIView
 from completions.http.bodies import JSONResponse
 from completions.models import FilePurpose, Scope, Upload, UploadPart, UploadStatus
-from completions.models.release import release
 from completions.requests import fair_semaphore
 from completions.requests.fields.base import ChoiceField, IntegerField, TextField
 from completions.requests.fields.lists import ListField

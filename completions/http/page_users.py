@@ -8,7 +8,7 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import HttpRequest, parse_cookie
 
-from completions.models.release import run_and_release
+from completions.database.release import run_and_release
 
 
 async def may_upload(cookies: str) -> bool:

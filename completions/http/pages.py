@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from django.db.models import Model, Q, QuerySet
 from rest_framework.request import Request
 
+from completions.database.release import release
 from completions.exceptions import invalid_parameter
 from completions.http.query import refuse_unknown
-from completions.models.release import release
 from completions.models.timed_ids import read_time
 
 PARAMETERS = ("limit", "after", "order")

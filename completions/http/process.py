@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from completions.accounts import last_use
 from completions.accounts.keys import KeyRing
+from completions.database.release import run_and_release
 from completions.exceptions import APIError
 from completions.http.web_shard import WebShard
 from completions.jobs.operate import (
@@ -37,7 +38,6 @@ from completions.jobs.workers import (
     list_live_models,
     read_metrics_pages,
 )
-from completions.models.release import run_and_release
 from completions.requests.fair_semaphore import Checks
 from completions.requests.validation import make_validator
 from completions.usage import refusals

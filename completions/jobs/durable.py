@@ -15,6 +15,8 @@ from django.db.models.functions import Greatest
 
 from completions.contract.job_request import JobRequest
 from completions.contract.json_lines import compress_lines, decompress_lines
+from completions.database.parts import parts
+from completions.database.release import release, run_and_release
 from completions.jobs.ended import EndedJob
 from completions.jobs.events import EndEvent, decode
 from completions.jobs.limits import Limits
@@ -31,8 +33,6 @@ from completions.models import (
     Session,
     StoredResponse,
 )
-from completions.models.parts import parts
-from completions.models.release import release, run_and_release
 from completions.models.timed_ids import read_time
 
 _SUBMISSION_TIME = timedelta(seconds=10)

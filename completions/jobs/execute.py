@@ -211,7 +211,7 @@ class Execution:
         self._takes = 0
 
     def claim(self, job_ids: Sequence[str]) -> list[Claim | NotClaimed]:
-        """Claim jobs by their ids, whoever's turn it is."""
+        """Claim jobs by their ids, in any order of turns."""
         replies = self._store.call_all(
             [("claim", (job_id, self.worker_id, MAX_WORKER_FAILURES)) for job_id in job_ids]
         )

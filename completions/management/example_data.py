@@ -16,6 +16,7 @@ from django.db import transaction
 
 from completions.accounts import changes
 from completions.accounts.audit import Actor
+from completions.database.parts import parts
 from completions.management.example_batches import Nights, make_stories
 from completions.models import (
     ApiKey,
@@ -26,7 +27,6 @@ from completions.models import (
     UsageHour,
     UsageRecord,
 )
-from completions.models.parts import parts
 from completions.usage import ledger
 
 MARK = "Example: "

@@ -12,7 +12,7 @@ def new_preset_id() -> str:
 
 
 class Preset(models.Model):
-    """A user's request under a name. Whoever has its id and sees the organization may open it."""
+    """A user's request under a name. Any user who sees its organization may open it by its id."""
 
     id = models.CharField(primary_key=True, max_length=64, default=new_preset_id)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="presets")

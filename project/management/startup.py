@@ -73,7 +73,7 @@ def start(
     say: Say,
 ) -> None:
     """Start the services in order; migrate and call `with_database` before the services that need
-    SQL. `say` is told what may take long.
+    SQL. `say` receives a message before each step that may take long.
 
     The engine worker needs no SQL and takes longest to start, so its model loads meanwhile.
     """

@@ -11,7 +11,7 @@ from completions.batches.export.columns import Column, Columns
 from completions.batches.export.rows import ExportRow
 from completions.batches.export.target import Report
 from completions.contract.strict_json import escape_line_breaks
-from completions.models.parts import portions
+from completions.database.parts import portions
 from completions.spreadsheets import escape_formula
 
 PIECE_ROWS, PIECE_BYTES = 1000, 256 * 1024

@@ -10,7 +10,7 @@ from completions.batches.export.documents import MisfitError, fit_value
 from completions.batches.export.rows import ExportError, ExportRow
 from completions.batches.export.target import Report
 from completions.batches.export.types import ListOf, Scalar, Struct, Type
-from completions.models.parts import portions
+from completions.database.parts import portions
 
 GROUP_ROWS = 20_000
 GROUP_BYTES = 4 * 1024 * 1024

@@ -15,7 +15,7 @@ from completions.batches.export.documents import MisfitError, dump, fit_value
 from completions.batches.export.rows import ExportError, ExportRow, Source
 from completions.batches.export.target import Report
 from completions.batches.export.types import Scalar, Type
-from completions.models.parts import portions
+from completions.database.parts import portions
 from completions.models.storable import replace_nul
 
 SCHEMES = ("postgresql", "postgres")

@@ -14,9 +14,9 @@ from completions.batches.planning.prefixes import (
     plan_order,
 )
 from completions.contract.job_request import JobRequest
+from completions.database.parts import parts
+from completions.database.updates import update_each
 from completions.models import Batch, BatchLine
-from completions.models.parts import parts
-from completions.models.updates import update_each
 
 MAX_OUTPUT = 256
 """The most completion tokens that a line is assumed to hold in the cache: few use their maximum."""

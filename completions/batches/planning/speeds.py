@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from completions.database.parts import parts
 from completions.models import Batch, BatchStatus, JobStatus, UsageRecord
-from completions.models.parts import parts
 
 _BATCHES = 20
 """The number of latest ended batches from which a model's speed is measured."""

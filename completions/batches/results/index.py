@@ -10,8 +10,8 @@ from completions.batches import files
 from completions.batches.input_lines import split_lines
 from completions.batches.lines import get_body, get_error
 from completions.batches.results.answers import list_choices
+from completions.database.parts import parts
 from completions.models import Batch, BatchResult, File
-from completions.models.parts import parts
 
 _BATCH_SIZE = 2000
 

@@ -22,8 +22,8 @@ from completions.batches.lines import get_body, get_error, get_text
 from completions.batches.results.answers import list_choices
 from completions.batches.summary import OTHERS
 from completions.contract.strict_json import encode_line, escape_line_breaks
+from completions.database.parts import portions
 from completions.models import Batch, BatchResult, File
-from completions.models.parts import portions
 
 _BATCH_SIZE = 500
 _MAX_BYTES = 4 * 1024 * 1024

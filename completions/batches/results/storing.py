@@ -13,10 +13,10 @@ from completions.batches.summary import Summary
 from completions.catalog import model_files
 from completions.catalog.model_files import ModelFilesError
 from completions.contract.usage import Usage
+from completions.database.updates import update_each
 from completions.jobs.ended import EndedJob
 from completions.models import OPEN_LINES, Batch, BatchLine, BatchStatus, LineState
 from completions.models.batches import parse_job_id
-from completions.models.updates import update_each
 from completions.responses.whole_response import make_whole_response
 
 _TIMEOUTS = ("queue_timeout", "generation_timeout")

@@ -311,7 +311,7 @@ class Parameters:
 
 
 def _can_be_text(leaf: SchemaNode) -> bool:
-    """Return whether a value may be a string, from which no other value is told apart."""
+    """Return whether a value may be a string, which other values cannot be distinguished from."""
     if leaf.values is not None:
         return any(isinstance(value, str) for value in leaf.values)
     return "string" in leaf.types or not leaf.keywords.keys() - ANNOTATIONS

@@ -24,7 +24,7 @@ class _Work(Generic[T]):
             return
         try:
             result = self.function()
-        except BaseException as error:  # noqa: BLE001 - whoever awaits it gets it
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
             self.future.set_exception(error)
         else:
             self.future.set_result(result)

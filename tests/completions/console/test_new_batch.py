@@ -178,7 +178,7 @@ def test_a_forecast_waits_for_its_start(
     owner: Tenant,
     bench: Any,  # noqa: F811
 ) -> None:
-    """Every line is checked, the refused one is told why, and nothing runs before the start."""
+    """Every line is checked, the refused one has a reason, and nothing runs before the start."""
     admin.post(PAGE, form(owner, start=None, forecast="yes", pilot=1))
     batch = Batch.objects.get()
     page = f"/admin/completions/batch/{batch.pk}/change/"

@@ -73,8 +73,8 @@ class GrammarMatcher:
 
     def leaves_only(self, token_id: int) -> bool:
         """Return whether the token is the only one that the grammar allows next, or that the limit
-        leaves. One that took the place of a sampled token before that point is not: whoever resumes
-        the choice does not know it."""
+        leaves. A token that took the place of a sampled one before that point is not: a worker that
+        resumes the choice cannot know it."""
         if self.closing is not None and self.closing.leaves_only(self.matcher, token_id):
             return True
         return not self._is_overruled and token_id == self.forced

@@ -15,8 +15,9 @@ tile, and of a block of the KV cache. One such part fits into every step, so pro
 slow the steps are."""
 
 _PATIENCE = {Audience.TOKENS: 1.0, Audience.ANSWER: 4.0, Audience.NOBODY: math.inf}
-"""How many step limits a running sequence may wait for its next token. Whoever waits for a whole
-answer sees no gap, but also waits for the prompts of others; larger chunks are hardly cheaper."""
+"""How many step limits a running sequence may wait for its next token. A client that
+waits for a whole answer sees no gap, but also waits for the prompts of others; larger chunks are
+hardly cheaper."""
 
 _LEAST_STRETCH = 3.0
 """A step may always take this many times as long as without prompts. A larger model, or many long

@@ -1,4 +1,4 @@
-"""Objects of several types, told apart by one of their fields."""
+"""Objects of several types. One of their fields names the type."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -2,8 +2,8 @@
 
 from django.utils import timezone
 
+from completions.database.updates import update_each
 from completions.models import Batch, BatchLine, LineState
-from completions.models.updates import update_each
 from tests.completions.conftest import Tenant
 
 

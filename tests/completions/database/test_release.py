@@ -12,10 +12,10 @@ from django.test import AsyncClient
 from django.utils import timezone
 
 from completions.accounts import keys
+from completions.database.release import release
 from completions.endpoints.completions import CompletionsView
 from completions.jobs import durable
 from completions.jobs.new_job import IdempotencyKey
-from completions.models.release import release
 from tests.completions.console.batch_of_results import ended_batch
 from tests.completions.endpoints.test_files import folder, upload  # noqa: F401
 from tests.completions.endpoints.test_uploads import CONTENT, add, begin, complete
@@ -26,7 +26,7 @@ def released_in(monkeypatch):
     """The threads that gave their connections back."""
     threads = []
     monkeypatch.setattr(
-        "completions.models.release.close_old_connections",
+        "completions.database.release.close_old_connections",
         lambda: threads.append(threading.current_thread()),
     )
     return threads

@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from completions.models.parts import parts, portions
+from completions.database.parts import parts, portions
 
 
 @pytest.mark.parametrize(
