@@ -93,6 +93,7 @@ class MessageFields(ConversionObject[T]):
         "blocks. The answer continues a last turn of the assistant.",
         child=TURN,
         not_empty=True,
+        required=True,
     )
     system = ContentField("A text, or text blocks, before all turns.")
     tools = ListField(

@@ -107,6 +107,16 @@ async def test_tokens_are_counted(live: Live) -> None:
     assert counted.headers["x-ignored-params"] == "cache_control"
 
 
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+@pytest.mark.parametrize("given", [{}, {"messages": None}])
+async def test_messages_are_required(live: Live, path: str, given: dict[str, Any]) -> None:
+    body = {"model": "tiny", "max_tokens": 1, **given}
+    if path != PATH:
+        del body["max_tokens"]
+    refused = await live.http.post(path, json.dumps(body), content_type="application/json")
+    assert error(refused, 400) == ("invalid_request_error", "messages")
+
+
 async def test_either_header_has_the_key(live: Live, owner: Tenant) -> None:
     live.http = Caller(owner)
     live.http._key = {"x-api-key": owner.secret, "anthropic-version": "2023-06-01"}
