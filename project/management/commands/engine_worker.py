@@ -4,6 +4,7 @@ It needs the settings but no Django application. manage.py runs it without `djan
 saves a second.
 """
 
+import logging
 import logging.config
 import sys
 from dataclasses import replace
@@ -16,6 +17,8 @@ from completions.catalog import entries
 from completions.catalog.entries import ModelEntry
 from completions.jobs.sharding.shards import Layout
 from project.celery import make_engine_app
+
+logger = logging.getLogger(__name__)
 
 
 class Command(BaseCommand):
@@ -47,6 +50,7 @@ class Command(BaseCommand):
         [entry] = chosen
         if settings.TENSOR_PARALLEL_SIZE and entry is next(iter(catalog)):
             entry = replace(entry, tensor_parallel_size=settings.TENSOR_PARALLEL_SIZE)
+        _log_chat_style(entry)
         sys.exit(_serve(entry))
 
 
@@ -65,6 +69,17 @@ def _check_device() -> None:
         check_device(settings.DEVICE)
     except ValueError as error:
         raise CommandError(str(error)) from error
+
+
+def _log_chat_style(entry: ModelEntry) -> None:
+    """Log how the model calls tools and thinks. The web tier decides it by the same files."""
+    from completions.catalog import model_files
+    from completions.chat.chat_style import find_chat_style
+
+    try:
+        find_chat_style(model_files.load(entry))  # says it itself
+    except model_files.ModelFilesError as error:
+        logger.warning("no request can use %s: %s", entry.id, error)
 
 
 def _serve(entry: ModelEntry) -> int:

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from django.core.management import CommandError, call_command
 
@@ -37,3 +39,25 @@ def test_a_variable_splits_the_first_model_only(catalogue, settings, monkeypatch
     with pytest.raises(SystemExit):
         call_command("engine_worker", "--model", model)
     assert [(entry.id, entry.tensor_parallel_size) for entry in served] == [(model, processes)]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"vocab_size": 10, "max_position_embeddings": 64, "model_type": "kimi_k2"},
+            "how a calls tools and thinks: tool_format kimi_k2 (the model_type kimi_k2), "
+            "think_tags none",
+        ),
+        ({}, "no request can use a: model a: {folder}/config.json states no vocab_size"),
+    ],
+)
+def test_the_log_says_how_the_model_calls_tools(
+    catalogue, settings, monkeypatch, caplog, config, said
+):
+    folder = settings.MODELS_DIR / "a"
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("workers.launch.run", lambda _app, _entry, _options: 0)
+    with caplog.at_level("INFO"), pytest.raises(SystemExit):
+        call_command("engine_worker", "--model", "a")
+    assert said.format(folder=folder) in caplog.messages
