@@ -157,6 +157,7 @@ class SGLangGenerateObject(
             _NO_SPLIT,
         ),
         "return_hidden_states": "POST /v1/completions takes it.",
+        "require_reasoning": "POST /v1/chat/completions constrains what follows the thoughts.",
         "session_params": "POST /v1/completions takes session.",
     }
 

@@ -100,6 +100,42 @@ def test_requests_come_with_the_call(client: openai.OpenAI, tokenize):
     assert [line["custom_id"] for line in answers] == ["request-1", "request-2", "request-3"]
 
 
+def test_lines_score_tokens(service: Installation, client: openai.OpenAI, http, tokenize):
+    """The scores of a line are those of a request, also under a grammar. A prompt is computed once
+    for all of its continuations, and comes from the cache for a later line."""
+    service.wait_served(MODEL)
+    prompt = tokenize(
+        "Of all the rivers that flow through the cities of Europe, the longest is " * 4
+    )
+    given = [tokenize(" the Volga"), tokenize(" Paris"), tokenize(" the Rhine")]
+    fields = {"max_tokens": 0, "continuation_token_ids": given}
+    lines_ = [
+        request("free", prompt, **fields),
+        request("bound", prompt, **fields, regex=" the [A-Z][a-z]+"),
+    ]
+    done = wait(client, create(client, upload(client, lines_), extra_body={"close": True}))
+    assert (done.status, done.request_counts.completed) == ("completed", 2), done
+    answers = {
+        line["custom_id"]: line["response"]["body"] for line in lines(client, done.output_file_id)
+    }
+    for line in lines_:
+        alone = http.post("/v1/completions", json=line["body"]).json()
+        answer = answers[line["custom_id"]]
+        assert [each["score"] for each in answer["choices"]] == [
+            each["score"] for each in alone["choices"]
+        ]
+        assert answer["usage"]["prompt_tokens"] == len(prompt) + sum(map(len, given))
+        assert answer["usage"]["completion_tokens"] == 0
+        cached = alone["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached > len(prompt) // 2, alone["usage"]
+    free, bound = (
+        [each["score"].get("forbidden_at") for each in answers[name]["choices"]]
+        for name in ("free", "bound")
+    )
+    assert free == [None] * 3
+    assert bound == [None, 0, None]
+
+
 def test_the_official_client_uploads_a_file_in_parts(client: openai.OpenAI, tmp_path) -> None:
     """Its parts are larger than other bodies may be."""
     path = tmp_path / "lines.jsonl"

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.acceptance.service import MODEL, Installation
-from tests.acceptance.small_model import SMALL
+from tests.acceptance.small_model import ADAPTER, SMALL
 
 pytestmark = pytest.mark.acceptance
 
@@ -93,6 +93,37 @@ def test_a_text_without_parameters(http: httpx.Client, texts: str) -> None:
     assert output["meta_info"]["completion_tokens"] <= 128
 
 
+def test_several_outputs_under_rules(http: httpx.Client, texts: str) -> None:
+    """docs/advanced_features/structured_outputs.ipynb, with a prompt that has no template."""
+    params = {
+        "max_new_tokens": 128,
+        "temperature": 0,
+        "n": 3,
+        "ebnf": (
+            "root ::= city | description\n"
+            'city ::= "London" | "Paris" | "Berlin" | "Rome"\n'
+            'description ::= city " is " status\n'
+            'status ::= "the capital of " country\n'
+            'country ::= "England" | "France" | "Germany" | "Italy"'
+        ),
+    }
+    text = "Give me the information of the capital of France."
+    body = {"text": text, "sampling_params": params, "stream": False, "return_logprob": False}
+    outputs = post(http, model=texts, **body)
+    shape = "(London|Paris|Berlin|Rome)( is the capital of (England|France|Germany|Italy))?"
+    assert [bool(re.fullmatch(shape, each["text"])) for each in outputs] == [True] * 3, outputs
+
+
+def test_an_adapter_for_one_of_two_prompts(http: httpx.Client, texts: str) -> None:
+    """docs/advanced_features/lora.ipynb."""
+    text, params = "List 3 countries and their capitals.", {"max_new_tokens": 32, "temperature": 0}
+    adapted, plain = post(
+        http, model=texts, text=[text, text], sampling_params=params, lora_path=[ADAPTER, None]
+    )
+    alone = post(http, model=texts, text=text, sampling_params=params)
+    assert plain["output_ids"] == alone["output_ids"] != adapted["output_ids"]
+
+
 def test_a_structural_tag(http: httpx.Client, texts: str) -> None:
     """docs/advanced_features/structured_outputs.ipynb, with a prompt that has no template."""
     city = {
@@ -129,10 +160,13 @@ def test_a_structural_tag(http: httpx.Client, texts: str) -> None:
     [
         ({"image_data": "example_image.png"}, "image_data"),
         ({"custom_logit_processor": '{"callable": "8004"}'}, "custom_logit_processor"),
+        ({"require_reasoning": True}, "require_reasoning"),
+        ({"return_hidden_states": True}, "return_hidden_states"),
+        ({"input_embeds": [[0.5]]}, "input_embeds"),
     ],
 )
 def test_what_quire_has_not_is_refused_by_name(
-    http: httpx.Client, texts: str, fields: dict[str, str], name: str
+    http: httpx.Client, texts: str, fields: dict[str, Any], name: str
 ) -> None:
     body = {"model": texts, "text": FRANCE, "sampling_params": GREEDY, **fields}
     response = http.post("/generate", json=body)
@@ -152,6 +186,27 @@ def test_token_ids_with_their_log_probabilities(service: Installation, http: htt
         assert [len(row) for row in info["output_top_logprobs"]] == [2, 2, 2]
     (alone,) = post(http, model=MODEL, input_ids=[[3]], sampling_params=params)
     assert alone["output_ids"] == outputs[1]["output_ids"]
+
+
+def test_the_printed_client_of_token_ids(service: Installation, http: httpx.Client) -> None:
+    service.wait_served(MODEL)
+    messages = [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": "How many countries are in the EU?"},
+    ]
+    chat = {"model": MODEL, "messages": messages}
+    payload = {
+        "model": MODEL,
+        "token_ids": http.post("/v1/tokenize", json=chat).json()["tokens"],
+        "sampling_params": {"max_tokens": 24, "temperature": 0.2, "detokenize": False},
+        "stream": False,
+    }
+    response = http.post("/inference/v1/generate", json=payload)
+    response.raise_for_status()
+    (choice,) = response.json()["choices"]
+    tokens = {"model": MODEL, "tokens": choice["token_ids"]}
+    assert 0 < len(choice["token_ids"]) <= 24
+    assert http.post("/v1/detokenize", json=tokens).json()["prompt"]
 
 
 def test_a_client_of_token_ids(service: Installation, http: httpx.Client) -> None:
