@@ -150,6 +150,9 @@ _MORE: tuple[Case, ...] = (
     Case("granitemoehybrid", "", {"num_hidden_layers": 4, "layer_types": [
         "mamba", "full_attention", "mamba", "full_attention"]}),
     Case("granitemoehybrid", "attention only", {"layer_types": ["full_attention"] * 2}),
+    Case("granitemoehybrid", "dense", {"layer_types": ["full_attention"] * 2,
+                                       "num_local_experts": 0,
+                                       "position_embedding_type": "rope"}),
     Case("jamba", "", {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8,
                        "mamba_dt_rank": 8}),
     Case("kimi_linear", "", {"num_hidden_layers": 5, **_MLA, "linear_head_dim": 16,

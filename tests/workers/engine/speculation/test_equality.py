@@ -16,7 +16,8 @@ from msgspec import structs
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
-from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, save, skip_without
+from tests.workers.engine.backends.cpu.shapes import RECOGNISED
+from tests.workers.engine.backends.cpu.test_decoder import save, skip_without
 from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.layers.library import load_library

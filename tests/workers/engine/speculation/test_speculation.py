@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, engine_of, save
+from tests.workers.engine.backends.cpu.shapes import RECOGNISED
+from tests.workers.engine.backends.cpu.test_decoder import engine_of, save
 from tests.workers.engine.driving import EOS, MakeEngine, choice, request, run
 from tests.workers.engine.rows import row
 from tests.workers.engine.speculation.drafting import Always, Costless, Guesses, draft_eagerly

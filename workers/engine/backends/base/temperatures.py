@@ -1,5 +1,7 @@
-"""Temperatures of attention by position (Llama 4), of rows that belong to many sequences."""
+"""Temperatures of attention by position, of rows that belong to many sequences: those of Llama 4,
+whose layers do not know the positions, and of Ministral 3, whose layers do."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -7,6 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_TUNED_LAST = "get_llama_4_attn_scale"
+"""The function of transformers that computes the factors from positions."""
+_BETA = "llama_4_scaling_beta"
 
 _positions: ContextVar[Tensor] = ContextVar("positions of the rows of the forward that runs")
 
@@ -21,8 +27,36 @@ def is_tuned(attention: Any) -> bool:
     )
 
 
+def is_tuned_last(attention: Any) -> bool:
+    """Return whether an attention layer scales its queries by their positions, which it is given,
+    after it has rotated them."""
+    has_function = hasattr(sys.modules[type(attention).__module__], _TUNED_LAST)
+    return has_function and _get_rope(attention).get(_BETA) is not None
+
+
+def get_tuning(attention: Any) -> tuple[float, float] | None:
+    """Return what decides the factors of a layer's queries: the positions of a step, and how much
+    the factors grow. None if queries are not scaled by their positions."""
+    if is_tuned(attention):
+        return float(attention.floor_scale), float(attention.attn_scale)
+    if is_tuned_last(attention):
+        rope = _get_rope(attention)
+        return float(rope["original_max_position_embeddings"]), float(rope[_BETA])
+    return None
+
+
+def _get_rope(attention: Any) -> dict[str, Any]:
+    return getattr(getattr(attention, "config", None), "rope_parameters", None) or {}
+
+
 def compute_temperatures(attention: Any, positions: Tensor) -> Tensor:
-    """Return the factors of queries at ``positions`` in a layer that is tuned, in float32."""
+    """Return the factors of queries at ``positions`` [positions] in a layer that is tuned, in
+    float32."""
+    if is_tuned_last(attention):
+        length, beta = get_tuning(attention) or (1.0, 0.0)
+        scale = getattr(sys.modules[type(attention).__module__], _TUNED_LAST)
+        factors: Tensor = scale(positions[None], beta, length)
+        return factors.flatten().float()
     steps = torch.floor((positions.float() + 1.0) / float(attention.floor_scale))
     return torch.log1p(steps) * float(attention.attn_scale) + 1.0
 

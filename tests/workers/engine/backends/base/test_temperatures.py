@@ -4,11 +4,14 @@ import pytest
 import torch
 from transformers import AutoConfig
 from transformers.models.llama4.modeling_llama4 import Llama4TextAttention
+from transformers.models.ministral3.modeling_ministral3 import Ministral3Attention
 
 from workers.engine.backends.base.temperatures import (
     compute_temperatures,
     follow_positions,
+    get_tuning,
     is_tuned,
+    is_tuned_last,
     placing,
 )
 
@@ -35,6 +38,25 @@ def test_temperatures_rise_with_the_position() -> None:
     found = compute_temperatures(attention_of(3), torch.tensor([0, 2, 3, 6, 7]))
     expected = 1 + 0.7 * torch.tensor([1, 1, 2, 2, 3]).log()
     assert torch.allclose(found, expected)
+
+
+def test_layers_that_are_given_positions_are_tuned_after_the_rotation() -> None:
+    rope = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+        "original_max_position_embeddings": 4, "llama_4_scaling_beta": 0.7,
+    }  # fmt: skip
+    attention = Ministral3Attention(
+        AutoConfig.for_model("ministral3", hidden_size=32, head_dim=16, rope_parameters=rope), 0
+    )
+    assert is_tuned_last(attention)
+    assert not is_tuned(attention)
+    assert get_tuning(attention) == (4, 0.7)
+    found = compute_temperatures(attention, torch.tensor([0, 3, 4, 7, 8]))
+    assert torch.allclose(found, 1 + 0.7 * torch.tensor([1, 1, 2, 2, 3]).log())
+    attention.config.rope_parameters["llama_4_scaling_beta"] = None
+    assert get_tuning(attention) is None
+    assert get_tuning(attention_of(0)) is None
+    assert get_tuning(attention_of(3)) == (4, 0.7)
 
 
 @pytest.mark.parametrize("positions", [[0, 1, 2, 3, 4], [9, 3, 0, 41, 17]])

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
-from tests.workers.engine.backends.cpu.test_decoder import RECOGNISED, SHAPES, save
+from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
+from tests.workers.engine.backends.cpu.test_decoder import save
 from workers.engine.backends.cpu import decoder
 from workers.engine.backends.cpu.attention import AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.backends.cpu.layers import linear

@@ -9,14 +9,8 @@ import pytest
 
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
-from tests.workers.engine.backends.cpu.test_decoder import (
-    RECOGNISED,
-    SHAPES,
-    engine_of,
-    save,
-    shortfall,
-    skip_without,
-)
+from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
+from tests.workers.engine.backends.cpu.test_decoder import engine_of, save, shortfall, skip_without
 from tests.workers.engine.driving import tokens
 from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.core.request import Request
@@ -33,7 +27,8 @@ MODELS = ("qwen3_5_text", "gemma4_text")
 """Models that keep more than keys and values of each layer, or less."""
 OTHERS = (
     "gemma4_text with experts", "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "apertus",
-    "olmo with clips", "hyperclovax", "llama4_text",
+    "olmo with clips", "hyperclovax", "llama4_text", "ministral3", "granitemoehybrid",
+    "granitemoehybrid with experts", "mellum", "hy_v3",
 )  # fmt: skip
 QUICK = {(name, "bfloat16") for name in MODELS}
 CASES = [

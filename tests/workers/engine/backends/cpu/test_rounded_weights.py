@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
-from tests.workers.engine.backends.cpu.test_decoder import OTHERS, engine_of, native_of, save
+from tests.workers.engine.backends.cpu.shapes import OTHERS
+from tests.workers.engine.backends.cpu.test_decoder import engine_of, native_of, save
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from tests.workers.engine.whole.test_equality import DEMO
 from workers.engine.backends.cpu.layers.library import why_no_kernels

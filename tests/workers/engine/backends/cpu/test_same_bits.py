@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
-from tests.workers.engine.backends.cpu.test_decoder import (
-    BY_DTYPE,
-    RECOGNISED,
-    SHAPES,
-    save,
-    skip_without,
-)
+from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
+from tests.workers.engine.backends.cpu.test_decoder import BY_DTYPE, save, skip_without
 from workers.engine.backends.cpu import decoder
 from workers.engine.backends.cpu.attention import AttentionMetadata
 from workers.engine.backends.cpu.layers import linear

@@ -17,6 +17,7 @@ from workers.engine.backends.cpu.layers.linear import TiledLinear
 _ALPHA = 1.702
 _TRIED_TOKENS = 6
 _TRIED_CHOICES = 128
+_SCALES = ("routed_scaling_factor", "router_scaling_factor")
 _AGREEING = 0.9
 """Rounding may change the choice for other rows."""
 _ALLOWED = {16: 0.05, 8: 0.1, 4: 0.3}
@@ -225,7 +226,8 @@ class RouterParts:
         factors = router.per_expert_scale.detach().float() if has_factors else None
         bias, correction = (_get_tensor(router, x) for x in ("bias", "e_score_correction_bias"))
         correction = correction if given is None else given.detach().float()
-        scale = float(getattr(router, "routed_scaling_factor", 1.0))
+        scales = (getattr(router, name, None) for name in _SCALES)
+        scale = float(next((x for x in scales if x is not None), 1.0))
         draw = torch.Generator().manual_seed(6)
         rows = torch.randn(_TRIED_TOKENS, weight.shape[1], generator=draw).to(weight.dtype)
         try:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
+from workers.engine.backends.base.temperatures import is_tuned_last
 from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts, read_delta_network
 from workers.engine.backends.cpu.recognition.heads import (
@@ -203,7 +204,10 @@ def read_decoder(
     layers = take_one(children, _LAYERS)
     norm = take_one(children, _NORM)
     learned = _position_embedding(children, max_len)
-    rotary = None if learned is not None else take_one(children, ("rotary_emb",))
+    rotary = None if learned is not None else children.pop("rotary_emb", None)
+    has_places = rotary is not None or learned is not None
+    are_all_positionless = probe.rules.keys() <= probe.positionless
+    expect(has_places or are_all_positionless, "there is no rotary_emb")
     inputs = read_layer_inputs(decoder, children, len(embedding.weight))
     expect(not children, "the decoder has other modules")
     hidden = embedding.weight.shape[1]
@@ -315,7 +319,8 @@ def _attention(attention: Any, probe: CacheProbe, angles: Angles | None) -> Atte
     turns_whole = tables is not None and rotation is not None and rotation.dim == size
     expect(parts.latents is None or turns_whole, "a shared part of keys is not rotated")
     temperatures = None if angles is None else angles.compute_temperatures(attention)
-    is_known = temperatures is None or (tables is None and not any(parts.norms))
+    is_plain = not any(parts.norms) and parts.latents is None
+    is_known = temperatures is None or (is_plain and (tables is None or is_tuned_last(attention)))
     expect(is_known, "heads are tuned in an unknown order")
     whole = _whole_rule(rule, attention)
     return AttentionLayer(attention, whole, parts, tables, rotation, temperatures)

@@ -21,16 +21,18 @@ from workers.engine.backends.cpu.recognition.parts import (
     take_one,
 )
 
-_MLP = ("mlp", "feed_forward")
+_MLP = ("mlp", "feed_forward", "block_sparse_moe", "shared_mlp")
+"""Experts go before the MLP beside them."""
 _SHARED = ("shared_expert", "shared_experts", "shared_mlp")
 _UP = ("up_proj", "fc1", "dense_h_to_4h", "c_fc")
-_DOWN = ("down_proj", "fc2", "dense_4h_to_h", "c_proj")
+_GATE_AND_UP = ("gate_up_proj", "input_linear")
+_DOWN = ("down_proj", "fc2", "dense_4h_to_h", "c_proj", "output_linear")
 _NORMS_BESIDE_MLP = (
     "pre_feedforward_layernorm_2",
     "post_feedforward_layernorm_2",
     "post_feedforward_layernorm_1",
 )
-_FUNCTION = ("act_fn", "activation_fn", "act")
+_FUNCTION = ("act_fn", "activation_fn", "act", "activation")
 
 
 class Columns(NamedTuple):
@@ -98,6 +100,7 @@ def read_mlp(
     inner = get_children(mlp)
     if "experts" not in inner:
         return _mlp(mlp, inner)
+    inner |= {name: children.pop(name) for name in _SHARED if name in children}
     return _read_experts(inner, getattr(mlp, "e_score_correction_bias", None))
 
 
@@ -162,8 +165,8 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     down = require_packed(take_one(children, _DOWN))
     size = down.in_features
     gate = None
-    if "gate_up_proj" in children:
-        both = require_packed(children.pop("gate_up_proj"))
+    if any(name in children for name in _GATE_AND_UP):
+        both = require_packed(take_one(children, _GATE_AND_UP))
         is_known = not children and bends is None
         expect(is_known, f"an MLP has {sorted(children)} or xIELU too")
         return _halves(both, down, activation)

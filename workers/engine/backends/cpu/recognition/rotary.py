@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from workers.engine.backends.base.temperatures import compute_temperatures, is_tuned
+from workers.engine.backends.base.temperatures import compute_temperatures, get_tuning
 from workers.engine.backends.cpu.recognition.parts import Unrecognised
 
 _STATIC_ROTARY = {"default", "linear", "llama3", "proportional", "yarn"}
@@ -128,6 +128,16 @@ def _turn(attention: Any, heads: Tensor, tables: Tables) -> Tensor | None:
     return None if turned is None else turned[0]
 
 
+def _find_kind(attention: Any) -> str | None:
+    """Return the kind of a layer, as it says itself, or else as its configuration lists it."""
+    kinds = (getattr(attention, name, None) for name in _KIND)
+    if kind := next(filter(None, kinds), None):
+        return str(kind)
+    listed = getattr(getattr(attention, "config", None), "layer_types", None)
+    index = getattr(attention, "layer_idx", None)
+    return None if listed is None or index is None else str(listed[index])
+
+
 class Angles:
     """The tables of a rotary module, one for each kind of layer that it knows. ``positionless`` are
     the attention layers that rotate no heads."""
@@ -146,8 +156,7 @@ class Angles:
     ) -> tuple[Rotation | None, tuple[Tensor, Tensor] | None]:
         """Return the rotation of a layer's heads, and its tables; no tables if the layer rotates
         none."""
-        kinds = (getattr(attention, name, None) for name in _KIND)
-        kind = next(filter(None, kinds), None) if self._has_kinds else None
+        kind = _find_kind(attention) if self._has_kinds else None
         if kind not in self._known:
             self._known[kind] = self._read(attention, head_dim, kind)
         rotation, tables = self._known[kind]
@@ -156,9 +165,9 @@ class Angles:
     def compute_temperatures(self, attention: Any) -> Tensor | None:
         """Return the factors of a layer's queries [positions]; None if it has none. Layers share
         them."""
-        if not is_tuned(attention):
+        key = get_tuning(attention)
+        if key is None:
             return None
-        key = attention.floor_scale, attention.attn_scale
         if key not in self._temperatures:
             self._temperatures[key] = compute_temperatures(attention, self._positions[0])
         return self._temperatures[key]

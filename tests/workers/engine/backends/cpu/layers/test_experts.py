@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 
-from tests.workers.engine.backends.cpu.test_decoder import SHAPE
+from tests.workers.engine.backends.cpu.shapes import SHAPE
 from workers.engine.backends.cpu.layers.experts import (
     Groups,
     PackedExperts,

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
-from tests.workers.engine.backends.cpu.test_decoder import SHAPES, engine_of, native_of, save
+from tests.workers.engine.backends.cpu.shapes import SHAPES
+from tests.workers.engine.backends.cpu.test_decoder import engine_of, native_of, save
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.cpu.backend import CpuBackend
 from workers.engine.backends.cpu.layers.library import load_library
