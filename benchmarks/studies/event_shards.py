@@ -3,9 +3,11 @@
     python -m benchmarks.studies.event_shards --shards 1,2,4,8 --streams 64 --step 0.025
 
 For each shard there is a server, a web process's reader, and a worker with as many streams as
-`--streams`, which lie in all shards alike, as those of many organizations do. The workers show and
-store what a stream gains as the relay does. Events per second of processor time are those of all
-servers together: with a cost that does not depend on the number of shards, they stay the same.
+`--streams`, which lie in `--spread` shards alike; by default in all, as those of many organizations
+do. With `--spread 1`, each worker's streams lie in one shard, as those of one large organization.
+So a step of a worker gives a shard as many events as there are streams / spread. The workers show
+and store what a stream gains as the relay does. Events per second of processor time are those of
+all servers together: with a cost that does not depend on the number of shards, they stay the same.
 """
 
 import asyncio
@@ -124,7 +126,14 @@ class Worker:
             store.client.close()
 
 
-async def measure(count: int, streams: int, step: float, seconds: float) -> tuple[float, int]:
+def choose_organization(worker: int, stream: int, count: int, spread: int) -> int:
+    """Return the organization of a worker's stream, so that these lie in `spread` shards."""
+    return count * stream + (worker + stream % spread) % count
+
+
+async def measure(
+    count: int, streams: int, step: float, seconds: float, spread: int
+) -> tuple[float, int]:
     """Return the processor time of all servers in a run, and the events that were read."""
     with ExitStack() as stack:
         servers = [stack.enter_context(serve(number)) for number in range(count)]
@@ -137,7 +146,13 @@ async def measure(count: int, streams: int, step: float, seconds: float) -> tupl
 
         readers = [EventReader(it.url, it.prefix, WEB, lambda: None) for it in servers]
         tasks = [asyncio.create_task(reader.run()) for reader in readers]
-        ids = [[await submit(servers, n) for n in range(streams)] for _ in range(count)]
+        ids = [
+            [
+                await submit(servers, choose_organization(worker, n, count, spread))
+                for n in range(streams)
+            ]
+            for worker in range(count)
+        ]
         for job_id in (job_id for own in ids for job_id in own):
             reader = readers[int(job_id[-2:], 16) % count]
             tasks.append(asyncio.create_task(_follow(reader, job_id, take)))
@@ -168,11 +183,12 @@ async def _follow(reader: EventReader, job_id: str, take: object) -> None:
 
 def main() -> None:
     args = command_line.parser(
-        __doc__, shards=[1, 2, 4, 8], streams=64, step=0.025, seconds=15.0
+        __doc__, shards=[1, 2, 4, 8], streams=64, step=0.025, seconds=15.0, spread=0
     ).parse_args()
     command_line.print_columns("shards", "events/s", "us of Redis", "events/cpu s")
     for count in args.shards:
-        cpu, events = asyncio.run(measure(count, args.streams, args.step, args.seconds))
+        spread = min(args.spread or count, count)
+        cpu, events = asyncio.run(measure(count, args.streams, args.step, args.seconds, spread))
         command_line.print_columns(
             count, round(events / args.seconds), f"{1e6 * cpu / events:.1f}", round(events / cpu)
         )
