@@ -128,7 +128,9 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     # 401, 403, 404
     "missing_api_key": _make_key_error("The request has no API key."),
     "invalid_api_key": _make_key_error("The API key is incorrect."),
-    "api_key_revoked": _make_key_error("The API key was revoked."),
+    "api_key_revoked": _make_key_error(
+        "The API key was revoked, or its organization is suspended."
+    ),
     "api_key_expired": _make_key_error("The API key has expired."),
     "invalid_metrics_token": _make_key_error(
         "Send QUIRE_METRICS_TOKEN in Authorization: Bearer ..."

@@ -19,6 +19,8 @@ pytestmark = [
         reason="no axe-playwright-python (requirements-dev.txt)",
     ),
 ]
+SLOWLY = 240_000
+"""Milliseconds that the browser waits for a page of a busy machine."""
 LAPTOP, PHONE = (1366, 768), (390, 844)
 TABLES = (
     "apikey", "auditentry", "batch", "file", "membership", "organization", "refusal", "session",
@@ -87,6 +89,7 @@ def open_page(
         bypass_csp=True,
     )
     page = context.new_page()
+    page.set_default_timeout(SLOWLY)
     page.goto(f"{service.url}/admin/login/")
     assert find(page) == []
     browser.log_in(page, service)
@@ -182,6 +185,7 @@ def test_the_start_page_and_a_missing_page_lead_on(
     chromium: browser.Browser, service: Installation
 ):
     page = chromium.new_page()
+    page.set_default_timeout(SLOWLY)
     page.goto(f"{service.url}/nothing")
     page.get_by_role("link", name="Start page").click()
     assert f"{service.url}/v1" in page.locator("main").inner_text()
@@ -192,6 +196,7 @@ def test_the_start_page_and_a_missing_page_lead_on(
 
 def test_the_reference_is_dark_at_night(chromium: browser.Browser, service: Installation):
     page = chromium.new_page(color_scheme="dark")
+    page.set_default_timeout(SLOWLY)
     page.goto(f"{service.url}/docs")
     page.locator(".swagger-ui .info").wait_for()
     red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/)[0]")

@@ -67,3 +67,11 @@ def test_revoked_and_expired_keys(
     past = timezone.now() - timedelta(seconds=1)
     ApiKey.objects.filter(pk=stranger.key.pk).update(expires_at=past)
     assert error(client, f"Bearer {stranger.secret}") == (401, "api_key_expired")
+
+
+def test_a_suspended_organization_is_told(api: Client, owner: Tenant) -> None:
+    owner.organization.suspended_at = timezone.now()
+    changes.change(owner.organization, ["suspended_at"], SERVICE)
+    response = api.get("/v1/models", headers=owner.headers)
+    assert response.status_code == 401
+    assert "its organization is suspended" in response.json()["error"]["message"]
