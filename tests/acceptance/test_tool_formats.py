@@ -139,8 +139,10 @@ def ask_for_an_input(url: str, key: str) -> str:
         messages=[{"role": "user", "content": "Query the tables."}],
         tools=[CUSTOM],
         tool_choice={"type": "custom", "custom": {"name": "run_sql"}},
-        max_tokens=120,
+        max_tokens=300,
+        seed=1,
     )
+    assert chat.choices[0].finish_reason == "tool_calls"
     (call,) = chat.choices[0].message.tool_calls
     assert (call.type, call.custom.name) == ("custom", "run_sql")
     return str(call.custom.input)

@@ -22,7 +22,17 @@ penalties = st.fixed_dictionaries(
         "penalizes_prompt": st.booleans(),
     }
 )
-cases = st.lists(st.tuples(st.lists(tokens, max_size=6), penalties), min_size=1, max_size=4)
+NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+
+
+def is_penalised(case: tuple[list[int], dict[str, Any]]) -> bool:
+    return any(case[1][name] != value for name, value in NEUTRAL.items())
+
+
+cases = st.lists(st.tuples(st.lists(tokens, max_size=6), penalties), min_size=1, max_size=4).filter(
+    lambda rows: any(map(is_penalised, rows))
+)
+"""At least one row has a penalty: a step without one calls no processor."""
 step = st.tuples(st.booleans(), st.lists(st.lists(tokens, max_size=3), min_size=4, max_size=4))
 
 
