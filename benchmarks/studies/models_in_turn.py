@@ -10,6 +10,8 @@ decides:
 - ``first``: without numbers. A model is due when its first job has waited for its patience.
 - ``longest``: the same, but of the models that are due, the one with the most jobs is next.
 - ``crowd``: the same as ``first`` with a patience that is divided among the waiting jobs.
+- ``arrival``: without the policy. Jobs run in the order in which they came, and the worker loads
+  the model of each.
 
 Times are in seconds. All policies see the same jobs.
 """
@@ -91,11 +93,12 @@ def divide_patience(now: float, loaded: str | None, queues: Queues, states: Stat
 
 
 Change = Callable[[float, str | None, Queues, States], States]
-POLICIES: Mapping[str, Change] = {
+POLICIES: Mapping[str, Change | None] = {
     "policy": keep,
     "first": forget_numbers,
     "longest": prefer_longest,
     "crowd": divide_patience,
+    "arrival": None,
 }
 
 
@@ -127,14 +130,20 @@ def draw_jobs(scenario: Scenario, seed: int) -> list[tuple[float, str, float]]:
     return sorted(jobs, reverse=True)
 
 
-def measure(scenario: Scenario, change: Change) -> Figures:
+def find_first(queues: Queues) -> str | None:
+    """Return the model of the job that came first."""
+    waiting = {name: queue[0] for name, queue in queues.items() if queue}
+    return min(waiting, key=lambda name: waiting[name]) if waiting else None
+
+
+def measure(scenario: Scenario, change: Change | None) -> Figures:
     figures = Figures({str(number): [] for number in range(len(scenario.rates))})
     for seed in range(SEEDS):
         simulate(scenario, change, seed, figures)
     return figures
 
 
-def simulate(scenario: Scenario, change: Change, seed: int, figures: Figures) -> None:
+def simulate(scenario: Scenario, change: Change | None, seed: int, figures: Figures) -> None:
     jobs = draw_jobs(scenario, seed)
     names = [str(number) for number in range(len(scenario.rates))]
     states = {name: ModelState(load_seconds=scenario.load_seconds) for name in names}
@@ -150,14 +159,21 @@ def simulate(scenario: Scenario, change: Change, seed: int, figures: Figures) ->
             durations[model].append(seconds)
         ends = [end for end in ends if end > now]
         while loaded is not None and queues[loaded] and len(ends) < SLOTS:
+            if change is None and find_first(queues) != loaded:
+                break
             figures.waits[loaded].append(now - queues[loaded].popleft())
             ends.append(now + durations[loaded].popleft())
         for name, state in states.items():
             waiting = len(queues[name])
             state.observe(now, Level.LIVE if waiting else None, waiting, name != loaded)
         is_idle = not ends and not (loaded and queues[loaded])
-        seen = change(now, loaded, queues, states)
-        if chosen := choose(now, loaded, loaded_at, is_idle, seen):
+        if change is None:
+            first = find_first(queues)
+            chosen = None if first == loaded else first
+        else:
+            seen = change(now, loaded, queues, states)
+            chosen = choose(now, loaded, loaded_at, is_idle, seen)
+        if chosen:
             now = max([now, *ends]) + scenario.load_seconds  # running jobs end in the grace period
             loaded, loaded_at, ends = chosen, now, []
             figures.loads += 1
