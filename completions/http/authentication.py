@@ -11,7 +11,10 @@ _MESSAGES = {
         "Send your API key in the header Authorization: Bearer sk-..., or in x-api-key."
     ),
     keys.Refusal.INVALID: "Incorrect API key provided: {masked}. Check that it was copied whole.",
-    keys.Refusal.REVOKED: "The API key {masked} was revoked. Ask your administrator for another.",
+    keys.Refusal.REVOKED: (
+        "The API key {masked} was revoked, or its organization is suspended. "
+        "Ask your administrator."
+    ),
     keys.Refusal.EXPIRED: "The API key {masked} has expired. Ask your administrator for another.",
 }
 

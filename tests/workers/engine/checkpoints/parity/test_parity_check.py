@@ -58,7 +58,7 @@ def test_what_changes_with_a_sequences_length_counts_if_sequences_grow_so_long(
     [
         ({}, "c"),
         ({"model_type": "mistral", "sliding_window": 40}, "c"),
-        ({"model_type": "ministral3", "rope_parameters": TUNED}, "torch"),
+        ({"model_type": "ministral3", "rope_parameters": TUNED}, "c"),
         ({"model_type": "smollm3", "num_hidden_layers": 8, "no_rope_layers": [1] * 7 + [0]},
          "c"),
         ({"model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2,
