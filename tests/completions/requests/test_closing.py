@@ -1,7 +1,10 @@
 """Requests whose answers are to be closed: refused where no end fits, before a queue."""
 
+from pathlib import Path
+
 import orjson
 import pytest
+from pytest_django.fixtures import Settings
 
 from completions.contract.job_request import encode_job_request
 from completions.exceptions import APIError
@@ -25,6 +28,14 @@ def test_the_job_asks_for_it_only_under_a_constraint() -> None:
     assert b"close" not in orjson.dumps(
         orjson.loads(encode_job_request(prepared(CONSTANT).job_request))
     )
+
+
+def test_a_model_decides_where_the_request_does_not(tiny_model: Path, settings: Settings) -> None:
+    with settings.MODELS_FILE.open("a") as document:
+        document.write(f'[models.whole]\npath = "{tiny_model}"\nclose = true\n')
+    body = {**CONSTANT, "model": "whole", "max_tokens": 14}
+    assert prepared(body).job_request.close is True
+    assert prepared({**body, "close": False}).job_request.close is False
 
 
 @pytest.mark.parametrize("least", [2, 9])
