@@ -1,8 +1,8 @@
 """Registers, replaces and removes the LoRA adapters of organizations.
 
-Every change is audited, and announced to all web processes once it is committed. Before it is
-registered, a version has the number 0 and no name means it; so what is tried out counts, and goes
-again like a version that was retired.
+Every change is audited, and announced to all web processes once it is committed. A version that a
+worker tries out has the number 0 and counts as retired: its bytes count, no request can name it,
+and it is deleted like other retired versions if it is never registered.
 """
 
 import logging

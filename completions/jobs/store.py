@@ -118,9 +118,12 @@ def _read_script(path: Path) -> str:
 
 
 def _select_used(shared: str, script: str) -> str:
-    """Return a script after those shared definitions that it uses, directly or through others. Lua
-    makes all functions of a script anew at each call: all shared ones took 9 of the 11 us of a
-    script that does nothing."""
+    """Return a script after those shared definitions that it uses, directly or through others.
+
+    Lua makes all functions of a script anew at each call: all shared ones took 9 of the 11 us of a
+    script that does nothing. A definition begins with `local` at the start of a line, and ends
+    where the next one begins; the shared files have nothing else at the start of a line.
+    """
     shared, script = _COMMENT.sub("", shared), _COMMENT.sub("", script)
     found = list(_DEFINITION.finditer(shared))
     ends = [*(each.start() for each in found[1:]), len(shared)]

@@ -69,7 +69,7 @@ def test_revoked_and_expired_keys(
     assert error(client, f"Bearer {stranger.secret}") == (401, "api_key_expired")
 
 
-def test_a_suspended_organization_is_told(api: Client, owner: Tenant) -> None:
+def test_the_refusal_says_that_an_organization_is_suspended(api: Client, owner: Tenant) -> None:
     owner.organization.suspended_at = timezone.now()
     changes.change(owner.organization, ["suspended_at"], SERVICE)
     response = api.get("/v1/models", headers=owner.headers)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 _TUNED_LAST = "get_llama_4_attn_scale"
 """The function of transformers that computes the factors from positions."""
 _BETA = "llama_4_scaling_beta"
+_LENGTH = "original_max_position_embeddings"
 
 _positions: ContextVar[Tensor] = ContextVar("positions of the rows of the forward that runs")
 
@@ -41,7 +42,7 @@ def get_tuning(attention: Any) -> tuple[float, float] | None:
         return float(attention.floor_scale), float(attention.attn_scale)
     if is_tuned_last(attention):
         rope = _get_rope(attention)
-        return float(rope["original_max_position_embeddings"]), float(rope[_BETA])
+        return float(rope[_LENGTH]), float(rope[_BETA])
     return None
 
 
@@ -53,9 +54,9 @@ def compute_temperatures(attention: Any, positions: Tensor) -> Tensor:
     """Return the factors of queries at ``positions`` [positions] in a layer that is tuned, in
     float32."""
     if is_tuned_last(attention):
-        length, beta = get_tuning(attention) or (1.0, 0.0)
+        rope = _get_rope(attention)
         scale = getattr(sys.modules[type(attention).__module__], _TUNED_LAST)
-        factors: Tensor = scale(positions[None], beta, length)
+        factors: Tensor = scale(positions[None], rope[_BETA], rope[_LENGTH])
         return factors.flatten().float()
     steps = torch.floor((positions.float() + 1.0) / float(attention.floor_scale))
     return torch.log1p(steps) * float(attention.attn_scale) + 1.0
