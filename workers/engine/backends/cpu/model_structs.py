@@ -9,6 +9,7 @@ from torch import Tensor
 
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.layers.linear import LinearStruct
+from workers.engine.backends.cpu.recognition.convolutions import ShortConvolutionParts, Taps
 from workers.engine.backends.cpu.recognition.decoders import (
     AttentionLayer,
     DecoderParts,
@@ -38,6 +39,7 @@ from workers.engine.backends.cpu.structs import (
     MlpStruct,
     ModelStruct,
     NormStruct,
+    ShortConvolutionStruct,
 )
 from workers.engine.backends.recurrent.states import StateKey, StateTable
 
@@ -65,12 +67,13 @@ class ModelStructs:
         self.model.num_blocks, self.model.block_size = cache.num_blocks, cache.block_size
         for i, layer in enumerate(self._parts.layers):
             struct = self.model.layers[i]
-            if isinstance(layer.mixer, DeltaParts):
+            if not isinstance(layer.mixer, AttentionLayer):
                 assert table is not None
                 states = table.get_states(layer.mixer.module)
-                delta = struct.delta.contents
-                delta.states = states[StateKey("recurrence")].data_ptr()
-                delta.convolution.inputs = states[StateKey("convolution")].data_ptr()
+                network = (struct.delta or struct.short_convolution).contents
+                network.convolution.inputs = states[StateKey("convolution")].data_ptr()
+                if isinstance(layer.mixer, DeltaParts):
+                    network.states = states[StateKey("recurrence")].data_ptr()
                 continue
             pages = cache.layers[layer.mixer.module]
             if not pages.shape.packs_keys:
@@ -120,6 +123,12 @@ class ModelStructs:
         if isinstance(layer.mixer, DeltaParts):
             struct.output = layer.mixer.output.struct
             struct.delta = ctypes.pointer(self._delta_struct(layer.mixer))
+        elif isinstance(layer.mixer, ShortConvolutionParts):
+            struct.output = layer.mixer.output.struct
+            convolution = self._convolution_struct(layer.mixer.taps)
+            struct.short_convolution = ctypes.pointer(
+                ShortConvolutionStruct(layer.mixer.input.struct, convolution)
+            )
         else:
             self._set_attention(struct, layer.mixer)
         return struct
@@ -146,7 +155,6 @@ class ModelStructs:
         struct.scale, struct.softcap = rule.scale, rule.softcap or 0
 
     def _delta_struct(self, delta: DeltaParts) -> DeltaStruct:
-        kernel, channels = delta.taps.shape
         places = {field.name: getattr(delta.heads, field.name) for field in fields(delta.heads)}
         return DeltaStruct(
             input=delta.input.struct,
@@ -154,12 +162,15 @@ class ModelStructs:
             rates=self._address(delta.rates),
             decay=self._address(delta.decay),
             decay_bias=self._address(delta.decay_bias),
-            convolution=ConvolutionStruct(
-                taps=self._address(delta.taps), kernel=kernel, channels=channels
-            ),
+            convolution=self._convolution_struct(delta.taps),
             norm=self._norm_struct(delta.norm),
             **places,
         )
+
+    def _convolution_struct(self, taps: Taps) -> ConvolutionStruct:
+        kernel, channels = taps.weight.shape
+        weight, bias = self._address(taps.weight), self._address(taps.bias)
+        return ConvolutionStruct(taps=weight, bias=bias, kernel=kernel, channels=channels)
 
     def _latents_struct(self, latents: LatentParts) -> Any:
         down, norm = latents.query or (None, None)

@@ -77,6 +77,12 @@ class DeltaStruct(ctypes.Structure):
     ]
 
 
+class ShortConvolutionStruct(ctypes.Structure):
+    """``ShortConvolution``."""
+
+    _fields_ = [("input", LinearStruct), ("convolution", ConvolutionStruct)]
+
+
 class LayerInputsStruct(ctypes.Structure):
     """``LayerInputs``."""
 
@@ -119,6 +125,7 @@ class LayerStruct(ctypes.Structure):
         *((name, LinearStruct) for name in ("query", "key", "value")),
         ("latents", ctypes.POINTER(LatentsStruct)),
         ("delta", ctypes.POINTER(DeltaStruct)),
+        ("short_convolution", ctypes.POINTER(ShortConvolutionStruct)),
         ("output", LinearStruct),
         ("mlp", MlpStruct),
         ("experts", ctypes.POINTER(ExpertsStruct)),

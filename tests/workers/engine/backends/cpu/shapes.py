@@ -36,6 +36,9 @@ DELTA: dict[str, Any] = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 48,
 }  # fmt: skip
+SHORT: dict[str, Any] = {
+    "num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"],
+}  # fmt: skip
 PER_LAYER: dict[str, Any] = {
     "num_hidden_layers": 5, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
     "layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]
@@ -127,6 +130,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         **DELTA, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 96, "linear_conv_kernel_dim": 3,
     },
+    "lfm2": {
+        **SHORT, "block_auto_adjust_ff_dim": False, "conv_L_cache": 4, "conv_bias": True,
+    },
+    "lfm2_moe": {
+        **SHORT, "num_dense_layers": 1, "num_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 64,
+    },
     "gemma4_text": PER_LAYER,
     "gemma4_text with experts": {
         **PER_LAYER, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0,
@@ -181,11 +191,11 @@ fused and mixed up projections; MLPs without a gate; blocks side by side; scales
 softmax and by themselves, clamped, corrected, and with shared ones; heads that end within a
 register; learned positions; more heads of one key than a tile holds; vocabularies of any size;
 heads from latents, whose values have another size, with groups of experts; gated delta networks and
-gated attention; layers whose heads differ, with inputs of their own, keys and values of earlier
-layers, and experts beside an MLP; norms of rotated heads; corrections that routers are given;
-xIELU; clipped heads; chunks, temperatures by position, of heads that are rotated too, and experts
-whose inputs are weighed; MLPs of two layers, no positions at all, and kinds of layers that the
-configuration lists."""
+gated attention; short convolutions; layers whose heads differ, with inputs of their own, keys and
+values of earlier layers, and experts beside an MLP; norms of rotated heads; corrections that
+routers are given; xIELU; clipped heads; chunks, temperatures by position, of heads that are rotated
+too, and experts whose inputs are weighed; MLPs of two layers, no positions at all, and kinds of
+layers that the configuration lists."""
 OTHERS: dict[str, dict[str, Any]] = {
     "olmoe": {"clip_qkv": 0.5, "num_experts": 4, "num_experts_per_tok": 2},
     "phimoe": {"num_local_experts": 4, "num_experts_per_tok": 2},

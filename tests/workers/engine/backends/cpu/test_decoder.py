@@ -112,7 +112,7 @@ ALWAYS = {
     (name, "bfloat16")
     for name in (
         "deepseek_v3", "gemma2", "glm4", "gpt_neox", "gpt_oss", "llama with heads of 72",
-        "qwen3_5_text", "gemma4_text", "gemma4_text with experts",
+        "qwen3_5_text", "gemma4_text", "gemma4_text with experts", "lfm2",
     )
 }  # fmt: skip
 

@@ -23,12 +23,12 @@ pytestmark = [
 
 COMMON = 48
 REQUESTS = 24
-MODELS = ("qwen3_5_text", "gemma4_text")
+MODELS = ("qwen3_5_text", "gemma4_text", "lfm2")
 """Models that keep more than keys and values of each layer, or less."""
 OTHERS = (
     "gemma4_text with experts", "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "apertus",
     "olmo with clips", "hyperclovax", "llama4_text", "ministral3", "granitemoehybrid",
-    "granitemoehybrid with experts", "mellum", "hy_v3",
+    "granitemoehybrid with experts", "mellum", "hy_v3", "lfm2_moe",
 )  # fmt: skip
 QUICK = {(name, "bfloat16") for name in MODELS}
 CASES = [

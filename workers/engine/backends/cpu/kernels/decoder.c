@@ -13,6 +13,7 @@
 #include "logits.h"
 #include "mixture.h"
 #include "recurrent/delta.h"
+#include "recurrent/short_convolution.h"
 #include "removal.h"
 
 /* Multiply this thread's rows of the residual. */
@@ -108,11 +109,24 @@ static void run_delta(const Model *m, const Layer *layer, const Batch *b, Barrie
     advance_pieces(m, d, b);
 }
 
+/* Compute the short convolution of all rows. */
+static void run_short_convolution(const Model *m, const Layer *layer, const Batch *b,
+                                  Barrier *barrier) {
+    const ShortConvolution *s = layer->short_convolution;
+    normalize_rows(m, b, &layer->attention_norm, &s->input);
+    meet(barrier);
+    project(&s->input, (Rows){b->normed, &b->prepared}, b->rows, b->projected, m->width, 0);
+    meet(barrier);
+    convolve_pieces(m, s, b);
+}
+
 /* `plans` are those of the model's kinds of heads. */
 static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
                       Barrier *barrier) {
     if (layer->delta)
         run_delta(m, layer, b, barrier);
+    else if (layer->short_convolution)
+        run_short_convolution(m, layer, b, barrier);
     else
         run_attention(m, layer, b, plans + (layer->heads - m->heads), barrier);
     if (m->parallel) {
@@ -215,12 +229,17 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
     }
 }
 
+static int64_t layer_room_size(const Layer *layer) {
+    if (layer->delta) return delta_room_size(layer->delta);
+    if (layer->short_convolution) return short_room_size(layer->short_convolution);
+    return room_size(layer->heads);
+}
+
 /* The bytes of `room` for each thread. */
 int64_t quire_thread_room(const Model *m) {
     int64_t size = 0;
     for (int i = 0; i < m->num_layers; i++) {
-        const Layer *layer = m->layers + i;
-        const int64_t own = layer->delta ? delta_room_size(layer->delta) : room_size(layer->heads);
+        const int64_t own = layer_room_size(m->layers + i);
         if (own > size) size = own;
     }
     return size;

@@ -86,6 +86,13 @@ typedef struct {
     int32_t key_step, value_step; /* of queries and keys, and of values and gates */
 } Delta;
 
+/* A gated short convolution (recurrent/short_convolution.h). `input` computes the factors of what is
+   convolved, those of the outputs, and what is convolved: each has a column for each channel. */
+typedef struct {
+    Linear input;
+    Convolution convolution;
+} ShortConvolution;
+
 /* Pairs of rotated numbers: halves apart, neighbours, or neighbours that are then stored halves apart.
    In the same order as in rotary.py. */
 enum { HALVES, NEIGHBOURS, PARTED_NEIGHBOURS };
@@ -126,6 +133,7 @@ typedef struct {
     Linear query, key, value;
     const Latents *latents;   /* in place of key and value, or NULL */
     const Delta *delta;       /* in place of attention, or NULL */
+    const ShortConvolution *short_convolution; /* in place of attention, or NULL */
     Linear output;
     Mlp mlp;
     const Experts *experts;                /* in place of the MLP, or beside it, or NULL */
@@ -191,7 +199,7 @@ typedef struct {
     float *layer_inputs; /* [rows][layers][size] of LayerInputs */
     bf16 *queries;     /* [rows][heads * dim] */
     bf16 *attended;    /* [rows][heads * value_dim]: the same memory if values are as wide as keys;
-                          or the outputs of a delta network */
+                          or the outputs of a delta network or convolution */
     bf16 *activated;   /* [rows][intermediate] */
     Prepared prepared; /* the next product's input, unless that is bfloat16 */
     /* Scratch of experts; `slots` is rows times chosen experts per row. */

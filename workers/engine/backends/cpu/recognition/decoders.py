@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.base.temperatures import is_tuned_last
 from workers.engine.backends.cpu.layers.linear import TiledLinear
+from workers.engine.backends.cpu.recognition.convolutions import (
+    ShortConvolutionParts,
+    read_short_convolution,
+)
 from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts, read_delta_network
 from workers.engine.backends.cpu.recognition.heads import (
     AttentionParts,
@@ -46,9 +50,11 @@ ROW_BLOCK = 32
 _EMBEDDING = ("embed_tokens", "embed_in", "wte", "word_embeddings")
 _POSITION_EMBEDDING = ("wpe", "embed_positions")
 _LAYERS = ("layers", "h")
-_NORM = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm")
+_NORM = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "layer_norm", "embedding_norm")
+_ROTARY = ("rotary_emb", "pos_emb")
 _ATTENTION = ("self_attn", "attention", "attn", "self_attention")
 _DELTA_NETWORK = "linear_attn"
+_SHORT_CONVOLUTION = "conv"
 
 
 class _Places(NamedTuple):
@@ -71,6 +77,7 @@ _NORMS = {
     frozenset({"attention_layernorm", "feedforward_layernorm"}): _Places(
         "attention_layernorm", None, "feedforward_layernorm"
     ),
+    frozenset({"operator_norm", "ffn_norm"}): _Places("operator_norm", None, "ffn_norm"),
     frozenset({"ln_1", "ln_2"}): _Places("ln_1", None, "ln_2"),
     frozenset({"self_attn_layer_norm", "final_layer_norm"}): _Places(
         "self_attn_layer_norm", None, "final_layer_norm"
@@ -115,7 +122,7 @@ class AttentionLayer:
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    mixer: AttentionLayer | DeltaParts
+    mixer: AttentionLayer | DeltaParts | ShortConvolutionParts
     """What computes a token from others; its norms are called those of attention."""
     mlp: MlpParts | ExpertsParts | ExpertsBesideMlp
     attention_norm: NormParts | None
@@ -169,7 +176,7 @@ class DecoderParts:
         """How many numbers of a token are projected at most."""
         widths = [x.heads.width for x in self.kinds]
         widths += [self.inputs.size] if self.inputs is not None else []
-        return max(widths + [x.heads.width for x in self.delta_networks])
+        return max(widths + [x.width for x in self.networks])
 
     @property
     def widest_query(self) -> int:
@@ -183,13 +190,14 @@ class DecoderParts:
     @property
     def widest_output(self) -> int:
         """How many numbers of a token attention or a network computes at most."""
-        outputs = [x.output for x in self.delta_networks]
+        outputs = [x.output for x in self.networks]
         outputs += [x.parts.output for x in self.attention]
         return max(output.in_features for output in outputs)
 
     @property
-    def delta_networks(self) -> list[DeltaParts]:
-        return [x.mixer for x in self.layers if isinstance(x.mixer, DeltaParts)]
+    def networks(self) -> list[DeltaParts | ShortConvolutionParts]:
+        """What is in place of attention, and keeps states."""
+        return [x.mixer for x in self.layers if not isinstance(x.mixer, AttentionLayer)]
 
 
 def read_decoder(
@@ -204,7 +212,8 @@ def read_decoder(
     layers = take_one(children, _LAYERS)
     norm = take_one(children, _NORM)
     learned = _position_embedding(children, max_len)
-    rotary = None if learned is not None else children.pop("rotary_emb", None)
+    names = () if learned is not None else _ROTARY
+    rotary = next((children.pop(name) for name in names if name in children), None)
     has_places = rotary is not None or learned is not None
     are_all_positionless = probe.rules.keys() <= probe.positionless
     expect(has_places or are_all_positionless, "there is no rotary_emb")
@@ -233,7 +242,8 @@ def read_decoder(
     )
     attending = [x.module for x in parts.attention]
     expect(attending == list(probe.rules), "layers attend in an unexpected order")
-    with_states = {x.module for x in parts.delta_networks}
+    expect(bool(attending), "no layer attends")
+    with_states = {x.module for x in parts.networks}
     expect(with_states == set(stateful), "other modules keep states")
     return parts
 
@@ -269,9 +279,12 @@ def _logits_scale(model: Any, text: Any) -> float:
 
 def _layer(layer: Any, probe: CacheProbe, hidden: int, angles: Angles | None) -> LayerParts:
     children = get_children(layer)
-    mixer: AttentionLayer | DeltaParts
+    mixer: AttentionLayer | DeltaParts | ShortConvolutionParts
     if _DELTA_NETWORK in children:
         mixer = read_delta_network(children.pop(_DELTA_NETWORK))
+        output = mixer.output
+    elif _SHORT_CONVOLUTION in children:
+        mixer = read_short_convolution(children.pop(_SHORT_CONVOLUTION))
         output = mixer.output
     else:
         mixer = _attention(take_one(children, _ATTENTION), probe, angles)

@@ -10,6 +10,7 @@ from transformers.activations import ACT2FN
 
 from workers.engine.backends.cpu.layers.activations import recognise_activation
 from workers.engine.backends.cpu.layers.linear import TiledLinear
+from workers.engine.backends.cpu.recognition.convolutions import Taps, read_taps
 from workers.engine.backends.cpu.recognition.parts import (
     NormParts,
     expect,
@@ -60,11 +61,15 @@ class DeltaParts:
     output: TiledLinear
     rates: Tensor
     """[2 * value_heads, hidden], in bfloat16: for how strongly to write, then to forget."""
-    taps: Tensor
-    """[kernel, channels]"""
+    taps: Taps
     decay: Tensor
     decay_bias: Tensor
     norm: NormParts
+
+    @property
+    def width(self) -> int:
+        """How many numbers of a token are projected."""
+        return self.heads.width
 
 
 def read_delta_network(module: Any) -> DeltaParts:
@@ -73,7 +78,7 @@ def read_delta_network(module: Any) -> DeltaParts:
     read = _read_grouped if "in_proj_qkvz" in children else _read_parted
     heads, linears, rates = read(module, children)
     norm = _read_gated_norm(take_one(children, ("norm",)), heads.value_dim)
-    taps = _read_taps(take_one(children, ("conv1d",)), heads.channels)
+    taps = read_taps(take_one(children, ("conv1d",)), heads.channels)
     output = require_packed(take_one(children, ("out_proj",)))
     expect(not children, f"a delta network has {sorted(children)} too")
     fits = heads.key_dim % _MULTIPLE == heads.value_dim % _MULTIPLE == 0
@@ -150,14 +155,6 @@ def _read_grouped(module: Any, children: dict[str, Any]) -> _Read:
     expect(linear.out_features == key_heads * step, "a delta network has an unexpected width")
     by_kind = rates.view(key_heads, 2, value_heads // key_heads, -1).transpose(0, 1)
     return heads, [linear], by_kind.reshape(2 * value_heads, -1).contiguous()
-
-
-def _read_taps(convolution: Any, channels: int) -> Tensor:
-    is_plain = type(convolution) is nn.Conv1d and convolution.bias is None
-    expect(is_plain, "a delta network has an unknown convolution")
-    weight: Tensor = convolution.weight.detach().float()
-    expect(weight.shape[:2] == (channels, 1), "a convolution has an unexpected width")
-    return weight[:, 0].T.contiguous()
 
 
 @torch.inference_mode()

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from workers.engine.backends.cpu.layers.activations import (
     XIELU,
@@ -24,9 +25,13 @@ from workers.engine.backends.cpu.recognition.parts import (
 _MLP = ("mlp", "feed_forward", "block_sparse_moe", "shared_mlp")
 """Experts go before the MLP beside them."""
 _SHARED = ("shared_expert", "shared_experts", "shared_mlp")
-_UP = ("up_proj", "fc1", "dense_h_to_4h", "c_fc")
+_UP = ("up_proj", "fc1", "dense_h_to_4h", "c_fc", "w3")
+_SILENT_GATE = "w1"
+"""Of MLPs that name no function (LFM2)."""
+_GATE = ("gate_proj", _SILENT_GATE)
 _GATE_AND_UP = ("gate_up_proj", "input_linear")
-_DOWN = ("down_proj", "fc2", "dense_4h_to_h", "c_proj", "output_linear")
+_DOWN = ("down_proj", "fc2", "dense_4h_to_h", "c_proj", "output_linear", "w2")
+_CORRECTIONS = ("e_score_correction_bias", "expert_bias")
 _NORMS_BESIDE_MLP = (
     "pre_feedforward_layernorm_2",
     "post_feedforward_layernorm_2",
@@ -101,7 +106,8 @@ def read_mlp(
     if "experts" not in inner:
         return _mlp(mlp, inner)
     inner |= {name: children.pop(name) for name in _SHARED if name in children}
-    return _read_experts(inner, getattr(mlp, "e_score_correction_bias", None))
+    corrections = (getattr(mlp, name, None) for name in _CORRECTIONS)
+    return _read_experts(inner, next((x for x in corrections if x is not None), None))
 
 
 def _read_experts(children: dict[str, Any], correction: Tensor | None = None) -> ExpertsParts:
@@ -155,6 +161,8 @@ def _halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
 def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     function = next((children.pop(x) for x in _FUNCTION if x in children), None)
     function = function or next((getattr(mlp, x) for x in _FUNCTION if hasattr(mlp, x)), None)
+    if function is None and _SILENT_GATE in children:
+        function = silu
     bends = read_bends(function)
     if bends is not None:
         activation: int | None = XIELU
@@ -170,8 +178,8 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
         is_known = not children and bends is None
         expect(is_known, f"an MLP has {sorted(children)} or xIELU too")
         return _halves(both, down, activation)
-    if "gate_proj" in children:
-        gate = Columns(require_packed(children.pop("gate_proj")), 0, size)
+    if any(name in children for name in _GATE):
+        gate = Columns(require_packed(take_one(children, _GATE)), 0, size)
     up = Columns(require_packed(take_one(children, _UP)), 0, size)
     for linear in (gate, up):
         expect(linear is None or linear.linear.out_features == size, "an MLP is uneven")

@@ -56,9 +56,9 @@ static inline void keep_inputs(const Convolution *c, const Part *parts, int num_
             narrow_all(kept_inputs(c, state, line) + parts[p].channel, last + at, parts[p].size);
 }
 
-/* Write silu(convolution) of the window's tokens to out [tokens][width]. */
+/* Write the convolution of the window's tokens, or silu of it, to out [tokens][width]. */
 static inline void convolve(const Convolution *c, const Part *parts, int num_parts, int tokens,
-                            Window window, float *out) {
+                            Window window, float *out, int is_activated) {
     for (int p = 0, at = 0; p < num_parts; at += parts[p++].size)
         for (int i = 0; i < parts[p].size; i += WIDTH) {
             const float *taps = c->taps + parts[p].channel + i;
@@ -69,7 +69,8 @@ static inline void convolve(const Convolution *c, const Part *parts, int num_par
                 for (int k = 0; k < c->kernel; k++)
                     sum = multiply_add(load(inputs + (int64_t)k * window.width),
                                        load(taps + (int64_t)k * c->channels), sum);
-                store(out + (int64_t)t * window.width + at + i, gated_by(sum, sum));
+                store(out + (int64_t)t * window.width + at + i,
+                      is_activated ? gated_by(sum, sum) : sum);
             }
         }
 }

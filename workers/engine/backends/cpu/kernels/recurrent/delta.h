@@ -14,8 +14,9 @@
 #include "../project.h"
 #include "../scores.h"
 #include "convolution.h"
+#include "pieces.h"
 
-enum { TOKENS_AT_ONCE = 16, COLUMN_REGISTERS = 4, NUM_PARTS = 3 };
+enum { COLUMN_REGISTERS = 4, NUM_PARTS = 3 };
 
 /* What a thread computes: one key head, its value heads, and their parts of the convolution. */
 typedef struct {
@@ -100,7 +101,7 @@ static inline void convolve_rows(const DeltaHead *h, int64_t state, const float 
                             int tokens) {
     const Delta *d = h->d;
     fill_window(&d->convolution, h->parts, NUM_PARTS, state, rows, stride, tokens, h->window);
-    convolve(&d->convolution, h->parts, NUM_PARTS, tokens, h->window, h->mixed);
+    convolve(&d->convolution, h->parts, NUM_PARTS, tokens, h->window, h->mixed, 1);
     keep_inputs(&d->convolution, h->parts, NUM_PARTS, state, tokens, h->window);
     for (int t = 0; t < tokens; t++) {
         float *query = h->mixed + (int64_t)t * h->window.width;
@@ -212,14 +213,11 @@ static void save_states(const DeltaHead *h, int64_t from, int64_t to) {
 /* Compute a piece, stopping where its states are saved. */
 static void advance_piece(const Model *m, const Batch *b, const DeltaHead *h,
                           const StatePiece *piece) {
-    int64_t save = piece->first_save, count;
+    Progress progress = begin_piece(piece);
     if (piece->is_fresh) begin_states(h, piece->state);
-    for (int64_t at = 0; at < piece->size; at += count) {
-        const int64_t stop = save < piece->last_save ? b->saves[save].tokens : piece->size;
-        count = stop - at < TOKENS_AT_ONCE ? stop - at : TOKENS_AT_ONCE;
-        advance_rows(m, b, h, piece->state, piece->start + at, (int)count);
-        if (save < piece->last_save && at + count == stop)
-            save_states(h, piece->state, b->saves[save++].row);
+    while (take_rows(b, &progress)) {
+        advance_rows(m, b, h, piece->state, piece->start + progress.begin, (int)progress.count);
+        if (progress.copied_to >= 0) save_states(h, piece->state, progress.copied_to);
     }
 }
 
