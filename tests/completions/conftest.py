@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from django.contrib.auth.models import Group, User
 from django.test import Client, override_settings
 from pytest_django.fixtures import Settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from completions.accounts import changes, keys
+from completions.accounts import changes, keys, operator_groups
 from completions.catalog import model_files
 from completions.delivery import enqueueing
 from completions.http import base
@@ -31,7 +33,10 @@ from completions.requests.fair_semaphore import Checks
 from completions.usage.refusals import RefusalCounter
 from tests.acceptance.service import ROOT
 from tests.completions import live_api
+from tests.completions.bench import PREFIX as BENCH_PREFIX
+from tests.completions.bench import Bench, open_bench
 from tests.completions.checking import new_checks, shared_validator
+from tests.conftest import PrivateValkey
 from tests.postgresql import new_database
 
 TINY_CONTEXT = 128
@@ -220,6 +225,49 @@ async def live(valkey, redis_client, settings, monkeypatch, served, owner):
 _APART = (
     "import runpy, sys, django; django.setup(); runpy.run_module(sys.argv[1], None, '__main__')"
 )
+
+
+@pytest.fixture
+def folder(settings: Settings, tmp_path: Path) -> Path:
+    """The folder of a storage of the test's own."""
+    path, backend = tmp_path / "files", "django.core.files.storage.FileSystemStorage"
+    own = {"BACKEND": backend, "OPTIONS": {"location": str(path)}}
+    settings.STORAGES = {**settings.STORAGES, "default": own}
+    return path
+
+
+@pytest.fixture
+def admin(client: Client, served: None, db: None) -> Client:
+    client.force_login(User.objects.create_superuser("root", password="x"))
+    return client
+
+
+@pytest.fixture
+def in_role(served: None, db: None) -> Callable[[str], Client]:
+    """A user of the admin with one role."""
+
+    def make(role: str) -> Client:
+        operator_groups.ensure()
+        user = User.objects.create_user(role, password="x", is_staff=True)
+        user.groups.add(Group.objects.get(name=role))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def bench(
+    api: Client,
+    valkey: PrivateValkey,
+    redis_client: redis.Redis,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Bench]:
+    settings.REDIS_PREFIX = BENCH_PREFIX
+    with open_bench(api, valkey.url, monkeypatch) as made:
+        yield made
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -19,8 +19,8 @@ from completions.models import (
     LineState,
     UsageRecord,
 )
-from tests.completions.batches.conftest import Bench, request
 from tests.completions.batches.test_several_models import SLASHED
+from tests.completions.bench import Bench, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

@@ -6,7 +6,7 @@ from django.test import Client
 from completions.batches import feeding
 from completions.maintenance import tasks
 from completions.models import Batch, BatchLine, LineState, UsageRecord
-from tests.completions.batches.conftest import PREFIX, request
+from tests.completions.bench import PREFIX, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

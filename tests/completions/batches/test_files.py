@@ -10,7 +10,7 @@ from django.test import Client
 from completions.batches import files, writing
 from completions.maintenance import tasks
 from completions.models import BatchLine, File, LineState
-from tests.completions.batches.conftest import request
+from tests.completions.bench import request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

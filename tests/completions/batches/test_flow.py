@@ -12,7 +12,7 @@ from completions.batches import input_lines, states, validation
 from completions.batches.results import storing
 from completions.maintenance import tasks
 from completions.models import Batch, BatchLine, BatchResult, File, UsageRecord
-from tests.completions.batches.conftest import PREFIX, request
+from tests.completions.bench import PREFIX, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

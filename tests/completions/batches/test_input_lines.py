@@ -12,8 +12,8 @@ from completions.batches.receipts.source import read_receipted
 from completions.batches.results import index
 from completions.batches.results.search import Contents, Criteria, iterate_requests
 from completions.models import Batch
-from tests.completions.batches.conftest import jsonl
-from tests.completions.batches.conftest import request as line_of
+from tests.completions.bench import jsonl
+from tests.completions.bench import request as line_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

@@ -6,7 +6,7 @@ from completions.batches.export.rows import ExportError, open_source
 from completions.batches.receipts.source import SourceError, read_receipted
 from completions.batches.results.search import Contents, Criteria, find_page
 from completions.models import Batch, File
-from tests.completions.batches.conftest import jsonl, request
+from tests.completions.bench import jsonl, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

@@ -11,7 +11,7 @@ from completions.batches.export.columns import Collector
 from completions.batches.results.answers import count_tokens, list_choices
 from completions.batches.results.index import get_reason
 from completions.models import BatchResult, StoredResponse
-from tests.completions.batches.conftest import Bench, jsonl
+from tests.completions.bench import Bench, jsonl
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

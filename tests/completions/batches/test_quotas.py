@@ -6,7 +6,7 @@ from django.utils import timezone
 from completions.batches import feeding
 from completions.jobs.limits import BudgetReachedError
 from completions.models import ApiKey, Organization
-from tests.completions.batches.conftest import request
+from tests.completions.bench import request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

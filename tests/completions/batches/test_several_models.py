@@ -16,7 +16,7 @@ from pytest_django.fixtures import Settings
 from completions.batches import feeding
 from completions.models import ApiKey, Batch, BatchLine, LineState, UsageRecord
 from completions.usage import ledger
-from tests.completions.batches.conftest import Bench, jsonl, request
+from tests.completions.bench import Bench, jsonl, request
 from tests.completions.conftest import Tenant
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]

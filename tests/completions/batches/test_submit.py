@@ -15,7 +15,7 @@ from completions.batches.export.row_file import RowFile
 from completions.batches.export.rows import ExportError
 from completions.management.commands import submit
 from completions.models import ApiKey, Batch, File
-from tests.completions.batches.conftest import jsonl, request
+from tests.completions.bench import jsonl, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 

@@ -16,7 +16,7 @@ from completions.batches.counted_fields import (
 from completions.batches.histogram import Histogram
 from completions.batches.summary import MAX_NAMES, OTHERS, Summary
 from completions.maintenance import tasks
-from tests.completions.batches.conftest import request
+from tests.completions.bench import request
 
 SCHEMA = {
     "type": "object",

@@ -13,7 +13,7 @@ from completions.jobs.rids import BatchRids
 from completions.jobs.store import JobStore
 from completions.models import Batch, BatchLine, File
 from completions.requests import preparation
-from tests.completions.batches.conftest import PREFIX, request
+from tests.completions.bench import PREFIX, request
 from tests.completions.checking import shared_validator
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]

@@ -13,7 +13,6 @@ from django.utils import timezone
 from completions.accounts import changes
 from completions.accounts.audit import Actor
 from completions.models import AuditAction, AuditEntry, Scope
-from tests.completions.admin.conftest import in_role  # noqa: F401 - a fixture
 from tests.completions.conftest import Tenant
 
 pytestmark = pytest.mark.usefixtures("fake_process")
@@ -24,13 +23,6 @@ BAD_PROMPT = {"model": "tiny", "prompt": [999_999]}
 RULE = {"model": "tiny", "ebnf": 'root ::= "a"'}
 
 
-@pytest.fixture
-def root(served: None, db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root", password="x"))
-    return client
-
-
 def post(client: Client, path: str, key: Any, body: Any) -> tuple[int, Any]:
     response = client.post(
         path, json.dumps(body), content_type="application/json", headers={"X-Quire-Key": str(key)}
@@ -38,7 +30,7 @@ def post(client: Client, path: str, key: Any, body: Any) -> tuple[int, Any]:
     return response.status_code, response.json()
 
 
-def test_roles(in_role: Callable[[str], Client], owner: Tenant) -> None:  # noqa: F811
+def test_roles(in_role: Callable[[str], Client], owner: Tenant) -> None:
     viewer, operator = in_role("Viewer"), in_role("Operator")
     assert viewer.get("/admin/playground/").status_code == 200
     assert post(viewer, JUDGE, owner.key.pk, RULE)[1]["valid"] is True
@@ -50,27 +42,27 @@ def test_roles(in_role: Callable[[str], Client], owner: Tenant) -> None:  # noqa
     assert (used.actor, used.object_id) == ("admin:Operator", owner.key.pk)
 
 
-def test_a_key_acts_within_its_bounds(root: Client, owner: Tenant) -> None:
+def test_a_key_acts_within_its_bounds(admin: Client, owner: Tenant) -> None:
     key = owner.key
     for given in ("", "x", "-1", "9" * 30):
-        assert post(root, JUDGE, given, RULE)[1]["error"]["param"] == "X-Quire-Key"
-    assert post(root, JUDGE, key.pk + 1000, RULE)[1]["error"]["code"] == "invalid_api_key"
+        assert post(admin, JUDGE, given, RULE)[1]["error"]["param"] == "X-Quire-Key"
+    assert post(admin, JUDGE, key.pk + 1000, RULE)[1]["error"]["code"] == "invalid_api_key"
     key.allowed_models = ["texts"]
     key.allowed_networks = ["10.0.0.0/8"]  # bind the secret, which nobody sends
     key.save()
-    assert post(root, JUDGE, key.pk, RULE)[1]["error"]["message"].find("'tiny'") > 0
+    assert post(admin, JUDGE, key.pk, RULE)[1]["error"]["message"].find("'tiny'") > 0
     key.allowed_models, key.scopes = [], [Scope.BATCHES]
     key.save()
-    assert post(root, JUDGE, key.pk, RULE)[1]["error"]["code"] == "permission_denied"
+    assert post(admin, JUDGE, key.pk, RULE)[1]["error"]["code"] == "permission_denied"
     key.scopes = [Scope.INFERENCE]
     key.expires_at = timezone.now() - timedelta(seconds=1)
     key.save()
-    assert post(root, JUDGE, key.pk, RULE)[1]["error"]["code"] == "api_key_expired"
+    assert post(admin, JUDGE, key.pk, RULE)[1]["error"]["code"] == "api_key_expired"
     key.expires_at = None
     key.save()
-    assert post(root, JUDGE, key.pk, RULE)[0] == 200
+    assert post(admin, JUDGE, key.pk, RULE)[0] == 200
     changes.revoke(key, Actor.from_shell())
-    assert post(root, JUDGE, key.pk, RULE)[1]["error"]["code"] == "api_key_revoked"
+    assert post(admin, JUDGE, key.pk, RULE)[1]["error"]["code"] == "api_key_revoked"
 
 
 def test_another_site_cannot_run_requests(served: None, owner: Tenant) -> None:

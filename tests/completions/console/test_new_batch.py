@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +21,13 @@ from completions.models import (
     MemberRole,
     Scope,
 )
-from tests.completions.admin.conftest import admin, in_role  # noqa: F401 - fixtures
 from tests.completions.admin.members import join, sign_in
-from tests.completions.batches.conftest import bench  # noqa: F401 - a fixture
 from tests.completions.conftest import Tenant
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("fake_process")]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("fake_process", "folder"),
+]
 
 PAGE = "/admin/batches/new/"
 
@@ -41,21 +41,13 @@ def line(number: int, **body: Any) -> str:
 LINES = f"{line(1)}\r\n{line(2, temperature=9)}\r\n{line(3)}\r\n"
 
 
-@pytest.fixture(autouse=True)
-def folder(settings: Settings, tmp_path: Path) -> None:
-    """A storage of the test's own."""
-    backend = "django.core.files.storage.FileSystemStorage"
-    own = {"BACKEND": backend, "OPTIONS": {"location": str(tmp_path / "files")}}
-    settings.STORAGES = {**settings.STORAGES, "default": own}
-
-
 def form(owner: Tenant, **fields: Any) -> dict[str, Any]:
     usual = {"key": owner.key.pk, "lines": LINES, "window": "24h", "pilot": 0}
     usual |= {"on_late": "accept", "on_invalid": "skip", "start": "yes"}
     return {name: value for name, value in {**usual, **fields}.items() if value is not None}
 
 
-def test_pasted_lines_become_a_batch(in_role: Callable[[str], Client], owner: Tenant) -> None:  # noqa: F811
+def test_pasted_lines_become_a_batch(in_role: Callable[[str], Client], owner: Tenant) -> None:
     fields = form(owner, name="Night of reviews", window="2d", receipts="on", close="on")
     response = in_role("Operator").post(PAGE, fields)
     batch = Batch.objects.get()
@@ -72,7 +64,7 @@ def test_pasted_lines_become_a_batch(in_role: Callable[[str], Client], owner: Te
     assert entry.changes == {"batch": [None, batch.pk]}
 
 
-def test_a_file_becomes_a_batch_of_its_first_lines_endpoint(admin: Client, owner: Tenant) -> None:  # noqa: F811
+def test_a_file_becomes_a_batch_of_its_first_lines_endpoint(admin: Client, owner: Tenant) -> None:
     chat = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {}}
     file = SimpleUploadedFile("night.jsonl", b"\n" + json.dumps(chat).encode())
     fields = form(owner, lines=None, file=file)
@@ -96,7 +88,7 @@ def test_a_file_becomes_a_batch_of_its_first_lines_endpoint(admin: Client, owner
     ],
 )
 def test_what_is_wrong_is_said(
-    admin: Client,  # noqa: F811
+    admin: Client,
     owner: Tenant,
     fields: dict[str, Any],
     said: str,
@@ -110,7 +102,7 @@ def test_what_is_wrong_is_said(
 
 @pytest.mark.parametrize("limit", ["MAX_QUEUED_LINES", "MAX_STORED_BYTES"])
 def test_a_refused_batch_leaves_no_file(
-    admin: Client,  # noqa: F811
+    admin: Client,
     owner: Tenant,
     settings: Settings,
     limit: str,
@@ -123,7 +115,7 @@ def test_a_refused_batch_leaves_no_file(
 
 
 def test_who_may_send(
-    in_role: Callable[[str], Client],  # noqa: F811
+    in_role: Callable[[str], Client],
     owner: Tenant,
 ) -> None:
     viewer = in_role("Viewer")
@@ -156,7 +148,7 @@ def test_a_member_sends_with_their_own_keys(owner: Tenant, stranger: Tenant, ser
     assert theirs.get(path).status_code in (302, 404)
 
 
-def test_keys_that_may_not_send_are_not_offered(admin: Client, owner: Tenant) -> None:  # noqa: F811
+def test_keys_that_may_not_send_are_not_offered(admin: Client, owner: Tenant) -> None:
     def offered() -> int:
         return len(admin.get(PAGE).context["form"].fields["key"].choices)
 
@@ -174,9 +166,9 @@ def test_keys_that_may_not_send_are_not_offered(admin: Client, owner: Tenant) ->
 
 @pytest.mark.integration
 def test_a_forecast_waits_for_its_start(
-    admin: Client,  # noqa: F811
+    admin: Client,
     owner: Tenant,
-    bench: Any,  # noqa: F811
+    bench: Any,
 ) -> None:
     """Every line is checked, the refused one has a reason, and nothing runs before the start."""
     admin.post(PAGE, form(owner, start=None, forecast="yes", pilot=1))
@@ -209,7 +201,7 @@ def test_a_forecast_waits_for_its_start(
 
 
 @pytest.mark.integration
-def test_a_forecast_needs_no_pilot(admin: Client, owner: Tenant, bench: Any) -> None:  # noqa: F811
+def test_a_forecast_needs_no_pilot(admin: Client, owner: Tenant, bench: Any) -> None:
     admin.post(PAGE, form(owner, start=None, forecast="yes", pilot=0))
     bench.turn()
     assert bench.work() == 0

@@ -11,7 +11,6 @@ from completions.accounts import members
 from completions.accounts.audit import SERVICE
 from completions.console import presets
 from completions.models import MemberRole, Preset
-from tests.completions.admin.conftest import admin, in_role  # noqa: F401 - fixtures
 from tests.completions.admin.members import join, sign_in
 from tests.completions.conftest import Tenant
 
@@ -57,7 +56,7 @@ def test_who_opens_a_link(
     grace: User,
     owner: Tenant,
     stranger: Tenant,
-    admin: Client,  # noqa: F811
+    admin: Client,
 ) -> None:
     made = save(sign_in(grace), make_draft(owner))[1]["id"]
     colleague = sign_in(join(owner.organization, "ada"))
@@ -73,7 +72,7 @@ def test_who_opens_a_link(
     assert given(sign_in(User.objects.get(pk=grace.pk)), made) is None
 
 
-def test_a_viewer_keeps_presets(in_role: Any, owner: Tenant) -> None:  # noqa: F811
+def test_a_viewer_keeps_presets(in_role: Any, owner: Tenant) -> None:
     assert save(in_role("Viewer"), make_draft(owner))[0] == 200
 
 

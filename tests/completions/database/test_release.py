@@ -17,7 +17,7 @@ from completions.endpoints.completions import CompletionsView
 from completions.jobs import durable
 from completions.jobs.new_job import IdempotencyKey
 from tests.completions.console.batch_of_results import ended_batch
-from tests.completions.endpoints.test_files import folder, upload  # noqa: F401
+from tests.completions.endpoints.test_files import upload
 from tests.completions.endpoints.test_uploads import CONTENT, add, begin, complete
 
 

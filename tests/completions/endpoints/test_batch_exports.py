@@ -14,21 +14,12 @@ from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
 from django.test import Client
 from django.utils import timezone
-from pytest_django.fixtures import Settings
 
 from completions.models import Batch, BatchStatus, File
 from tests.completions.conftest import Tenant
 from tests.completions.console.batch_of_results import ended_batch
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def folder(settings: Settings, tmp_path: Path) -> None:
-    """A storage of the test's own."""
-    backend = "django.core.files.storage.FileSystemStorage"
-    own = {"BACKEND": backend, "OPTIONS": {"location": str(tmp_path / "files")}}
-    settings.STORAGES = {**settings.STORAGES, "default": own}
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("folder")]
 
 
 @pytest.fixture

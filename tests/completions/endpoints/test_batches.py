@@ -8,19 +8,7 @@ from django.test import Client
 
 from completions.models import Batch, File
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def folder(settings, tmp_path):
-    """A private file storage."""
-    settings.STORAGES = {
-        **settings.STORAGES,
-        "default": {
-            "BACKEND": "django.core.files.storage.FileSystemStorage",
-            "OPTIONS": {"location": str(tmp_path / "files")},
-        },
-    }
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("folder")]
 
 
 @pytest.fixture

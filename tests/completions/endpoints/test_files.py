@@ -14,22 +14,9 @@ from completions.batches import files
 from completions.models import File
 from completions.models.timed_ids import new_id
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("folder")]
 
 LINE = b'{"custom_id": "a"}\n'
-
-
-@pytest.fixture(autouse=True)
-def folder(settings, tmp_path):
-    """A private file storage."""
-    settings.STORAGES = {
-        **settings.STORAGES,
-        "default": {
-            "BACKEND": "django.core.files.storage.FileSystemStorage",
-            "OPTIONS": {"location": str(tmp_path / "files")},
-        },
-    }
-    return tmp_path / "files"
 
 
 def upload(api, content=LINE, name="in.jsonl", **parts):

@@ -17,9 +17,9 @@ from completions.batches import uploads
 from completions.delivery import rate_limits
 from completions.exceptions import APIError
 from completions.models import File, Upload, UploadPart
-from tests.completions.endpoints.test_files import code, content_of, folder, upload  # noqa: F401
+from tests.completions.endpoints.test_files import code, content_of, upload
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("folder")]
 
 CONTENT = b'{"custom_id": "a"}\n{"custom_id": "b"}\n'
 
@@ -48,7 +48,7 @@ def complete(api, upload_id, *part_ids, **fields):
     return api.post(f"/v1/uploads/{upload_id}/complete", body, content_type="application/json")
 
 
-def test_parts_become_a_file_in_the_order_of_the_last_call(api, folder):  # noqa: F811
+def test_parts_become_a_file_in_the_order_of_the_last_call(api, folder):
     begun = begin(api).json()
     assert (begun["object"], begun["status"], begun["file"]) == ("upload", "pending", None)
     assert begun["expires_at"] == begun["created_at"] + 86400
@@ -80,14 +80,14 @@ def test_parts_become_a_file_in_the_order_of_the_last_call(api, folder):  # noqa
     ],
     ids=ascii,
 )
-def test_a_name_is_kept_without_what_makes_it_look_like_another(api, folder, name, kept):  # noqa: F811
+def test_a_name_is_kept_without_what_makes_it_look_like_another(api, folder, name, kept):
     begun = begin(api, filename=name).json()
     part = add(api, begun["id"], CONTENT).json()
     file = complete(api, begun["id"], part["id"]).json()["file"]
     assert begun["filename"] == file["filename"] == kept
 
 
-def test_a_call_that_comes_second_makes_no_second_file(api, folder, monkeypatch):  # noqa: F811
+def test_a_call_that_comes_second_makes_no_second_file(api, folder, monkeypatch):
     """Both found the upload pending."""
     begun = begin(api).json()
     part = add(api, begun["id"], CONTENT).json()
@@ -103,7 +103,7 @@ def test_a_call_that_comes_second_makes_no_second_file(api, folder, monkeypatch)
     assert File.objects.count() == 1
 
 
-def test_a_cancelled_upload_leaves_nothing(api, folder):  # noqa: F811
+def test_a_cancelled_upload_leaves_nothing(api, folder):
     begun = begin(api).json()
     part = add(api, begun["id"], CONTENT).json()
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_a_cancelled_upload_leaves_nothing(api, folder):  # noqa: F811
     assert code(complete(api, begun["id"], part["id"]), 409) == ("upload_not_pending", "id")
 
 
-def test_an_upload_expires_with_its_parts(api, folder):  # noqa: F811
+def test_an_upload_expires_with_its_parts(api, folder):
     begun = begin(api).json()
     part = add(api, begun["id"], CONTENT).json()
     later = timezone.now() + timedelta(days=1, seconds=1)
@@ -142,7 +142,7 @@ def test_what_is_wrong_with_an_upload_is_named(api, fields, expected):
     assert not Upload.objects.exists()
 
 
-def test_parts_that_do_not_make_the_file_are_refused(api, folder):  # noqa: F811
+def test_parts_that_do_not_make_the_file_are_refused(api, folder):
     begun = begin(api).json()
     add(api, begun["id"], CONTENT[:9])  # sent again, since its answer was lost
     too_many = add(api, begun["id"], CONTENT * 2)
@@ -167,7 +167,7 @@ def test_bodies_that_are_no_parts_are_refused(api):
     )
 
 
-def test_pending_uploads_take_room(api, settings, folder):  # noqa: F811
+def test_pending_uploads_take_room(api, settings, folder):
     settings.MAX_STORED_BYTES = 100
     settings.MAX_FILE_BYTES = 90
     assert code(begin(api, 91), 413)[0] == "payload_too_large"
@@ -176,7 +176,7 @@ def test_pending_uploads_take_room(api, settings, folder):  # noqa: F811
     assert code(upload(api, b"x" * 11)) == ("storage_limit_exceeded", "file")
 
 
-def test_the_number_of_files_and_pending_uploads_is_bounded(api, settings, folder):  # noqa: F811
+def test_the_number_of_files_and_pending_uploads_is_bounded(api, settings, folder):
     settings.MAX_STORED_FILES = 2
     assert upload(api, b"x").status_code == 200
     begun = begin(api).json()
@@ -188,7 +188,7 @@ def test_the_number_of_files_and_pending_uploads_is_bounded(api, settings, folde
         assert add(api, begun["id"], CONTENT).status_code == 200
 
 
-def test_storing_counts_toward_the_requests_of_a_minute(api, monkeypatch, folder):  # noqa: F811
+def test_storing_counts_toward_the_requests_of_a_minute(api, monkeypatch, folder):
     begun, asked = begin(api).json(), []
 
     async def count_request(process, principal):
@@ -208,7 +208,7 @@ def test_storing_counts_toward_the_requests_of_a_minute(api, monkeypatch, folder
     assert len(asked) == 4
 
 
-def test_parts_that_were_sent_again_take_room(api, settings, folder):  # noqa: F811
+def test_parts_that_were_sent_again_take_room(api, settings, folder):
     settings.MAX_STORED_BYTES = 2 * SIZE
     begun = begin(api).json()
     assert add(api, begun["id"], CONTENT).status_code == 200
@@ -218,7 +218,7 @@ def test_parts_that_were_sent_again_take_room(api, settings, folder):  # noqa: F
     assert code(add(api, begun["id"], b"x")) == ("storage_limit_exceeded", "data")
 
 
-def test_the_number_of_parts_is_bounded(api, monkeypatch, folder):  # noqa: F811
+def test_the_number_of_parts_is_bounded(api, monkeypatch, folder):
     """Each is a file, also one without a byte."""
     monkeypatch.setattr(uploads, "MAX_PARTS", 2)
     begun = begin(api).json()
@@ -228,7 +228,7 @@ def test_the_number_of_parts_is_bounded(api, monkeypatch, folder):  # noqa: F811
 
 def test_an_upload_cancelled_while_it_completes_is_no_error(
     api,
-    folder,  # noqa: F811
+    folder,
     monkeypatch,
 ):
     begun = begin(api).json()
@@ -246,7 +246,7 @@ def test_an_upload_cancelled_while_it_completes_is_no_error(
 
 
 @pytest.mark.parametrize("verb", ["complete", "cancel"])
-def test_an_upload_that_is_pruned_meanwhile_is_gone(api, folder, monkeypatch, verb):  # noqa: F811
+def test_an_upload_that_is_pruned_meanwhile_is_gone(api, folder, monkeypatch, verb):
     """Its day ended while it was completed or cancelled."""
     begun = begin(api).json()
     part = add(api, begun["id"], CONTENT).json()
@@ -264,7 +264,7 @@ def test_an_upload_that_is_pruned_meanwhile_is_gone(api, folder, monkeypatch, ve
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
-async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, folder, monkeypatch):  # noqa: F811
+async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, folder, monkeypatch):
     """Each writes the whole file twice: any number of them would fill the disk."""
     begun = (await sync_to_async(begin)(api)).json()
     part = (await sync_to_async(add)(api, begun["id"], CONTENT)).json()
@@ -296,7 +296,7 @@ async def test_calls_that_come_together_join_one_file_at_a_time(api, owner, fold
     assert await File.objects.acount() == 1
 
 
-def test_the_rest_of_a_file_can_be_read(api, folder):  # noqa: F811
+def test_the_rest_of_a_file_can_be_read(api, folder):
     file = upload(api, CONTENT).json()
     path = f"/v1/files/{file['id']}/content"
     whole = api.get(path)
@@ -317,7 +317,7 @@ def test_the_rest_of_a_file_can_be_read(api, folder):  # noqa: F811
     assert code(beyond, 416) == ("range_not_satisfiable", "Range")
 
 
-def test_parallel_parts_and_files_do_not_exceed_the_limit(api, settings, folder, monkeypatch):  # noqa: F811
+def test_parallel_parts_and_files_do_not_exceed_the_limit(api, settings, folder, monkeypatch):
     """What is being written counts already: its room is reserved before its content is stored."""
     settings.MAX_STORED_BYTES = 2 * SIZE
     begun = begin(api).json()
@@ -342,7 +342,7 @@ def test_parallel_parts_and_files_do_not_exceed_the_limit(api, settings, folder,
     assert Upload.objects.count() == 3
 
 
-def test_a_part_of_an_upload_that_ends_meanwhile_leaves_nothing(api, folder, monkeypatch):  # noqa: F811
+def test_a_part_of_an_upload_that_ends_meanwhile_leaves_nothing(api, folder, monkeypatch):
     begun = begin(api).json()
     save = FileSystemStorage.save
 
@@ -360,7 +360,7 @@ def test_a_part_of_an_upload_that_ends_between_two_steps_leaves_nothing(run_apar
     assert run_apart("parts_together") == ["0", "0"]
 
 
-def test_a_part_that_cannot_be_stored_takes_no_room(api, folder, monkeypatch):  # noqa: F811
+def test_a_part_that_cannot_be_stored_takes_no_room(api, folder, monkeypatch):
     begun = begin(api).json()
 
     def full(*_args, **_options):

@@ -8,7 +8,6 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from completions.http.page_users import may_upload
-from tests.completions.admin.conftest import in_role  # noqa: F401 - a fixture
 from tests.completions.admin.members import join, sign_in
 from tests.completions.conftest import Tenant
 
@@ -21,7 +20,7 @@ def ask(client: Client) -> bool:
 
 
 def test_users_who_may_send_batches(
-    in_role: Callable[[str], Client],  # noqa: F811
+    in_role: Callable[[str], Client],
     owner: Tenant,
 ) -> None:
     assert ask(in_role("Operator"))

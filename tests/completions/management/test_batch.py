@@ -12,11 +12,15 @@ from pytest_django.fixtures import Settings
 
 from completions.management.commands import submit
 from completions.models import Batch, BatchStatus, File
-from tests.completions.batches.conftest import bench, folder, request  # noqa: F401 - fixtures
+from tests.completions.bench import request
 from tests.completions.conftest import Tenant
 from tests.completions.console.batch_of_results import ended_batch
 
-pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("folder"),
+]
 
 
 def run(*words: object) -> str:
@@ -25,7 +29,7 @@ def run(*words: object) -> str:
     return printed.getvalue()
 
 
-def test_list(bench: Any, owner: Tenant, stranger: Tenant) -> None:  # noqa: F811
+def test_list(bench: Any, owner: Tenant, stranger: Tenant) -> None:
     older = bench.create([request("a")], metadata={"name": "night"})["id"]
     newer = bench.create([request("b")])["id"]
     assert run("list") == f"{newer}  validating   0/0\n{older}  validating   0/0  night\n"
@@ -35,7 +39,7 @@ def test_list(bench: Any, owner: Tenant, stranger: Tenant) -> None:  # noqa: F81
 
 
 def test_a_pilot_is_started_watched_and_fetched(
-    bench: Any,  # noqa: F811
+    bench: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -57,7 +61,7 @@ def test_a_pilot_is_started_watched_and_fetched(
     assert [json.loads(line)["custom_id"] for line in path.read_text().splitlines()] == ["a", "b"]
 
 
-def test_cancel(bench: Any) -> None:  # noqa: F811
+def test_cancel(bench: Any) -> None:
     batch = bench.create([request("a")])["id"]
     assert run("cancel", batch) == "cancelling\n"
     bench.turn()

@@ -18,7 +18,7 @@ from completions.models import (
     JobStatus,
     UsageRecord,
 )
-from tests.completions.batches.conftest import request
+from tests.completions.bench import request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
@@ -204,7 +204,7 @@ def test_without_redis_the_size_of_caches_is_unknown(settings):
 def test_no_file_is_left_by_a_rehearsal_of_the_command(bench, tmp_path, capsys):
     from django.core.management import call_command
 
-    from tests.completions.batches.conftest import jsonl
+    from tests.completions.bench import jsonl
 
     path = tmp_path / "night.jsonl"
     path.write_bytes(jsonl([request("a")]))

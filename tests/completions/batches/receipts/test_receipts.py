@@ -15,7 +15,7 @@ from completions.exceptions import APIError
 from completions.management.commands import replay
 from completions.models import Batch, File
 from completions.requests import preparation
-from tests.completions.batches.conftest import jsonl, request
+from tests.completions.bench import jsonl, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.django_db(transaction=True)]
 
