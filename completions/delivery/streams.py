@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from completions.delivery.answers import PAST_DEADLINE, read_meta
 from completions.exceptions import APIError
-from completions.http.body_writer import BodyWriter
+from completions.http.bodies import BodyWriter
 from completions.http.process import WebProcess
 from completions.jobs.events import ChoiceEvent, EndEvent, Event
 from completions.jobs.new_job import NewJob

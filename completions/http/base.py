@@ -13,7 +13,7 @@ from completions.accounts.keys import Principal
 from completions.exceptions import APIError
 from completions.http import error_handlers
 from completions.http.authentication import authenticate, permit
-from completions.http.body_writer import BodyWriter, find_body_writer
+from completions.http.bodies import BodyWriter, find_body_writer
 from completions.http.multipart import MultiPartParser
 from completions.http.process import WebProcess, find_process
 from completions.models import Scope

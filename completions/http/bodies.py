@@ -1,11 +1,12 @@
-"""Requests are parsed as strict JSON objects of limited size, responses written as JSON."""
+"""Requests are parsed as strict JSON objects of limited size, responses written as JSON, and
+streams in parts that may go around their view."""
 
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import orjson
 from django.conf import settings
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from rest_framework.parsers import BaseParser
 
 from completions.contract import strict_json
@@ -58,3 +59,27 @@ class JSONResponse(HttpResponse):
         super().__init__(body, "application/json", status, headers=headers)
         if data is None:
             del self.headers["Content-Type"]
+
+
+WRITER_EXTENSION = "quire.body"
+"""The name of the ASGI extension of our server whose value is a BodyWriter."""
+
+
+class BodyWriter(Protocol):
+    """What writes to the body of one response at once: without the task that answers the request,
+    and the layers between it and the connection. What the task has sent must have been written."""
+
+    def can_write(self) -> bool:
+        """Return whether :meth:`write` may be called now: the head was sent, the body has not
+        ended, and the client reads."""
+        ...
+
+    def write(self, part: bytes) -> None: ...
+
+
+def find_body_writer(request: HttpRequest) -> BodyWriter | None:
+    """Return the writer of a request's response, if its server has one and the response can have
+    parts."""
+    scope = request.scope  # type: ignore[attr-defined] # ASGI's
+    writer: BodyWriter | None = (scope.get("extensions") or {}).get(WRITER_EXTENSION)
+    return writer

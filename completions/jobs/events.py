@@ -37,9 +37,16 @@ Extras are absent if there are none. All but the last four appear only in jobs t
     engine           in the last event: the build of the engine that ended the choice
 
 `top_ids` and `top` are absent if k is 0, `named` if m is 0.
+
+A web process sees what a stream gained in a step before it is stored: as a line, in the field `s`
+of an entry of the process's control stream, which has the lines of one step of one worker. A line
+is a JSON array, and the scripts read its head:
+
+    ["job", attempt, sequence number, number of choices, tokens, [choice ...], ...]
+    ["job", attempt, 0, 0, 0, {"s": 9, "end": ...}]
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -48,6 +55,9 @@ from msgspec import Struct, convert, field
 from msgspec.structs import astuple
 
 from completions.contract.usage import Usage
+
+LINES_FIELD = b"s"
+"""The field of a control stream's entry that has lines."""
 
 EndState = Literal["completed", "failed", "cancelled"]
 """How a job can end. `ended` in lua/shared/keys_and_records.lua, `JobStatus` (models/jobs.py) and
@@ -152,7 +162,7 @@ def encode_choices(sequence_number: int, choices: Iterable[ChoiceEvent]) -> byte
 
 def encode_gains(choices: Iterable[ChoiceEvent]) -> bytes:
     """Encode choices as elements of a JSON array, without its brackets: events and lines
-    (`jobs/shown_lines.py`) have them as they are. Numbers in the extras may be numpy arrays;
+    have them as they are. Numbers in the extras may be numpy arrays;
     numbers that are not finite become null."""
     values = [astuple(each)[: _NUM_ALL if each.extras else _NUM_PLAIN] for each in choices]
     return orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
@@ -210,3 +220,23 @@ def measure(event: Event) -> tuple[int, int]:
         return event.sequence_number, event.sequence_number + 1
     first = event[0].sequence_number
     return first, first + len(event)
+
+
+def encode_line(
+    job_id: str, attempt: int, first: int, count: int, tokens: int, gains: bytes
+) -> bytes:
+    """Return the line of encoded choices."""
+    return b'["%b",%d,%d,%d,%d,%b]' % (job_id.encode(), attempt, first, count, tokens, gains)
+
+
+def join_lines(lines: list[bytes]) -> bytes:
+    return b"\n".join(lines)
+
+
+def decode_lines(entry_id: bytes, lines: bytes) -> Iterator[tuple[str, Event]]:
+    """Yield the job and the event of each line. JSON has no line break within a value."""
+    for job_id, _, first, count, _, *gains in orjson.loads(b"[%b]" % lines.replace(b"\n", b",")):
+        if count:
+            yield job_id, read_choices(first, gains)
+        else:
+            yield job_id, note_time(entry_id, read_end(gains[0]))

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from completions.contract.usage import Usage
-from completions.jobs import events, shown_lines
+from completions.jobs import events
 from completions.jobs.connection import Entries
 from completions.jobs.new_job import Level
 from completions.jobs.record import Kind
@@ -128,7 +128,7 @@ class StepEvent:
 
     def encode_line(self) -> bytes:
         count, tokens = len(self.choices), self.count_tokens()
-        return shown_lines.encode_line(
+        return events.encode_line(
             self.job_id, self.attempt, self.sequence_number, count, tokens, self.encode()
         )
 
@@ -287,7 +287,7 @@ class Execution:
             lines.setdefault(web_id, []).append(step.encode_line())
         args: list[object] = [self.worker_id]
         for web_id, own in lines.items():
-            args += (web_id, shown_lines.join_lines(own))
+            args += (web_id, events.join_lines(own))
         return args
 
     def _finish_args(self, ending: Ending) -> list[object]:

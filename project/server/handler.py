@@ -22,7 +22,8 @@ from django.http.response import HttpResponse, HttpResponseBase
 from django.utils.http import parse_header_parameters
 
 from completions.exceptions import APIError
-from completions.http import body_writer, error_handlers
+from completions.http import error_handlers
+from completions.http.bodies import WRITER_EXTENSION
 
 _WITHOUT_MIDDLEWARE = (*error_handlers.API_PATHS, "/healthz", "/readyz", "/metrics")
 _WITHOUT_LENGTH = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
@@ -51,7 +52,7 @@ class ASGIHandler:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         handler = self._api if scope["path"].startswith(_WITHOUT_MIDDLEWARE) else self._pages
         if handler is self._pages:  # middleware may change what a view sends
-            scope.get("extensions", {}).pop(body_writer.EXTENSION, None)
+            scope.get("extensions", {}).pop(WRITER_EXTENSION, None)
         await handler(scope, receive, send)
 
 

@@ -10,9 +10,10 @@
   another 5 s. A reset could destroy the response in the client's buffer (RFC 9112, section 9.6).
 - HTTP/1.0 clients get neither chunks nor 100 Continue, which they do not know; uvicorn sends both.
 - The error bodies are those of the API.
+- An application can write parts of a stream's body itself (`_ChunkWriter`).
 
-Each can go when uvicorn does the same. tests/project/server/test_library_internals.py names the
-internals that it relies on.
+Each but the last can go when uvicorn does the same.
+tests/project/server/test_library_internals.py names the internals that it relies on.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from completions.exceptions import APIError
-from project.server.body_writer import offer_body_writer
+from completions.http.bodies import WRITER_EXTENSION, BodyWriter
 
 MAX_HEAD_BYTES = 64 * 1024
 """Limit for the head, for chunk extensions and for trailers, beyond one read of the socket."""
@@ -128,7 +129,7 @@ class Protocol(HttpToolsProtocol):
             cycle.waiting_for_100_continue = False  # RFC 9110, section 10.1.1
             app = _UnchunkedApplication(cycle, app)
         else:
-            offer_body_writer(cycle)
+            _offer_body_writer(cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -227,6 +228,40 @@ class Protocol(HttpToolsProtocol):
         self._discarded += size
         if self._discarded > MAX_DISCARDED_BYTES:
             self.transport.abort()
+
+
+class _ChunkWriter:
+    """Writes parts of a body in chunks, as uvicorn's `send` does where it need not wait.
+
+    The reader of events writes with it to a stream's connection. A stream's task wakes through six
+    generators and Django's loop for each event, which costs more than everything else that the web
+    tier does with it.
+    """
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def can_write(self) -> bool:
+        cycle = self._cycle
+        return (
+            cycle.response_started
+            and bool(cycle.chunked_encoding)
+            and not (cycle.response_complete or cycle.disconnected or cycle.flow.write_paused)
+        )
+
+    def write(self, part: bytes) -> None:
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+
+def _offer_body_writer(cycle: RequestResponseCycle) -> None:
+    """Let the application of a request write parts of the response's body, unless a response to its
+    method has none."""
+    if cycle.scope["method"] != "HEAD":
+        writer: BodyWriter = _ChunkWriter(cycle)
+        extensions: dict[str, Any] = {WRITER_EXTENSION: writer}
+        cycle.scope["extensions"] = extensions
 
 
 class _UnchunkedApplication:

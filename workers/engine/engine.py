@@ -32,9 +32,8 @@ from workers.engine.exceptions import (
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
 from workers.engine.intake import Intake
 from workers.engine.launched_steps import Flight, Launcher
-from workers.engine.live_requests import Deadlines, LiveRequests
+from workers.engine.live_requests import Deadlines, LiveRequests, RequestState
 from workers.engine.progress import Progress
-from workers.engine.request_state import RequestState
 from workers.engine.scheduling.block_pool import BlockPool
 from workers.engine.scheduling.chunk_sizes import ChunkSizes
 from workers.engine.scheduling.scheduler import Scheduler

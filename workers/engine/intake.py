@@ -28,7 +28,7 @@ from workers.engine.exceptions import (
     ProcessorError,
     UnsupportedAdapter,
 )
-from workers.engine.request_state import RequestState
+from workers.engine.live_requests import RequestState
 from workers.engine.sampling.custom_processors import (
     ChoiceContext,
     CustomProcessor,

@@ -7,8 +7,7 @@ from workers.engine.exceptions import InvalidLogits
 from workers.engine.grammar.effect import Removal
 from workers.engine.grammar.jump_rate import JumpRate
 from workers.engine.launched_steps import Flight
-from workers.engine.live_requests import LiveRequests
-from workers.engine.request_state import RequestState
+from workers.engine.live_requests import LiveRequests, RequestState
 from workers.engine.sampling.sampler import SamplerOutput
 from workers.engine.scheduling.scheduler import Scheduler
 from workers.engine.speculation.speculation import Speculation

@@ -1,5 +1,5 @@
 -- Show web processes what their streams gained in a step of a worker, before it is stored in the jobs' own streams.
--- ARGV: worker id, then per web process: id, lines (jobs/shown_lines.py).
+-- ARGV: worker id, then per web process: id, lines (jobs/events.py).
 -- Returns 0; or 1 if the worker must store every step from now on, since a worker of a version that would take its jobs
 -- without what it has shown is alive; or 2 if nothing was shown: first, the worker must ask about all of its jobs.
 local worker = ARGV[1]

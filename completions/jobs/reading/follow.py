@@ -1,7 +1,7 @@
 """Following jobs' events as they come: one reader per web process, with a single blocking XREAD.
 
 It reads the process's control stream, in which workers show what its streams gain, many in one
-entry (`jobs/shown_lines.py`). It reads a job's own stream too until lines of it come: those of a
+entry (`jobs/events.py`). It reads a job's own stream too until lines of it come: those of a
 job that another process or an earlier version submitted never do. And it does so again after a gap
 between lines, or if the job's record is ahead of what was shown.
 
@@ -18,7 +18,7 @@ from typing import cast
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from completions.jobs import connection, shown_lines
+from completions.jobs import connection
 from completions.jobs.connection import (
     COMMAND_TIMEOUT,
     Bounded,
@@ -26,7 +26,7 @@ from completions.jobs.connection import (
     Entries,
     RawEntries,
 )
-from completions.jobs.events import EndEvent, Event, decode_entry
+from completions.jobs.events import LINES_FIELD, EndEvent, Event, decode_entry, decode_lines
 from completions.jobs.reading.blocking_requests import BlockingRequests, ReaderLostError
 from completions.jobs.reading.follower import BehindError, Follower, Take
 from completions.jobs.record import ENDED, redis_name
@@ -130,12 +130,12 @@ class EventReader:
 
     def _hear(self, entry_id: bytes, fields: Sequence[bytes]) -> None:
         """Read an entry of the control stream."""
-        if fields[0] != shown_lines.FIELD:
+        if fields[0] != LINES_FIELD:
             _, ended, *events = fields  # an entry that only wakes has no id
             self.blocking_requests.note_end(ended.decode(), events[1::2])
             return
         try:
-            for job_id, event in shown_lines.decode_lines(entry_id, fields[1]):
+            for job_id, event in decode_lines(entry_id, fields[1]):
                 if followers := self._followers.get(job_id):
                     is_heard = [each.offer_line(event) for each in tuple(followers)]
                     self._read_stream(job_id, is_read=not all(is_heard))

@@ -6,10 +6,9 @@ from typing import Any
 
 import redis
 
-from completions.jobs.events import EndEvent, decode
+from completions.jobs.events import EndEvent, decode, decode_lines
 from completions.jobs.execute import MAX_WORKER_FAILURES
 from completions.jobs.record import JobRecord
-from completions.jobs.shown_lines import decode_lines
 from completions.jobs.store import SyncStore
 from tests.completions.jobs.job_making import PREFIX
 from tests.completions.jobs.life_cycle_model import Model, ModelJob, byte_scopes, class_of

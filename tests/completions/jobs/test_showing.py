@@ -4,9 +4,8 @@ the job."""
 import pytest
 
 from completions.jobs import operate
-from completions.jobs.events import EndEvent
+from completions.jobs.events import EndEvent, decode_lines
 from completions.jobs.execute import Claim, Execution, Output, Showing, StepEvent, Verdict
-from completions.jobs.shown_lines import decode_lines
 from completions.jobs.store import JobStore
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
 

@@ -8,7 +8,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from completions.http.base import AsyncAPIView
-from completions.http.body_writer import EXTENSION
+from completions.http.bodies import WRITER_EXTENSION
 from project.server.handler import ASGIHandler
 from project.server.http_protocol import Protocol
 from tests.project.server.transport import Transport
@@ -41,7 +41,7 @@ class Exchange:
         await until(lambda: self.offered is not None)
         self.may_start.set()
         await until(lambda: b"sent" in self.transport.written)
-        return self.offered[EXTENSION]
+        return self.offered[WRITER_EXTENSION]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def make_exchange():
 async def test_parts_look_as_if_they_were_sent(make_exchange):
     exchange = make_exchange()
     await until(lambda: exchange.offered is not None)
-    assert not exchange.offered[EXTENSION].can_write()  # before the head
+    assert not exchange.offered[WRITER_EXTENSION].can_write()  # before the head
     writer = await exchange.begin()
     assert writer.can_write()
     writer.write(b"written part")
@@ -93,7 +93,7 @@ async def test_nothing_is_written_after_a_hang_up(make_exchange):
 async def test_only_a_body_of_chunks_has_a_writer(make_exchange, method, version):
     exchange = make_exchange(method, version)
     await until(lambda: exchange.offered is not None)
-    assert EXTENSION not in exchange.offered
+    assert WRITER_EXTENSION not in exchange.offered
 
 
 class _Views:

@@ -1,7 +1,6 @@
 from tests.workers.engine.rows import row
 from workers.engine.core.request import Request
-from workers.engine.live_requests import Deadlines
-from workers.engine.request_state import RequestState
+from workers.engine.live_requests import Deadlines, RequestState
 
 
 def state(deadline: float | None) -> RequestState:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from completions.jobs.events import EndEvent
-from completions.jobs.shown_lines import decode_lines
+from completions.jobs.events import EndEvent, decode_lines
 from tests.workers.relay.bench import PREFIX, Bench, eventually
 from workers import live_job, relay
 from workers.engine.text.finish import FinishReason

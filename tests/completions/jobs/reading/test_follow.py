@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from completions.jobs import events, shown_lines
+from completions.jobs import events
 from completions.jobs.events import ChoiceEvent, EndEvent
 from completions.jobs.reading import follow, follower
 from completions.jobs.reading.blocking_requests import ReaderLostError
@@ -20,10 +20,25 @@ async def following(valkey, redis_client):
     event_reader = EventReader(valkey.url, "t:", "web-1", changed.set)
     event_reader.changed = changed
     task = asyncio.create_task(event_reader.run())
+    await read_a_key_change(event_reader, redis_client)  # it has begun
+    changed.clear()
     yield event_reader
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await event_reader.close()
+
+
+async def read_a_key_change(event_reader, client):
+    async with asyncio.timeout(60):
+        while not event_reader.changed.is_set():  # it may not have begun at the first change
+            client.xadd("t:keys", {"d": b""})
+            await asyncio.sleep(0.05)
+
+
+async def joined(event_reader, *jobs):
+    """Wait until followers have joined."""
+    streams = {f"t:ev:{job}".encode() for job in jobs}
+    await until(lambda: streams <= event_reader.streams)
 
 
 def publish(client, job_id, first, last):
@@ -36,8 +51,8 @@ def finish(client, job_id, number):
     client.xadd(f"t:ev:{job_id}", {"d": events.encode_end(number, "completed", None, None)})
 
 
-async def numbers(event_reader, job_id):
-    seen = []
+async def numbers(event_reader, job_id, seen=None):
+    seen = [] if seen is None else seen
     async for event in event_reader.follow(job_id):
         if isinstance(event, EndEvent):
             seen.append(event.sequence_number)
@@ -48,7 +63,7 @@ async def numbers(event_reader, job_id):
 
 async def test_followers_that_come_early_late_and_between_see_everything(following, redis_client):
     early = asyncio.create_task(numbers(following, "job"))
-    await asyncio.sleep(0.05)
+    await joined(following, "job")
     publish(redis_client, "job", 1, 50)
     await asyncio.sleep(0.05)
     between = asyncio.create_task(numbers(following, "job"))
@@ -62,7 +77,7 @@ async def test_followers_that_come_early_late_and_between_see_everything(followi
 async def test_many_streams_at_once(following, redis_client):
     jobs = [f"job-{number}" for number in range(40)]
     tasks = [asyncio.create_task(numbers(following, job)) for job in jobs]
-    await asyncio.sleep(0.05)
+    await joined(following, *jobs)
     for number in range(1, 11):
         for job in jobs:
             publish(redis_client, job, number, number)
@@ -132,10 +147,7 @@ async def test_silence_is_reported_and_no_event_is_lost(following, redis_client)
 
 
 async def test_a_key_change_is_heard(following, redis_client):
-    async with asyncio.timeout(60):
-        while not following.changed.is_set():  # the reader may not have begun at the first change
-            redis_client.xadd("t:keys", {"d": b""})
-            await asyncio.sleep(0.05)
+    await read_a_key_change(following, redis_client)
 
 
 async def test_followers_learn_at_once_that_redis_has_gone(tmp_path_factory):
@@ -179,8 +191,8 @@ def show(client, *lines):
     for job_id, first, last in lines:
         for number in range(first, last + 1):
             gains = events.encode_gains([ChoiceEvent(0, [number], f"{number} ")])
-            made.append(shown_lines.encode_line(job_id, 1, number, 1, 1, gains))
-    client.xadd("t:ctl:web-1", {"s": shown_lines.join_lines(made)})
+            made.append(events.encode_line(job_id, 1, number, 1, 1, gains))
+    client.xadd("t:ctl:web-1", {"s": events.join_lines(made)})
 
 
 def show_end(client, job_id, number):
@@ -191,7 +203,7 @@ def show_end(client, job_id, number):
 async def test_lines_of_many_streams_come_in_one_entry(following, redis_client):
     jobs = [f"job-{number}" for number in range(20)]
     tasks = [asyncio.create_task(numbers(following, job)) for job in jobs]
-    await asyncio.sleep(0.05)
+    await joined(following, *jobs)
     for job in jobs:
         publish(redis_client, job, 1, 1)
     for number in range(1, 11):
@@ -205,7 +217,7 @@ async def test_lines_of_many_streams_come_in_one_entry(following, redis_client):
 
 async def test_a_gap_between_lines_is_read_from_the_jobs_stream(following, redis_client):
     following_it = asyncio.create_task(numbers(following, "job"))
-    await asyncio.sleep(0.05)
+    await joined(following, "job")
     publish(redis_client, "job", 1, 1)
     show(redis_client, ("job", 2, 3))
     await until(lambda: b"t:ev:job" not in following.streams)
@@ -221,7 +233,7 @@ async def test_a_gap_between_lines_is_read_from_the_jobs_stream(following, redis
 
 async def test_followers_that_come_while_others_hear_lines_see_everything(following, redis_client):
     early = asyncio.create_task(numbers(following, "job"))
-    await asyncio.sleep(0.05)
+    await joined(following, "job")
     publish(redis_client, "job", 1, 1)
     late = []
     for number in range(2, 40):
@@ -243,14 +255,16 @@ async def test_a_job_that_goes_on_without_lines_is_read_again(following, redis_c
     monkeypatch.setattr(follow, "CHECK_INTERVAL", 0.02)
     watching = asyncio.create_task(following.watch())
     redis_client.hset("t:job:job", mapping={"state": "running", "seq": 3})
-    followed = asyncio.create_task(numbers(following, "job"))
-    await asyncio.sleep(0.05)
+    seen = []
+    followed = asyncio.create_task(numbers(following, "job", seen))
+    await joined(following, "job")
     publish(redis_client, "job", 1, 2)
     show(redis_client, ("job", 1, 2))
     await until(lambda: b"t:ev:job" not in following.streams)
     publish(redis_client, "job", 3, 4)
     redis_client.hset("t:job:job", "seq", 5)
-    await until(lambda: b"t:ev:job" in following.streams)
+    await until(lambda: seen == [1, 2, 3, 4])  # a line before that would be a gap
+    assert b"t:ev:job" in following.streams
     show(redis_client, ("job", 5, 5))
     await until(lambda: b"t:ev:job" not in following.streams)
     finish(redis_client, "job", 6)
@@ -267,7 +281,7 @@ async def test_an_entry_that_is_no_event_ends_its_own_stream_only(
 ):
     others = asyncio.create_task(numbers(following, "other"))
     broken = asyncio.create_task(numbers(following, "broken"))
-    await asyncio.sleep(0.05)
+    await joined(following, "other", "broken")
     redis_client.xadd("t:ev:broken", {"d": entry})
     with pytest.raises(ReaderLostError):
         await broken
