@@ -14,6 +14,7 @@ from typing import Any
 
 TABLE = Path(__file__).with_name("config_sizes.json")
 
+_LENGTH, _ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
 _STRETCHED = ("yarn", "linear", "dynamic")
 
 
@@ -22,20 +23,26 @@ def get_vocab_size(config: Mapping[str, object]) -> int | None:
 
 
 def get_context_length(config: Mapping[str, object]) -> int | None:
-    """Return the context length that the configuration states; None if it states none."""
-    return _get_size(config, "max_position_embeddings")
+    """Return the context length that the configuration states; None if it states none. With
+    longrope, that is the length up to which its short factors hold, as workers have it."""
+    text = get_text_config(config)
+    rope = _get_rope(text)
+    stated = _get_size(config, _LENGTH)
+    if rope.get("rope_type", rope.get("type")) != "longrope" or stated is None:
+        return stated
+    original = rope.get(_ORIGINAL) or text.get(_ORIGINAL)
+    return original if isinstance(original, int) else stated
 
 
 def get_context_limit(config: Mapping[str, object]) -> int | None:
     """Return the most tokens that `max_model_len` may allow: more than the context length where
     rotary positions are stretched by a factor, as Qwen documents for YaRN."""
-    stated = get_context_length(config)
-    text = get_text_config(config)
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    stated = _get_size(config, _LENGTH)
+    rope = _get_rope(get_text_config(config))
     kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
     if stated is None or kind not in _STRETCHED or not isinstance(factor, int | float):
         return stated
-    original = rope.get("original_max_position_embeddings") or stated
+    original = rope.get(_ORIGINAL) or stated
     return max(stated, int(factor * original))
 
 
@@ -43,6 +50,11 @@ def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part that describes the language model, with its model type."""
     text = config.get("text_config") or config
     return {"model_type": config.get("model_type"), **text}
+
+
+def _get_rope(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the configuration says of rotary positions."""
+    return text.get("rope_parameters") or text.get("rope_scaling") or {}
 
 
 def _get_size(config: Mapping[str, object], key: str) -> int | None:

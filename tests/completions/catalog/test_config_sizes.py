@@ -51,3 +51,15 @@ def test_stretched_positions_allow_a_longer_context(rope, expected):
     config = {"model_type": "qwen2", "max_position_embeddings": 64, **rope}
     assert (get_context_length(config), get_context_limit(config)) == (64, expected)
     assert get_context_limit({"model_type": "mamba", **rope}) is None
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096},
+        {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}},
+    ],
+)
+def test_longrope_begins_with_the_length_of_its_short_factors(config):
+    config = {"model_type": "phi3", "max_position_embeddings": 131072, **config}
+    assert (get_context_length(config), get_context_limit(config)) == (4096, 131072)

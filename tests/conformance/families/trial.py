@@ -45,6 +45,7 @@ LATENTS_IN_C = {
 }  # fmt: skip
 INPUTS_IN_C = {"hidden_size_per_layer_input": 32}
 NOISES, MARGIN = 2.0, 0.01
+_SHORT = ("short_factor", "short_mscale")
 TIE = 1e-4
 """Logits that differ by less may change places."""
 
@@ -92,8 +93,14 @@ def _spread_logits(model: Any) -> None:
 
 
 def _read(path: Path, dtype: torch.dtype) -> Any:
-    read: Any = model_class(read_config(path)).from_pretrained
-    return read(path, dtype=dtype).eval()
+    """The model as transformers runs it, with the factors of longrope for long sequences: the
+    engine has them for sequences of any length, since some may become longer than the short
+    ones allow."""
+    config = read_config(path)
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    rope |= {name: rope[f"long_{name[6:]}"] for name in _SHORT if name in rope}
+    read: Any = model_class(config).from_pretrained
+    return read(path, config=config, dtype=dtype).eval()
 
 
 def try_case(folder: Path, case: Case) -> Verdict:

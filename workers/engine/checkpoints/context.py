@@ -13,6 +13,7 @@ from workers.engine.exceptions import UnsupportedModel
 _SCALED = ("yarn", "linear", "dynamic")
 """Rotary positions that are stretched by a factor, also where `max_position_embeddings` still is
 the length that the model was trained with, as in Qwen's documentation of YaRN."""
+_LONGROPE = "longrope"
 _LEAST_POSITIONS = 8192
 """A model is compared with its own attention at fewer positions than this."""
 
@@ -22,7 +23,7 @@ def resolve_context(text_config: Any, config: EngineConfig) -> int:
     stated: int | None = getattr(text_config, "max_position_embeddings", None)
     if stated is not None and stated < 1:
         stated = None  # XLNet has -1
-    wanted = config.max_model_len or stated
+    wanted = config.max_model_len or _unchanged(text_config) or stated
     if wanted is None:
         raise UnsupportedModel("The model states no context length: set max_model_len")
     limit = stated and _stretch(stated, text_config)
@@ -34,6 +35,13 @@ def resolve_context(text_config: Any, config: EngineConfig) -> int:
             "config.json"
         )
     return wanted
+
+
+def _unchanged(text_config: Any) -> int | None:
+    """Return the length up to which longrope has the factors that fit short sequences best; None
+    for other rotary positions. Longer ones are served if ``max_model_len`` says so, as by vLLM."""
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    return rope["original_max_position_embeddings"] if rope.get("rope_type") == _LONGROPE else None
 
 
 def _stretch(stated: int, text_config: Any) -> int:

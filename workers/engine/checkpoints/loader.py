@@ -111,6 +111,7 @@ def wrap_model(
     device = torch.device(config.device)
     dtype = model.dtype
     model = model.to(device).eval()
+    keep_frequencies(model, max_model_len)
     packed = 0
     try:
         parity = ParityCheck(model, backend, config.block_size, max_model_len)
@@ -122,7 +123,9 @@ def wrap_model(
         if config.is_rounded or (packed and read_again is None) or ranks is not None:
             raise
         logger.warning("each sequence runs by itself, as in generate, since: %s", reason)
-        model = read_again().to(device).eval() if packed and read_again is not None else model
+        if packed and read_again is not None:
+            model = read_again().to(device).eval()
+            keep_frequencies(model, max_model_len)
         forward = _general(model, max_model_len, config)
     return LoadedModel(
         make_runner=forward.make_runner,
@@ -158,7 +161,6 @@ def _load_paged(
     """Return the model over pages, and in C where the C forward supports it. ``text`` is for
     :class:`OwnAttention`. Raises UnsupportedModel."""
     max_len = parity.max_len
-    keep_frequencies(model, max_len)
     own = OwnAttention(model, backend, config, ranks, text)
     use_pages(model)
     paged = PagedModel(model)

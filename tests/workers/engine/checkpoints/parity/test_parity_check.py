@@ -20,12 +20,7 @@ SHAPE = {
     **LLAMA, "hidden_size": 128, "intermediate_size": 128, "head_dim": 64, "vocab_size": 416,
     "initializer_range": 0.1,
 }  # fmt: skip
-LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 1e4, "factor": 16.0,
-    "original_max_position_embeddings": 32,
-    "short_factor": [1.0 + 0.1 * i for i in range(8)],
-    "long_factor": [1.5 + 0.7 * i for i in range(8)],
-}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
 TUNED = {
     "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "llama_4_scaling_beta": 0.5,
     "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0,
@@ -46,7 +41,7 @@ def forward(path: Path, **settings: Any) -> str:
 def test_what_changes_with_a_sequences_length_counts_if_sequences_grow_so_long(
     tmp_path: Path,
 ) -> None:
-    options = {**LLAMA, "rope_parameters": LONGROPE, "original_max_position_embeddings": 32}
+    options = {**LLAMA, "rope_parameters": DYNAMIC, "max_position_embeddings": 32}
     path = save_model(tmp_path, options)
     assert forward(path, max_model_len=32) == "torch"
     assert forward(path, max_model_len=33) == "general"

@@ -145,7 +145,6 @@ class Angles:
     def __init__(self, rotary: Any, max_len: int, positionless: Container[nn.Module]) -> None:
         self._rotary, self._positionless = rotary, positionless
         self._positions = torch.arange(max_len)[None]
-        self._max_len = max_len
         parameters = inspect.signature(rotary.forward).parameters
         self._has_kinds = "layer_type" in parameters
         self._known: dict[Any, tuple[Rotation, tuple[Tensor, Tensor]]] = {}
@@ -178,10 +177,7 @@ class Angles:
     ) -> tuple[Rotation, tuple[Tensor, Tensor]]:
         rope_type = getattr(self._rotary, "rope_type", None)
         rope_type = rope_type.get(kind) if isinstance(rope_type, dict) else rope_type
-        length = getattr(self._rotary, "original_max_seq_len", 0)
-        is_static = rope_type in _STATIC_ROTARY
-        is_short = rope_type == "longrope" and self._max_len <= length
-        if not (is_static or is_short):
+        if rope_type not in _STATIC_ROTARY:
             raise Unrecognised(f"rotary positions are {rope_type}")
         options = {"layer_type": kind} if self._has_kinds else {}
         rotation, parts = None, []
