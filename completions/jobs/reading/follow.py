@@ -47,6 +47,7 @@ gone."""
 CHECK_INTERVAL = 2.0
 """Seconds between two looks whether Redis still has the jobs that are followed. One that is missing
 twice is lost, as all are when Redis is emptied, and nothing would tell its followers."""
+_LOOKED_AT = (redis_name("sequence_number"), "state")
 
 
 class EventReader:
@@ -170,10 +171,9 @@ class EventReader:
         jobs = list(self._followers)
         if not jobs:
             return
-        fields = redis_name("sequence_number"), "state"
         async with Bounded(COMMAND_TIMEOUT):
             records = await self._check_connection.ask_all(
-                [("HMGET", self._keys.job(each), *fields) for each in jobs]
+                [("HMGET", self._keys.job(each), *_LOOKED_AT) for each in jobs]
             )
         absent, behind = set(), set()
         for job_id, record in zip(jobs, cast("list[list[bytes | None]]", records), strict=True):
