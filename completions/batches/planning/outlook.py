@@ -23,6 +23,7 @@ from completions.batches.planning.windows import (
     Work,
     admit,
     estimate_tokens,
+    find_spread,
     look_ahead,
     order,
 )
@@ -111,9 +112,12 @@ class ModelQueue:
             promise = batch.promise
             if not promise or not batch.model or batch.held:
                 continue
-            took = (batch.finalizing_at or self._now).timestamp() - promise["at"]
-            if batch.status == BatchStatus.COMPLETED or took > promise["seconds"]:
-                ratios[promise["is_promised"]].append(Errors.measure(promise["seconds"], took))
+            at, seconds, is_promised = promise["at"], promise["seconds"], promise["is_promised"]
+            took = (batch.finalizing_at or self._now).timestamp() - at
+            if batch.status == BatchStatus.COMPLETED or took > seconds:
+                window = batch.expires_at.timestamp() - at
+                spread = find_spread(seconds, window, is_promised=is_promised)
+                ratios[is_promised].append(Errors.measure(seconds, took, spread))
         return Track(Errors(ratios[True]), Errors(ratios[False]))
 
     @cached_property

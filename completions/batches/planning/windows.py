@@ -6,13 +6,15 @@ share what is here.
 An organization's batches go by slack: those that can still end in their windows go first, and of
 these those to whom that was promised, by the end of their windows. Its oldest batch always has a
 part of its workers, so that no batch starves. A forecast follows this order at the measured speed.
-How far earlier forecasts were off, whatever the reason, says how likely an end is.
+How far earlier forecasts were off, whatever the reason, says how likely an end is. A wide window
+that was promised gives way to narrow ones, so its forecasts are off by more.
 """
 
 import math
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,6 +33,9 @@ _MIN_ERRORS = 20
 _USUAL_SPREAD = 0.5
 """Until so many forecasts have come true or not, the others are taken to be off by this factor:
 the deviation of its logarithm."""
+_NARROW, _WIDE = 0.25, 2.0
+"""The logarithms of the narrowest and the widest window that differ in the spread of errors, in
+expected times of a batch."""
 
 
 class Work(NamedTuple):
@@ -141,12 +146,21 @@ class Errors:
         assumed = max(0, _MIN_ERRORS - len(measured))
         quantiles = [usual.inv_cdf((n + 0.5) / assumed) for n in range(assumed)]
         self._logs = sorted([*measured, *quantiles])
-        self._spread = max(0.05, statistics.stdev(self._logs))
+        self._deviation = max(0.05, statistics.stdev(self._logs))
+
+    def widen(self, spread: float) -> "Errors":
+        """Return these errors where all spread by a factor: that of their logarithms."""
+        wider = copy(self)
+        wider._logs = [spread * each for each in self._logs]
+        wider._deviation = spread * self._deviation
+        return wider
 
     @staticmethod
-    def measure(expected: float, actual: float) -> float:
-        """Return the factor by which a forecast of so many seconds was off."""
-        return (max(0.0, actual) + _MARGIN) / (max(0.0, expected) + _MARGIN)
+    def measure(expected: float, actual: float, spread: float = 1.0) -> float:
+        """Return the factor by which a forecast of so many seconds was off, in terms of `spread`:
+        `widen` undoes that."""
+        factor = (max(0.0, actual) + _MARGIN) / (max(0.0, expected) + _MARGIN)
+        return float(factor ** (1 / spread))
 
     def find_seconds(self, expected: float, probability: float = COVERED) -> float:
         """Return the seconds that suffice with a probability, if so many are expected."""
@@ -164,9 +178,9 @@ class Errors:
         factor = math.log(self.measure(expected, seconds))
         logs, n = self._logs, len(self._logs)
         if factor >= logs[-1]:
-            return 1 - math.exp((logs[-1] - factor) / self._spread) / (n + 1)
+            return 1 - math.exp((logs[-1] - factor) / self._deviation) / (n + 1)
         if factor < logs[0]:
-            return math.exp((factor - logs[0]) / self._spread) / (n + 1)
+            return math.exp((factor - logs[0]) / self._deviation) / (n + 1)
         above = next(at for at, each in enumerate(logs) if each > factor)
         one, other = logs[above - 1], logs[above]
         return (above + (factor - one) / (other - one)) / (n + 1)
@@ -195,18 +209,23 @@ class Track(NamedTuple):
     others: Errors
 
 
+def find_spread(seconds: float, window: float, *, is_promised: bool) -> float:
+    """Return how widely the errors of a batch spread that takes so many seconds and has a window of
+    so many: the root of the window's logarithm, as `benchmarks/studies/deadlines.py` finds. Where
+    nothing is promised, the window does not matter."""
+    if not is_promised:
+        return 1.0
+    return math.sqrt(min(_WIDE, max(_NARROW, math.log(Errors.measure(seconds, window)))))
+
+
 def look_ahead(queue: Sequence[Queued], track: Track, now: float) -> dict[str, Outlook]:
     """Return what is expected of each batch of one model, by id."""
-    ends = find_ends(queue, now)
-    return {
-        each.id: expect(
-            ends[each.id] - now,
-            each.due,
-            track.promised if each.is_promised else track.others,
-            now,
-        )
-        for each in queue
-    }
+    outlooks, ends = {}, find_ends(queue, now)
+    for each in queue:
+        seconds, errors = ends[each.id] - now, track.promised if each.is_promised else track.others
+        spread = find_spread(seconds, each.due - now, is_promised=each.is_promised)
+        outlooks[each.id] = expect(seconds, each.due, errors.widen(spread), now)
+    return outlooks
 
 
 def expect(seconds: float, due: float, errors: Errors, now: float) -> Outlook:

@@ -16,6 +16,7 @@ from completions.batches.planning.windows import (
     divide,
     estimate_tokens,
     find_ends,
+    find_spread,
     look_ahead,
     order,
 )
@@ -113,6 +114,34 @@ def test_measured_errors_take_the_place_of_assumed_ones() -> None:
     assert Errors([2.0] * 60).find_seconds(100) == pytest.approx(205)
     assert Errors([2.0] * 60 + [9.0] * 60).find_seconds(100) == pytest.approx(205)
     assert Errors([1.0] * 60).find_probability(100, 0) == 0
+
+
+def test_errors_spread_with_the_window_of_what_is_promised() -> None:
+    spreads = [find_spread(100, window, is_promised=True) for window in (0, 100, 200, 500, 9e5)]
+    assert spreads == sorted(spreads)
+    assert spreads[0] < spreads[2] < 1 < spreads[3] < spreads[4] == 2**0.5
+    assert {find_spread(100, window, is_promised=False) for window in (0, 100, 1e6)} == {1.0}
+    narrow, wide = (look_ahead([batch("a", 100, x)], TRACK, NOW)["a"] for x in (170, 9e5))
+    assert narrow.done_by < wide.done_by
+
+
+@given(st.floats(0.3, 1.4), st.floats(1, 1e5), st.floats(1, 1e5))
+def test_errors_are_measured_in_terms_of_their_spread(
+    spread: float, expected: float, took: float
+) -> None:
+    errors = Errors([Errors.measure(expected, took, spread)] * 60).widen(spread)
+    assert errors.find_seconds(expected) == pytest.approx(took, rel=1e-6)
+
+
+@given(st.lists(st.floats(0.05, 20), max_size=80), st.floats(1, 1e4))
+def test_a_wider_window_is_more_probable(ratios: list[float], seconds: float) -> None:
+    track = Track(Errors(ratios), Errors())
+    outlooks = [
+        look_ahead([batch("a", seconds, seconds * times / 4)], track, NOW)["a"]
+        for times in range(60)
+    ]
+    found = [each.probability for each in outlooks]
+    assert found == sorted(found)
 
 
 def test_tokens_are_those_of_the_lines_that_have_not_ended() -> None:
