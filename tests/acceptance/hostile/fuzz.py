@@ -124,7 +124,59 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
         {"input_file_id": "file-1", "endpoint": "/v1/completions", "completion_window": "24h",
          "metadata": {"a": "b"}},
     ),
+    (
+        "/v1/batches",
+        {"endpoint": "/v1/completions", "completion_window": "5m", "on_late": "accept",
+         "requests": [{"custom_id": "a", "body": CALL}, {"body": {**CALL, "n": 2}}]},
+    ),
+    (
+        "/v1/batches",
+        {"endpoint": "/v1/responses", "completion_window": "2d", "on_late": "refuse", "requests": [
+            {"custom_id": "a", "method": "POST", "url": "/v1/responses",
+             "body": {"model": MODEL, "input": "hi", "max_output_tokens": 1}}]},
+    ),
+    (
+        "/v1/batches",
+        {"endpoint": "/v1/messages", "requests": [{"custom_id": "a", "body": CHAT}], "pilot": 1,
+         "dry_run": True, "receipts": True, "close": True, "on_invalid": "fail"},
+    ),
+    ("/v1/batches/{batch}/cancel", {}),
+    ("/v1/completions", {**CALL, "background": True, "completion_window": "5m",
+                         "on_late": "refuse"}),
+    ("/v1/chat/completions", {**CHAT, "background": True, "service_tier": "flex"}),
+    (
+        "/v1/responses",
+        {"model": MODEL, "max_output_tokens": 1, "input": "hi", "background": True,
+         "completion_window": "90m", "on_late": "accept", "service_tier": "flex"},
+    ),
+    (
+        "/v1/responses",
+        {"model": MODEL, "max_output_tokens": 1, "input": "hi", "conversation": "{conversation}"},
+    ),
+    (
+        "/v1/responses",
+        {"model": MODEL, "max_output_tokens": 1, "input": "hi",
+         "previous_response_id": "{response}"},
+    ),
+    ("/v1/responses/{response}/cancel", {}),
+    (
+        "/v1/responses/compact",
+        {"model": MODEL, "instructions": "a", "previous_response_id": "{response}",
+         "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
+    ),
+    ("/v1/conversations/{conversation}", {"metadata": {"a": "b"}}),
+    (
+        "/v1/conversations/{conversation}/items",
+        {"items": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "1"},
+            {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": "a"},
+            {"type": "reasoning", "summary": [], "content": [
+                {"type": "reasoning_text", "text": "a"}]}]},
+    ),
 )  # fmt: skip
+"""Paths and bodies. `{name}` stands for an id of `Target`, in a path or as a value."""
 SCHEMA = {
     "type": "object", "required": ["a"], "additionalProperties": False,
     "properties": {
@@ -160,6 +212,8 @@ PATHS = (
     "/v1/completions/{id}?stream=true&starting_after=2&wait=0.1", "/v1/completions/{id}",
     "/v1/responses/{response}?stream=true&starting_after=2", "/v1/responses/{response}",
     "/v1/responses/{response}/input_items?limit=1&order=asc&after=x", "/v1/conversations/x/items",
+    "/v1/conversations/{conversation}/items?limit=2&order=asc&after={item}",
+    "/v1/conversations/{conversation}/items/{item}", "/v1/conversations/{conversation}",
     "/v1/completions?limit=3&after=x&order=asc", "/v1/files?purpose=batch&limit=2",
     "/v1/files/{file}/content", "/v1/batches?limit=2&after={batch}", "/v1/batches/{batch}",
     "/v1/sessions?limit=2&order=asc", "/v1/sessions/{session}",
@@ -216,7 +270,8 @@ class Target:
     fields: Sequence[str]
     """Names of request fields."""
     ids: dict[str, str]
-    """Ids of an existing completion (`id`), `file`, `batch` and `session`."""
+    """Ids of an existing completion (`id`), `file`, `batch`, `session`, `response`, `conversation`
+    and of an `item` of that."""
 
 
 def fuzzed(seed: int, number: int, target: Target) -> Fuzzed:
@@ -303,19 +358,27 @@ def _dumped(value: Any) -> bytes:
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
-def _bytes(dice: random.Random, target: Target) -> Fuzzed:
+def _choose(dice: random.Random, target: Target) -> tuple[str, dict[str, Any]]:
+    """Return a path and a body, with ids of existing objects."""
     path, body = dice.choice(BODIES)
+    named = {f"{{{name}}}": each for name, each in target.ids.items()}
+    body = {name: named.get(x, x) if isinstance(x, str) else x for name, x in body.items()}
+    return path.format(**target.ids), body
+
+
+def _bytes(dice: random.Random, target: Target) -> Fuzzed:
+    path, body = _choose(dice, target)
     return Fuzzed("bytes", http(target, b"POST", path.encode(), mutate(dice, _dumped(body))))
 
 
 def _values(dice: random.Random, target: Target) -> Fuzzed:
-    path, body = dice.choice(BODIES)
+    path, body = _choose(dice, target)
     return Fuzzed("values", http(target, b"POST", path.encode(), _dumped(twisted(dice, body))))
 
 
 def _fields(dice: random.Random, target: Target) -> Fuzzed:
     """Fields that nobody would send together, with values that nobody would send."""
-    path, body = dice.choice(BODIES)
+    path, body = _choose(dice, target)
     chosen = {
         name: dice.choice(STRANGE) for name in dice.sample(target.fields, dice.choice([1, 2]))
     }
@@ -338,7 +401,7 @@ def _grammar(dice: random.Random, target: Target) -> Fuzzed:
 
 
 def _head(dice: random.Random, target: Target) -> Fuzzed:
-    path, body = dice.choice(BODIES)
+    path, body = _choose(dice, target)
     names = [dice.choice(HEADERS) for _ in range(dice.choice([1, 1, 2, 60]))]
     whole = dice.random() < 0.8
     if not whole:
@@ -362,7 +425,8 @@ def _path(dice: random.Random, target: Target) -> Fuzzed:
     if dice.random() < 0.8:
         path = b"/" + mutate(dice, path, 4).translate(None, b"\r\n \t\x00\x7f").lstrip(b"/")
     method = dice.choice([b"GET", b"GET", b"GET", b"DELETE", b"POST", b"PUT", b"HEAD", b"OPTIONS"])
-    if method == b"DELETE" and any(known.encode() in path for known in target.ids.values()):
+    is_kept = b"/items/" not in path  # an item may go
+    if method == b"DELETE" and is_kept and any(id.encode() in path for id in target.ids.values()):
         method = b"PATCH"
     return Fuzzed("path", http(target, method, path, b""))
 

@@ -117,8 +117,12 @@ def target(service) -> Target:
         session = client.post("/v1/sessions", json={"model": MODEL}).json()["id"]
         body = {"model": MODEL, "input": "hi", "max_output_tokens": 1}
         response = client.post("/v1/responses", json=body).json()["id"]
+        body = {"items": [{"role": "user", "content": "a"}]}
+        conversation = client.post("/v1/conversations", json=body).json()["id"]
+        items = client.get(f"/v1/conversations/{conversation}/items").json()["data"]
     assert len(fields) > 60
-    ids = {"id": job, "file": file, "batch": batch, "session": session, "response": response}
+    ids = {"id": job, "file": file, "batch": batch, "session": session, "response": response,
+           "conversation": conversation, "item": items[0]["id"]}  # fmt: skip
     return Target(service.key, fields, ids)
 
 
