@@ -1,7 +1,7 @@
 """HTTP responses for a job: its result once it is done, 202 until then, or its polled state."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from completions.accounts.keys import Principal
+from completions.delivery.forecasts import Admission
 from completions.delivery.preferences import Preferences
 from completions.exceptions import APIError, from_job_error
 from completions.http.bodies import JSONResponse
@@ -129,15 +130,15 @@ async def accept(
     job: NewJob,
     principal: Principal,
     preferences: Preferences,
-    deadline: Mapping[str, Any] | None = None,
+    admission: Admission | None = None,
 ) -> HttpResponse:
-    """Answer 202, with the forecast of the deadline if there is one, or 200 if the job ends within
+    """Answer 202, with the forecast of the job's end if there is one, or 200 if the job ends within
     the time that the client prefers to wait."""
     if preferences.wait:
         return await accept_or_answer(process, context, principal, preferences)
     queued = context.make_collected().make_polled(job.make_record())
-    if deadline is not None:
-        queued["deadline"] = deadline
+    if admission is not None:
+        queued["deadline"] = admission.show()
     response = JSONResponse(queued, status=202, headers={"Retry-After": "1"})
     return add_location(response, context, preferences)
 

@@ -108,7 +108,9 @@ def _make_response_input(prepared: PreparedRequest) -> ResponseInput | None:
     return ResponseInput(items, response.previous_id, response.conversation_id, response.last_item)
 
 
-async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
+async def enqueue(
+    process: WebProcess, job: NewJob, promise: durable.Promise | None = None
+) -> Remaining:
     """Store and publish the job, and return what its API key has left. An APIError leaves no trace
     of the job."""
     access_log.note(job_id=job.id, model=job.model)
@@ -116,7 +118,7 @@ async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
         raise APIError("server_shutting_down")
     if process.find_shard_by_organization(job.organization_id).is_full:
         raise APIError("server_overloaded")
-    work = _store_and_publish(process, job)
+    work = _store_and_publish(process, job, promise)
     # A client that hangs up must not stop the work between two steps.
     storing = process.spawn(work) if job.is_durable or job.rids else None
     try:
@@ -127,11 +129,13 @@ async def enqueue(process: WebProcess, job: NewJob) -> Remaining:
         raise
 
 
-async def _store_and_publish(process: WebProcess, job: NewJob) -> Remaining:
+async def _store_and_publish(
+    process: WebProcess, job: NewJob, promise: durable.Promise | None
+) -> Remaining:
     if job.is_durable:
         _require_storable(job)
         try:
-            await durable.store(job)
+            await durable.store(job, promise)
         except durable.KeyTakenError as error:
             raise idempotency.make_conflict() from error
         except durable.ConversationLockedError as error:

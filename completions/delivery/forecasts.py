@@ -1,28 +1,63 @@
 """When a background job will have ended: from the jobs before it and the speed of its model."""
 
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from math import ceil
 
 from django.db.models import Count
+from django.utils import timezone
 
 from completions.batches.planning.outlook import Forecast, explain_late, round_probability
-from completions.batches.planning.speeds import measure_load
+from completions.batches.planning.speeds import Load, measure_load
 from completions.batches.planning.windows import MAX_ERRORS, Errors, expect
 from completions.exceptions import APIError
 from completions.jobs.new_job import Level, NewJob
 from completions.models import BatchLine, Job, JobStatus, LineState
 
 
-def forecast_job(job: NewJob, now: datetime) -> Forecast | None:
-    """Forecast the end of a background job; None while its model has run nothing."""
-    load = measure_load(job.model)
-    if load is None:
-        return None
-    due = now + timedelta(seconds=job.seconds)
-    own = job.request.max_completion_tokens * load.seconds_per_token
-    seconds = own + _count_before(job, due) * load.tokens / load.speed
-    outlook = expect(seconds, due.timestamp(), _measure_errors(job.model, now), now.timestamp())
-    return Forecast(outlook.is_in_time, *outlook)
+@dataclass
+class Admission:
+    """The forecast of a background job, made while no other of its organization is stored: two that
+    come together are not told the same."""
+
+    due: datetime
+    refuses_late: bool
+    load: Load | None
+    """None while its model has run nothing."""
+    errors: Errors
+    forecast: Forecast | None = None
+    """Once it is made."""
+
+    @classmethod
+    def measure(cls, job: NewJob, refuses_late: bool, now: datetime) -> "Admission":
+        load = measure_load(job.model)
+        errors = Errors() if load is None else _measure_errors(job.model, now)
+        return cls(now + timedelta(seconds=job.seconds), refuses_late, load, errors)
+
+    def make_promise(self, job: NewJob) -> dict[str, object] | None:
+        """Make the forecast, for SQL. Raises APIError for a job that would probably end after its
+        deadline, if its request asks for that."""
+        if self.load is None:
+            return None
+        now = timezone.now()
+        own = job.request.max_completion_tokens * self.load.seconds_per_token
+        before = _count_before(job, now + timedelta(seconds=job.seconds))
+        seconds = own + before * self.load.tokens / self.load.speed
+        outlook = expect(seconds, self.due.timestamp(), self.errors, now.timestamp())
+        self.forecast = Forecast(outlook.is_in_time, *outlook)
+        if self.refuses_late and not outlook.is_in_time:
+            message = explain_late(self.forecast, self.due)
+            raise APIError("window_too_short", message, "completion_window")
+        return self.forecast.to_json(now)
+
+    def show(self) -> dict[str, object]:
+        """Return the extension `deadline` of the answer to the job."""
+        found = self.forecast
+        return {
+            "ends_at": int(self.due.timestamp()),
+            "done_by": found and ceil(found.done_by),
+            "probability": found and round_probability(found.probability),
+        }
 
 
 def _count_before(job: NewJob, due: datetime) -> int:
@@ -54,20 +89,3 @@ def _measure_errors(model: str, now: datetime) -> Errors:
         if ended_at is not None or took > promise["seconds"]:
             ratios.append(Errors.measure(promise["seconds"], took))
     return Errors(ratios)
-
-
-def require_in_time(forecast: Forecast, job: NewJob, now: datetime) -> None:
-    """Raise APIError for a job that will probably end after its deadline."""
-    if not forecast.is_in_time:
-        message = explain_late(forecast, now + timedelta(seconds=job.seconds))
-        raise APIError("window_too_short", message, "completion_window")
-
-
-def show(forecast: Forecast | None, job: NewJob, now: datetime) -> dict[str, object]:
-    """Return the extension `deadline` of the answer to a background job."""
-    due = now + timedelta(seconds=job.seconds)
-    return {
-        "ends_at": int(due.astimezone(UTC).timestamp()),
-        "done_by": forecast and ceil(forecast.done_by),
-        "probability": forecast and round_probability(forecast.probability),
-    }

@@ -2,7 +2,6 @@
 again, cancel, delete."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -73,10 +72,9 @@ class GenerateView(AsyncAPIView):
         self._note_ignored(context)
         kind = _choose_kind(returns, preferences)
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
-        deadline = None
-        if prepared.request.deadline is not None:
-            job, deadline = await _promise(job, prepared.request.deadline)
-        if remaining := await enqueue(process, job):
+        admission = await _measure(job, prepared.request.deadline)
+        promise = None if admission is None else admission.make_promise
+        if remaining := await enqueue(process, job, promise):
             self.headers.update(rate_limits.make_headers(remaining))
         if returns.stream:
             writer = request.body_writer
@@ -88,7 +86,7 @@ class GenerateView(AsyncAPIView):
                 else answers.add_location(stream, context, preferences)
             )
         if kind == "background":
-            return await answers.accept(process, context, job, principal, preferences, deadline)
+            return await answers.accept(process, context, job, principal, preferences, admission)
         return await answers.answer(process, context, job, preferences.meta)
 
     async def _answer_again(
@@ -245,22 +243,18 @@ class CancelView(AsyncAPIView):
         return await answers.poll(request.process, context, request.auth, wait=5.0)
 
 
-async def _promise(
-    job: NewJob, deadline: DeadlineSettings
-) -> tuple[NewJob, Mapping[str, object] | None]:
-    """Return the job with the forecast of its end, and what the answer says of that, if its request
-    asks for it. Raises APIError."""
+async def _measure(job: NewJob, deadline: DeadlineSettings | None) -> forecasts.Admission | None:
+    """Return what the forecast of the job's end is made of, if its request asks for one. Raises
+    APIError."""
+    if deadline is None:
+        return None
     if (name := deadline.in_background) and job.kind != "background":
         message = f"{name}: needs background: true; add it or leave this out."
         raise APIError("invalid_value", message, name)
     if job.kind != "background" or not (name or deadline.is_flexible):
-        return job, None
-    now = timezone.now()
-    forecast = await run_and_release(partial(forecasts.forecast_job, job, now))
-    if forecast is not None and deadline.refuses_late:
-        forecasts.require_in_time(forecast, job, now)
-    job = replace(job, promise=forecast and forecast.to_json(now))
-    return job, forecasts.show(forecast, job, now)
+        return None
+    measure = forecasts.Admission.measure
+    return await run_and_release(partial(measure, job, deadline.refuses_late, timezone.now()))
 
 
 def _choose_kind(returns: ReturnSettings, preferences: Preferences) -> Kind:

@@ -1,7 +1,7 @@
 """Jobs in SQL: stored before the 202 response, put back if Redis loses them, and read once they
 have ended."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -33,6 +33,7 @@ from completions.models import (
     Session,
     StoredResponse,
 )
+from completions.models.organizations import lock_organization
 from completions.models.timed_ids import read_time
 
 _SUBMISSION_TIME = timedelta(seconds=10)
@@ -49,6 +50,10 @@ _SHARED_FIELDS = (
     "request_id",
 )
 """Fields that Job and NewJob share, beside the request and the context, which Job has as JSON."""
+
+
+Promise = Callable[[NewJob], dict[str, object] | None]
+"""Makes the forecast of a job's end, for SQL; None if nothing is known."""
 
 
 class KeyTakenError(Exception):
@@ -68,26 +73,36 @@ class SessionMovedError(Exception):
     """Another turn was added to the session a moment ago, which this one would have to follow."""
 
 
-async def store(job: NewJob) -> None:
+async def store(job: NewJob, promise: Promise | None = None) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError,
-    ConversationLockedError, SessionLostError and SessionMovedError."""
+    ConversationLockedError, SessionLostError and SessionMovedError, and what `promise` raises."""
     deadline = datetime.now(UTC) + timedelta(seconds=job.seconds)
     request = msgspec.to_builtins(job.request, str_keys=True)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
     context = orjson.loads(job.context)
     row = Job(deadline_at=deadline, request=request, context=context, **shared)
     row.created_at = read_time(job.id) or row.created_at
-    row.promise = job.promise
     if job.idempotency is not None:
         row.route = job.idempotency.route
         row.idempotency_key = job.idempotency.key
         row.body_digest = job.idempotency.body_digest
     try:
-        await run_and_release(partial(_insert, row, job))
+        await run_and_release(partial(_reserve, row, job, promise))
     except IntegrityError as error:
         if job.idempotency is None:
             raise
         raise KeyTakenError from error
+
+
+def _reserve(row: Job, job: NewJob, promise: Promise | None) -> None:
+    """Insert the row with the forecast of its end, if that is asked for: of jobs that an
+    organization sends together, each is told of those before it."""
+    if promise is None:
+        _insert(row, job)
+        return
+    with lock_organization(job.organization_id):
+        row.promise = promise(job)
+        _insert(row, job)
 
 
 def _insert(row: Job, job: NewJob) -> None:

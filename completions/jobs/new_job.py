@@ -116,8 +116,6 @@ class NewJob:
     """Seconds that an ended job can still be fetched."""
     head_start: float = 0.0
     """Seconds by which it goes before its turn, among the jobs of its API key."""
-    promise: Mapping[str, object] | None = None
-    """The forecast of its end, for SQL."""
     limits: Limits = UNLIMITED
     """What its API key may use."""
     is_counted: bool = False

@@ -46,6 +46,10 @@ def error_of(answer: Any) -> tuple[str, str]:
     return error["code"], error["param"]
 
 
+def test_jobs_that_come_together_are_not_promised_the_same_window(run_apart: Any) -> None:
+    assert run_apart("jobs_together") == ["stored"] + ["window_too_short"] * 3 + ["1"]
+
+
 async def test_a_job_fails_at_the_end_of_its_window(live: Any) -> None:
     live.at_once = False
     answer = await live.post(background=True, completion_window="5m")

@@ -34,8 +34,9 @@ def make_batch(key: ApiKey, number: int, **fields: object) -> Batch:
     return batch
 
 
-def run_before(key: ApiKey) -> None:
-    """Record that the model computes 100 tokens a second, and a file a token for each byte."""
+def run_before(key: ApiKey, seconds: int = 1) -> None:
+    """Record that the model computes 100 tokens a second, that a request takes `seconds`, and that
+    a file has a token for each byte."""
     now = timezone.now()
     part = {"plan": {"prompt_tokens": 0}, "bytes": 1000, "most": 1000, "lines": 10}
     make_batch(
@@ -45,8 +46,8 @@ def run_before(key: ApiKey) -> None:
     UsageRecord.objects.bulk_create(
         UsageRecord(
             job_id=f"cmpl-{n}", organization=key.organization, api_key=key, model=MODEL,
-            kind="batch", status=JobStatus.COMPLETED, run_ms=1000, created_at=now,
-            completion_tokens=100, finished_at=now + timedelta(seconds=n),
+            kind="batch", status=JobStatus.COMPLETED, run_ms=1000 * seconds, created_at=now,
+            completion_tokens=100 * seconds, finished_at=now + timedelta(seconds=n * seconds),
         )
         for n in range(10)
     )  # fmt: skip

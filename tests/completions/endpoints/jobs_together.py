@@ -1,0 +1,50 @@
+"""Stores four background jobs with a window in four threads, each with a connection of its own: one
+fits into its window. Prints the codes of the refusals and the number of the rows. `run_apart`
+in ../conftest.py runs it."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from asgiref.sync import async_to_sync
+from django.core.management import call_command
+from django.db import connection, connections
+from django.utils import timezone
+
+from completions.delivery.forecasts import Admission
+from completions.exceptions import APIError
+from completions.jobs import durable
+from completions.models import ApiKey, Job, Organization
+from tests.completions.endpoints.windows_together import MODEL, THREADS, run_before
+from tests.completions.jobs.job_making import new_job
+
+
+def store_together() -> list[str]:
+    organization = Organization.objects.create(name="one")
+    key = ApiKey.objects.create(organization=organization, name="key")
+    run_before(key, seconds=30)
+    connections.close_all()
+    ready = threading.Barrier(THREADS)
+
+    def create(number: int) -> str:
+        job = new_job(
+            f"cmpl-own-{number}", "background", model=MODEL, seconds=40.0,
+            organization_id=organization.pk, api_key_id=key.pk,
+        )  # fmt: skip
+        connection.ensure_connection()
+        admission = Admission.measure(job, refuses_late=True, now=timezone.now())
+        ready.wait()
+        try:
+            async_to_sync(durable.store)(job, admission.make_promise)
+        except APIError as error:
+            return error.code
+        finally:
+            connections.close_all()
+        return "stored"
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(create, range(THREADS)))
+
+
+if __name__ == "__main__":
+    call_command("migrate", verbosity=0)
+    print(*sorted(store_together()), Job.objects.count())
