@@ -41,10 +41,6 @@ class AttentionBackend(Protocol):
         """Whether usual decoders have a forward pass that bypasses their modules."""
 
     @property
-    def keeps_states(self) -> bool:
-        """Whether modules that keep states can run on flat batches."""
-
-    @property
     def make_runner(self) -> Callable[..., Any]:
         """Makes the runner of a paged model, given what was loaded and the settings."""
 

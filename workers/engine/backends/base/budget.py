@@ -24,9 +24,6 @@ class CachedModel(Protocol):
     """What the budget needs to know of a loaded model."""
 
     @property
-    def device(self) -> torch.device: ...
-
-    @property
     def max_model_len(self) -> int: ...
 
     def block_bytes(self, block_size: int) -> int: ...
@@ -37,9 +34,10 @@ class CacheBudget(NamedTuple):
     num_saved_states: int
 
     @classmethod
-    def divide(cls, loaded: CachedModel, state_bytes: int, config: EngineConfig) -> Self:
-        """Return the memory of a CPU. ``state_bytes`` is the size of one sequence's states."""
-        available = cache_bytes(config, loaded.device)
+    def divide(
+        cls, available: int, loaded: CachedModel, state_bytes: int, config: EngineConfig
+    ) -> Self:
+        """Divide ``available`` bytes. ``state_bytes`` is the size of one sequence's states."""
         num_saved = 0
         if state_bytes and config.enable_prefix_caching:
             most = _SAVED_PER_SLOT * config.max_num_seqs

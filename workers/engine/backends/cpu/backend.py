@@ -28,7 +28,6 @@ class CpuBackend:
     attention = ATTENTION
     fuses = False
     has_native_forward = True
-    keeps_states = True
 
     def make_runner(
         self, model: PagedModel, loaded: LoadedModel, config: EngineConfig, _draw: Draw

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workers.engine.backends.base.budget import CacheBudget
+from workers.engine.backends.base.budget import CacheBudget, cache_bytes
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cpu.attention import AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.thread_tuner import ThreadTuner
-from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece
+from workers.engine.backends.recurrent.batch import lay_out_states
 from workers.engine.backends.recurrent.states import StateTable, bytes_per_row
 from workers.engine.config import EngineConfig
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
@@ -56,7 +56,8 @@ class CpuRunner:
         self._dtype = loaded.dtype
         self._mixers = model.mixers
         shapes = {} if self._mixers is None else self._mixers.shapes
-        budget = CacheBudget.divide(loaded, bytes_per_row(shapes), config)
+        available = cache_bytes(config, loaded.device)
+        budget = CacheBudget.divide(available, loaded, bytes_per_row(shapes), config)
         num_states = config.max_num_seqs + budget.num_saved_states
         self._states = StateTable(shapes, num_states)
         self.saved_states = range(config.max_num_seqs, num_states) if self._mixers else None
@@ -161,7 +162,8 @@ class CpuRunner:
             sampled=[seq for seq, _ in sampled],
             scored=scored,
             adapter_rows=adapter_rows,
-            states=None if self._mixers is None else self._lay_out_states(pieces, saves),
+            states=self._mixers
+            and lay_out_states(self._states, pieces, saves, self._mixers.continues),
         )
 
     def lay_out(
@@ -196,17 +198,6 @@ class CpuRunner:
             adapter_rows=[],
             plan=plan,
         )
-
-    def _lay_out_states(self, layout: list[Piece], saves: Rows[StateSave]) -> StateBatch:
-        assert self._mixers is not None
-        wanted: dict[Sequence, list[Save]] = {}
-        for seq, num_tokens, row in saves:
-            wanted.setdefault(seq, []).append(Save(num_tokens - seq.num_computed, row))
-        pieces, start = [], 0
-        for seq, first, size in layout:
-            pieces.append(StatePiece(seq.slot, start, size, first == 0, wanted.get(seq, ())))
-            start += size
-        return StateBatch(self._states, pieces, self._mixers.continues)
 
     def forward(self, model_input: ModelInput) -> Tensor:
         """Return logits [rows, vocabulary], in the model's dtype or float32, of ``all_sampled`` and

@@ -25,7 +25,6 @@ class CudaBackend:
     attention = cuda_attention.ATTENTION
     fuses = False
     has_native_forward = False
-    keeps_states = False
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

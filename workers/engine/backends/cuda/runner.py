@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.engine.backends.base.budget import cache_bytes, count_blocks
+from workers.engine.backends.base.budget import CacheBudget, cache_bytes
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.transfers import Ints, to_device
@@ -26,6 +26,8 @@ from workers.engine.backends.cuda.inputs import (
     mix_metadata,
 )
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache
+from workers.engine.backends.recurrent.batch import StateBatch, StatePiece, lay_out_states
+from workers.engine.backends.recurrent.states import StateShapes, StateTable, bytes_per_row
 from workers.engine.config import EngineConfig
 from workers.engine.core.attention_backend import Part
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
@@ -59,10 +61,6 @@ class CudaRunner:
     tasks = TEXT_TASKS
     shares_blocks = True
     cuts_prompts = True
-    repeats_steps = True
-    """A step that failed for lack of memory can run again: it only writes the same into blocks."""
-
-    saved_states = None
     drafting = None
     """The kernels round differently for other numbers of tokens."""
 
@@ -75,14 +73,24 @@ class CudaRunner:
         self._adapters = loaded.adapters
         self._device = loaded.device
         self._block_size = config.block_size
-        self.looks_ahead = config.async_scheduling
+        self._mixers = model.mixers
+        self._shapes: StateShapes = {} if self._mixers is None else self._mixers.shapes
+        self.repeats_steps = self._mixers is None
+        """A step that failed for lack of memory can run again, if it only writes the same into
+        blocks: states change."""
+        self.looks_ahead = config.async_scheduling and self._mixers is None
         self._max_k = loaded.max_model_len
         self._max_tokens = config.max_num_batched_tokens
         width = -(-loaded.max_model_len // config.block_size)
         self._tables = BlockTables(config.max_num_seqs, width, self._device)
-        self.cache = self._make_cache(loaded.agree_on(self._num_blocks(config)))
+        budget = self._divide_memory(config)
+        self.cache = self._make_cache(loaded.agree_on(1 + budget.num_blocks))
+        num_states = config.max_num_seqs + budget.num_saved_states
+        self._states = StateTable(self._shapes, num_states, self._device)
+        self.saved_states = range(config.max_num_seqs, num_states) if self._mixers else None
+        """The rows of saved states, after those of the slots."""
         self.graphs: DecodeGraphs | None = None
-        if self._device.type == "cuda" and not config.enforce_eager:
+        if self._device.type == "cuda" and not config.enforce_eager and self._mixers is None:
             self.graphs = self.capture_with_others()
 
     def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
@@ -92,6 +100,9 @@ class CudaRunner:
         sequence then computes that token before its id is known on the host.
         """
         self.follow(output.tainted, output.admitted, output.grown)
+        for seq in output.admitted if self._mixers is not None else ():
+            if (row := seq.prefix.states.restored_from) is not None:
+                self._states.copy_row(row, seq.slot)
         first = [
             seq.num_computed if last_tokens is None else len(seq.token_ids)
             for seq, _ in output.chunks
@@ -126,6 +137,8 @@ class CudaRunner:
             sampled=[sequences[i] for i in sampled],
             scored=scored,
             adapter_rows=self._adapters.lay_rows(sequences, owner, self._device),
+            states=self._mixers
+            and lay_out_states(self._states, layout, output.saves, self._mixers.continues),
         )
 
     def follow(self, tainted: list[int], admitted: Rows[Placed], grown: Rows[Placed]) -> None:
@@ -148,8 +161,12 @@ class CudaRunner:
         try:
             return self._run_eagerly(model_input)
         except torch.OutOfMemoryError as error:
-            if self._loaded.ranks is not None or model_input.is_recorded:
-                raise  # other ranks have not finished the step; a record would get tokens twice
+            if (
+                self._loaded.ranks is not None
+                or model_input.is_recorded
+                or self._mixers is not None
+            ):
+                raise  # other ranks have not finished the step; a record or state gets tokens twice
             # Free memory may be fragmented: release it, and repeat the step with the same writes.
             logger.warning("a step runs again after memory was returned to the GPU: %s", error)
         torch.cuda.empty_cache()
@@ -163,6 +180,7 @@ class CudaRunner:
                 model_input.position_ids,
                 model_input.metadata,
                 model_input.logits_rows,
+                model_input.states,
             )
 
     def _fits_graph(self, pieces: list[Piece]) -> bool:
@@ -233,16 +251,15 @@ class CudaRunner:
         )
         return cache
 
-    def _num_blocks(self, config: EngineConfig) -> int:
+    def _divide_memory(self, config: EngineConfig) -> CacheBudget:
         available = cache_bytes(
             config,
             self._device,
             lambda: self.profile(config.max_num_batched_tokens, config.max_num_seqs),
         )
-        block_bytes = self._loaded.block_bytes(self._block_size)
-        num_blocks = count_blocks(available, block_bytes, self._loaded.max_model_len, config)
-        logger.info("KV cache of %d blocks of %d tokens", num_blocks, self._block_size)
-        return 1 + num_blocks
+        budget = CacheBudget.divide(available, self._loaded, bytes_per_row(self._shapes), config)
+        logger.info("KV cache of %d blocks of %d tokens", budget.num_blocks, self._block_size)
+        return budget
 
     def capture_with_others(self) -> DecodeGraphs | None:
         """Capture the decode step if every rank can: all must run a step in the same way."""
@@ -259,7 +276,12 @@ class CudaRunner:
         metadata = self._loaded.backend.batch(cache, [part], self._block_size)
         ids = torch.zeros(max_tokens, dtype=torch.int64, device=self._device)
         places = torch.arange(max_tokens, device=self._device)
-        logits: Tensor = self._model(ids, places % self._max_k, metadata, places)
+        states = self._mixers and StateBatch(
+            StateTable(self._shapes, 1, self._device),
+            [StatePiece(0, 0, max_tokens, is_fresh=True)],
+            self._mixers.continues,
+        )
+        logits: Tensor = self._model(ids, places % self._max_k, metadata, places, states)
         self._draw(logits.shape[1], max_rows, self._device)
 
     def capture(self) -> DecodeGraphs | None:

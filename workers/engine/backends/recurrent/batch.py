@@ -11,10 +11,15 @@ from functools import cached_property
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from workers.engine.backends.base.transfers import to_device
 from workers.engine.backends.recurrent.states import Rows, StateTable
+from workers.engine.core.sequence import Piece
+from workers.engine.core.sequence import Sequence as TokenSequence
+from workers.engine.core.step import StateSave
 
 
 class Save(NamedTuple):
@@ -74,8 +79,23 @@ class StateBatch:
             for part in parts:
                 if part is not None:
                     alike.setdefault((part.is_fresh, part.size), []).append(part)
-            groups += [_group(members) for members in alike.values()]
+            groups += [_group(members, self.table.device) for members in alike.values()]
         return groups
+
+
+def lay_out_states(
+    table: StateTable, layout: Sequence[Piece], saves: Sequence[StateSave], continues: bool
+) -> StateBatch:
+    """Return the pieces of a flat batch with this layout, whose sequences have the rows of their
+    slots. ``saves`` may be of others too."""
+    wanted: dict[TokenSequence, list[Save]] = {}
+    for seq, num_tokens, row in saves:
+        wanted.setdefault(seq, []).append(Save(num_tokens - seq.num_computed, row))
+    pieces, start = [], 0
+    for seq, first, size in layout:
+        pieces.append(StatePiece(seq.slot, start, size, first == 0, wanted.get(seq, ())))
+        start += size
+    return StateBatch(table, pieces, continues)
 
 
 def _cut(piece: StatePiece, continues: bool) -> Iterator[StatePiece]:
@@ -90,18 +110,26 @@ def _cut(piece: StatePiece, continues: bool) -> Iterator[StatePiece]:
         yield StatePiece(piece.row, piece.start + start, end - start, is_fresh, saves)
 
 
-def _group(pieces: list[StatePiece]) -> StateGroup:
+def _group(pieces: list[StatePiece], device: torch.device) -> StateGroup:
     pieces.sort()
     size, num = pieces[0].size, len(pieces)
-    starts = torch.tensor([piece.start for piece in pieces])
+    starts = np.array([piece.start for piece in pieces])
     first, last = pieces[0].row, pieces[-1].row
     # Adjacent rows are computed in place, without copies.
     is_adjacent = last - first == num - 1
     saving = [(piece.row, save.row) for piece in pieces for save in piece.saves]
-    saved, saved_to = torch.tensor(saving, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    places, rows, saves = to_device(
+        [
+            (starts[:, None] + np.arange(size)).flatten(),
+            np.array([piece.row for piece in pieces]),
+            np.array(saving, dtype=np.int64).reshape(-1, 2).T,
+        ],
+        device,
+    )
+    saved, saved_to = saves
     return StateGroup(
-        places=(starts[:, None] + torch.arange(size)).flatten(),
-        rows=slice(first, last + 1) if is_adjacent else torch.tensor([p.row for p in pieces]),
+        places=places,
+        rows=slice(first, last + 1) if is_adjacent else rows,
         size=size,
         is_fresh=pieces[0].is_fresh,
         saved=saved,

@@ -14,6 +14,8 @@ from torch.nn.functional import pad
 
 from workers.engine.backends.base.host_memory import lazy_zeros
 
+_CPU = torch.device("cpu")
+
 Rows = slice | Tensor
 
 
@@ -48,9 +50,12 @@ class StateTable:
 
     In memory, the columns of a convolution lie one after the other, as the C forward reads them."""
 
-    def __init__(self, shapes: StateShapes, num_rows: int) -> None:
+    def __init__(self, shapes: StateShapes, num_rows: int, device: torch.device = _CPU) -> None:
+        self.device = device
         self._tensors = {
-            module: {key: _make_states(key, shape, num_rows) for key, shape in states.items()}
+            module: {
+                key: _make_states(key, shape, num_rows, device) for key, shape in states.items()
+            }
             for module, states in shapes.items()
         }
 
@@ -74,11 +79,16 @@ class StateTable:
                 tensor[target].copy_(tensor[source])
 
 
-def _make_states(key: StateKey, shape: StateShape, num_rows: int) -> Tensor:
+def _make_states(key: StateKey, shape: StateShape, num_rows: int, device: torch.device) -> Tensor:
+    def make(*sizes: int) -> Tensor:
+        if device.type == "cpu":
+            return lazy_zeros(sizes, shape.dtype)
+        return torch.zeros(sizes, dtype=shape.dtype, device=device)
+
     if key.kind == "recurrence":
-        return lazy_zeros((num_rows, *shape.sizes), shape.dtype)
+        return make(num_rows, *shape.sizes)
     *channels, kernel = shape.sizes
-    return lazy_zeros((num_rows, kernel, *channels), shape.dtype).movedim(1, -1)
+    return make(num_rows, kernel, *channels).movedim(1, -1)
 
 
 class RowStates:

@@ -95,8 +95,6 @@ class ParityCheck:
         with finding_direct_weights(miniature) as direct:
             paged.mixers = find_states(paged, self._backend, block_size, miniature.device)
         self.direct_weights = frozenset(direct)
-        if paged.mixers is not None and not backend.keeps_states:
-            raise UnsupportedModel(f"{self._name} keeps states, which are batched on CPUs only")
         self._expected = self._generate(miniature, paged.mixers is not None)
         self.continues = None if paged.mixers is None else self._check_mixers(paged, paged.mixers)
         if paged.mixers is None:

@@ -44,7 +44,7 @@ class Batches:
         tables = [list(range(a, b)) for a, b in pairwise(ends)]
         cache = self._backend.make_cache(self._shapes, ends[-1], size, model.dtype)
         mixers = self._paged.mixers
-        table = StateTable({} if mixers is None else mixers.shapes, len(texts))
+        table = StateTable({} if mixers is None else mixers.shapes, len(texts), device)
         logits: list[list[Tensor]] = [[] for _ in texts]
         done = [0] * len(texts)
         while any(n < len(text) for n, text in zip(done, texts, strict=True)):

@@ -98,8 +98,9 @@ class Pair:
             return here, self.there.generate(requests)
 
 
-def make_engine(path: Path, adapter: Path, dtype: str, device: torch.device) -> Engine:
-    config = EngineConfig(**CONFIG, device="cpu", dtype=dtype, adapters={"a": adapter})
+def make_engine(path: Path, adapter: Path | None, dtype: str, device: torch.device) -> Engine:
+    adapters = {} if adapter is None else {"a": adapter}
+    config = EngineConfig(**CONFIG, device="cpu", dtype=dtype, adapters=adapters)
     backend = CudaBackend(device)
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=getattr(torch, dtype), attn_implementation=backend.attention

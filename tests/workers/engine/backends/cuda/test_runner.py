@@ -361,9 +361,11 @@ def test_the_profile_computes_a_whole_budget_even_past_the_context(
     seen: list[tuple[int, int, int]] = []
     run = PagedModel.__call__
 
-    def watched(model: Any, ids: Tensor, positions: Tensor, metadata: Any, rows: Tensor) -> Tensor:
+    def watched(
+        model: Any, ids: Tensor, positions: Tensor, metadata: Any, rows: Tensor, states: Any
+    ) -> Tensor:
         seen.append((len(ids), int(positions.max()), len(rows)))
-        return run(model, ids, positions, metadata, rows)
+        return run(model, ids, positions, metadata, rows, states)
 
     monkeypatch.setattr(PagedModel, "__call__", watched)
     runner.profile(max_tokens=100, max_rows=6)

@@ -91,8 +91,9 @@ class PretendDevice(TorchDispatchMode):
         return tree_map_only(Tensor, OnDevice, result) if on_device else result
 
 
-class _ListsAsTensors(TorchFunctionMode):
-    """Makes tensors of lists before torch does so itself, out of reach of a dispatch mode."""
+class _OutOfReach(TorchFunctionMode):
+    """Does what torch would do out of reach of a dispatch mode, or would refuse to: makes tensors
+    of lists, and views of parameters."""
 
     def __torch_function__(
         self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
@@ -106,7 +107,14 @@ class _ListsAsTensors(TorchFunctionMode):
             indices = index if isinstance(index, tuple) else (index,)
             indices = tuple(torch.tensor(i) if isinstance(i, list) else i for i in indices)
             args = (tensor, indices if isinstance(index, tuple) else indices[0], *rest)
+        if torch.is_inference_mode_enabled():
+            args = tuple(_as_inferred(x) for x in args)
         return function(*args, **kwargs)
+
+
+def _as_inferred(x: Any) -> Any:
+    """Return a tensor of which torch makes views in inference mode."""
+    return OnDevice(x.make_for_cpu) if isinstance(x, OnDevice) and not x.is_inference() else x
 
 
 def _is_blocking_upload(
@@ -138,7 +146,7 @@ def _refuse_mixtures(operation: Any, inputs: list[Tensor]) -> None:
 @contextmanager
 def pretended() -> Iterator[type[PretendDevice]]:
     PretendDevice.num_reads = PretendDevice.num_uploads = 0
-    with PretendDevice(), _ListsAsTensors():
+    with PretendDevice(), _OutOfReach():
         yield PretendDevice
 
 

@@ -1,0 +1,77 @@
+"""Models with states beside the pages, by the GPU's code: on the CPU and on a pretended device."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conformance.families.shapes import SIZES
+from tests.workers.engine import greedy
+from tests.workers.engine.backends.cuda.test_devices import make_engine
+from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
+    DEVICE,
+    PretendDevice,
+    pretended,
+)
+from tests.workers.engine.driving import request, tokens
+from tests.workers.engine.tiny_models import save_model
+from workers.engine.backends.cuda.runner import CudaRunner
+from workers.engine.engine import Engine
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "mamba": {},
+    "qwen3_5_text": {"num_hidden_layers": 4},
+}
+"""A convolution alone, a recurrence that cannot continue with several tokens, one that can."""
+PROMPTS = [
+    (greedy.prompt(30) if i % 2 else ()) + greedy.prompt(5 + 9 * i, salt=i) for i in range(5)
+]
+"""Over chunks, and some with a common beginning."""
+ASKED = [request(str(i), prompt, max_tokens=9) for i, prompt in enumerate(PROMPTS)]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=() if name == "lfm2" else pytest.mark.long) for name in FAMILIES
+    ],
+)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    name = request.param
+    sizes = {key: size for key, size in SIZES.items() if key != "vocab_size"}
+    return save_model(
+        tmp_path_factory.mktemp(name), {**sizes, **FAMILIES[name], "model_type": name}
+    )
+
+
+def engine_on(device: torch.device, path: Path) -> Engine:
+    engine = make_engine(path, None, "float32", device)
+    assert engine.forward == "cuda"
+    assert isinstance(engine.runner, CudaRunner)
+    assert not engine.runner.looks_ahead  # the states of a step follow those of the one before
+    assert not engine.runner.repeats_steps
+    return engine
+
+
+def test_they_say_what_transformers_generates(family: Path) -> None:
+    engine = engine_on(torch.device("cpu"), family)
+    expected = [greedy.generate(family, prompt, 9) for prompt in PROMPTS]
+    assert tokens(engine.generate(ASKED)) == expected
+    hits = engine.stats().prefix_cache_hits
+    assert tokens(engine.generate(ASKED)) == expected
+    assert engine.stats().prefix_cache_hits > 2 * hits
+
+
+def test_their_states_are_on_the_device(family: Path) -> None:
+    expected = [greedy.generate(family, prompt, 9) for prompt in PROMPTS]
+    with pretended():
+        engine = engine_on(DEVICE, family)
+        for _ in range(2):
+            PretendDevice.num_uploads = 0
+            assert tokens(engine.generate(ASKED)) == expected
+            assert PretendDevice.num_uploads == 0  # no step waits for a copy
+    assert engine.stats().prefix_cache_hits > 0
