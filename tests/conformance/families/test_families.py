@@ -5,10 +5,17 @@ from pathlib import Path
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from tests.conformance.config_sizes import text_type
 from tests.conformance.families import report
+from tests.conformance.families.popular import POPULAR, Popular
 from tests.conformance.families.shapes import tiny
 from tests.conformance.families.table import CASES, Case
-from tests.conformance.families.trial import NO_REFERENCE, try_case, try_in_bfloat16
+from tests.conformance.families.trial import (
+    NO_REFERENCE,
+    find_forward_on_gpu,
+    try_case,
+    try_in_bfloat16,
+)
 
 ALWAYS = {
     "bloom", "deepseek_v3", "falcon alibi", "gemma3_text", "glm_moe_dsa", "gpt_oss", "jamba",
@@ -43,6 +50,26 @@ def test_a_family_in_bfloat16_is_as_exact_as_transformers(tmp_path: Path, case: 
         pytest.skip(f"transformers cannot score a prompt: {verdict.failures[0][:80]}")
     assert verdict.failures == []
     assert verdict.forward == report.read()[str(case)]["bfloat16"]
+
+
+@pytest.mark.parametrize("case", _marked(list(CASES)))
+def test_a_family_runs_on_a_gpu_as_the_page_says(tmp_path: Path, case: Case) -> None:
+    assert find_forward_on_gpu(tmp_path, case) == report.read()[str(case)]["cuda"]
+
+
+def test_no_popular_model_runs_one_sequence_at_a_time() -> None:
+    forwards = report.read()
+    assert len({model.name for model in POPULAR}) == 40
+    assert sorted(POPULAR, key=lambda model: -model.downloads) == list(POPULAR)
+    for model in POPULAR:
+        assert forwards[model.case]["bfloat16"] in ("c", "torch"), model.name
+        assert forwards[model.case]["cuda"] == "cuda", model.name
+
+
+@pytest.mark.parametrize("model", POPULAR, ids=lambda model: model.name)
+def test_a_popular_model_has_the_type_of_its_configuration(model: Popular) -> None:
+    [case] = [case for case in CASES if str(case) == model.case]
+    assert case.family in (model.model_type, text_type(model.model_type))
 
 
 def test_the_page_of_models_is_current() -> None:

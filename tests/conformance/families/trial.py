@@ -20,9 +20,12 @@ from tests.conformance.families.shapes import CONTEXT, tiny
 from tests.conformance.families.table import Case
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import EOS, byte_level_tokenizer
+from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.build import build_engine
+from workers.engine.checkpoints.loader import wrap_model
+from workers.engine.checkpoints.reading.checkpoint import read_model
 from workers.engine.checkpoints.reading.model_class import model_class
-from workers.engine.checkpoints.reading.model_folder import read_config
+from workers.engine.checkpoints.reading.model_folder import read_config, read_tokenizer
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
@@ -150,6 +153,18 @@ def try_case(folder: Path, case: Case) -> Verdict:
                 verdict.failures.append(f"{name}: {fault}")
     engine.stop()
     return verdict
+
+
+def find_forward_on_gpu(folder: Path, case: Case) -> str:
+    """Return the forward pass that the GPU's attention gets, tried on the CPU. Loading a model
+    compares it with ``generate``."""
+    path = save(folder, case)
+    backend = CudaBackend(torch.device("cpu"))
+    try:
+        model = read_model(path, torch.float32, backend.attention)
+        return wrap_model(model, read_tokenizer(path), backend, CONFIG).forward
+    except UnsupportedModel:
+        return "refused"
 
 
 NO_REFERENCE = "no reference"

@@ -12,6 +12,7 @@ from torch import nn
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
+from tests.workers.engine.backends.cuda.test_hybrids import FAMILIES, save_family
 from tests.workers.engine.driving import tokens
 from workers.engine.backends.base.transfers import to_device
 from workers.engine.backends.cpu.attention import AttentionRule
@@ -75,6 +76,17 @@ def test_float32_says_what_the_cpu_says(tiny_llama: Path) -> None:
     there = make_engine(tiny_llama, dtype="float32").generate(mixed_requests())
     assert tokens(there) == tokens(here)
     assert tokens(there[:1]) == [greedy.generate(tiny_llama, greedy.prompt(1), 10)]
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
+@pytest.mark.parametrize("name", FAMILIES)
+def test_states_on_a_gpu_say_what_the_cpu_says(tmp_path: Path, name: str) -> None:
+    path = save_family(tmp_path, name)
+    here = make_engine(path, device="cpu", dtype="float32").generate(mixed_requests())
+    engine = make_engine(path, dtype="float32")
+    assert engine.forward == "cuda"
+    for _ in range(2):
+        assert tokens(engine.generate(mixed_requests())) == tokens(here)
 
 
 def test_graphs_compute_what_the_eager_model_computes(tiny_llama: Path) -> None:

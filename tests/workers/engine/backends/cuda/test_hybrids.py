@@ -41,11 +41,12 @@ ASKED = [request(str(i), prompt, max_tokens=9) for i, prompt in enumerate(PROMPT
     ],
 )
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    name = request.param
+    return save_family(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def save_family(folder: Path, name: str) -> Path:
     sizes = {key: size for key, size in SIZES.items() if key != "vocab_size"}
-    return save_model(
-        tmp_path_factory.mktemp(name), {**sizes, **FAMILIES[name], "model_type": name}
-    )
+    return save_model(folder, {**sizes, **FAMILIES[name], "model_type": name})
 
 
 def engine_on(device: torch.device, path: Path) -> Engine:
