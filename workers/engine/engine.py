@@ -19,7 +19,7 @@ from workers.engine.config import EngineConfig
 from workers.engine.core.bad_words import list_never_allowed
 from workers.engine.core.output import Completion, RequestOutput
 from workers.engine.core.prefix_cache import PrefixCache
-from workers.engine.core.request import Request
+from workers.engine.core.request import Audience, Request
 from workers.engine.core.runner import Runner
 from workers.engine.exceptions import (
     DeadlineExceeded,
@@ -27,6 +27,7 @@ from workers.engine.exceptions import (
     GrammarError,
     InvalidRequest,
     NeverStarted,
+    NoRoomForAdapter,
     RankLost,
 )
 from workers.engine.grammar.structured_output import GrammarMatcher, StructuredOutput
@@ -299,12 +300,15 @@ class Engine:
 
     def _load_adapters(self, state: RequestState, error: EngineError | None = None) -> None:
         """Load what is missing of a request's adapters; ``error`` says why the last one cannot
-        be."""
+        be. What nobody waits for waits until adapters of others have ended."""
         names, registered = state.request.adapters, self.registered_adapters
-        if error is not None:
-            self.live.fail(state, error)
-        elif state.is_released:  # while an adapter was read
+        if state.is_released:  # while an adapter was read
             return
+        can_wait = state.request.audience is Audience.NOBODY
+        if registered and isinstance(error, NoRoomForAdapter) and can_wait:
+            registered.wait_for_room(error.size, partial(self._load_adapters, state))
+        elif error is not None:
+            self.live.fail(state, error)
         elif names and registered and (missing := registered.find_missing(names)) is not None:
             registered.load(missing, partial(self._load_adapters, state))
         else:

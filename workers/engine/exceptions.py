@@ -41,6 +41,11 @@ class NoRoomForAdapter(EngineError):
 
     code = "adapters_overloaded"
 
+    def __init__(self, message: str | None = None, size: int = 0) -> None:
+        super().__init__(message)
+        self.size = size
+        """Bytes that the adapter takes."""
+
 
 class UnsupportedModel(EngineError):
     """This architecture needs something that the attention function does not do."""

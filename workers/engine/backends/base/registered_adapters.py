@@ -18,7 +18,7 @@ from workers.engine.exceptions import EngineError, NoRoomForAdapter, Unsupported
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL = 2.0
-"""Seconds between two checks whether a loaded adapter is retired."""
+"""Seconds between two checks whether a loaded adapter is retired, or has room for another one."""
 
 Then = Callable[[EngineError | None], None]
 """Called with None, or with the reason why an adapter cannot be used."""
@@ -47,6 +47,8 @@ class RegisteredAdapters:
         self._sizes: dict[str, int] = {}
         """Bytes of the loaded adapters, the least recently used first."""
         self._waiting: dict[str, list[Then]] = {}
+        self._starved: list[tuple[int, Callable[[], None]]] = []
+        """Bytes that requests wait for, and what tries again to load their adapters."""
         self._reading = threading.Lock()
         """One adapter is read at a time."""
         self._closed = threading.Event()
@@ -76,6 +78,22 @@ class RegisteredAdapters:
         # A thread that ends: OpenMP keeps a pool for each thread that computed (see build.py).
         name = "adapter-reader"
         threading.Thread(target=self._read, args=(reference,), name=name, daemon=True).start()
+
+    def wait_for_room(self, size: int, retry: Callable[[], None]) -> None:
+        """Call ``retry`` once so many bytes are free, or held by idle adapters."""
+        self._starved.append((size, retry))
+
+    def look(self) -> None:
+        """Free what is retired, and try again for requests that there is room for now."""
+        self.free_retired()
+        used = self._list_used()
+        room = self._max_bytes - sum(self._sizes[each] for each in self._sizes if each in used)
+        starved, self._starved = self._starved, []
+        for size, retry in starved:
+            if size <= room:
+                retry()
+            else:
+                self._starved.append((size, retry))
 
     def free_retired(self) -> None:
         """Free the loaded adapters that are retired and that no sequence uses."""
@@ -132,7 +150,8 @@ class RegisteredAdapters:
         if (held := sum(self._sizes.values())) + size > self._max_bytes:
             return NoRoomForAdapter(
                 f"The adapter {read_name(reference)!r} takes {size} bytes, and those of running "
-                f"jobs {held} of {self._max_bytes}; try again later"
+                f"jobs {held} of {self._max_bytes}; try again later",
+                size,
             )
         self._adapters.add(reference, deltas)
         self._sizes[reference] = size
@@ -154,8 +173,8 @@ class RegisteredAdapters:
     def _watch(self) -> None:
         """Look for retired adapters on a thread of its own: a step must not wait for a disk."""
         while not self._closed.wait(WATCH_INTERVAL):
-            if any(map(self._is_retired, self.references)):
-                self._post(self.free_retired)
+            if self._starved or any(map(self._is_retired, self.references)):
+                self._post(self.look)
 
     def _is_retired(self, reference: str) -> bool:
         folder = self._store / str(read_digest(reference))

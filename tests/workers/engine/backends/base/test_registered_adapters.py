@@ -3,6 +3,7 @@
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,14 @@ from workers.engine.build import build_engine
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.config import EngineConfig
 from workers.engine.core.output import RequestOutput
-from workers.engine.core.request import Request
+from workers.engine.core.request import Audience, Request
 from workers.engine.engine import Engine
-from workers.engine.exceptions import NoRoomForAdapter, UnsupportedAdapter, UnsupportedModel
+from workers.engine.exceptions import (
+    EngineError,
+    NoRoomForAdapter,
+    UnsupportedAdapter,
+    UnsupportedModel,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
 
@@ -241,10 +247,43 @@ class TestOneEngine:
         for reference in references:
             run(engine, ask(reference))
         assert list_loaded(engine) == set(references[1:]), "the least recently used one is gone"
-        completions = engine.generate([ask(reference, 1) for reference in references])
+        live = [
+            structs.replace(ask(reference, 1), audience=Audience.ANSWER) for reference in references
+        ]
+        completions = engine.generate(live)
         refused = [each.error for each in completions if each.error is not None]
         assert [type(error) for error in refused] == [NoRoomForAdapter]
         assert "try again later" in str(refused[0])
+        engine.stop()
+
+    def test_what_nobody_waits_for_waits_for_room(
+        self, tiny_llama: Path, folders: list[Path], store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(registered_adapters, "WATCH_INTERVAL", 0.01)
+        references = [put(store, folder) for folder in folders]
+        roomy = make(tiny_llama, adapter_store=store)
+        expected = [run(roomy, ask(reference))[0] for reference in references]
+        roomy.stop()
+        engine = make(tiny_llama, adapter_store=store, max_adapter_bytes=30_000)
+        asked = [ask(each, number) for number in range(3) for each in references]
+        assert run(engine, *asked) == expected * 3
+        assert get_registered(engine)._starved == []
+        engine.stop()
+
+    def test_what_waits_for_room_ends_in_time(
+        self, tiny_llama: Path, folders: list[Path], store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = make(tiny_llama, adapter_store=store, max_adapter_bytes=30_000)
+        *held, other = (put(store, folder) for folder in folders)
+        run(engine, *map(ask, held))
+        registered = get_registered(engine)
+        monkeypatch.setattr(registered, "_list_used", lambda: held)  # as if they ran on
+        late = structs.replace(ask(other), deadline=time.monotonic() + 0.5)
+        [completion] = engine.generate([late])
+        assert isinstance(completion.error, EngineError)
+        monkeypatch.setattr(registered, "_list_used", list)
+        registered.look()
+        assert list_loaded(engine) == set(held)
         engine.stop()
 
     def test_an_adapter_that_never_finds_room_is_refused_for_good(
