@@ -1,4 +1,5 @@
-"""No route reveals that objects of another organization exist."""
+"""No route reveals that objects of another organization exist, answers without a key, or takes a
+body that it does not know."""
 
 import json
 import re
@@ -6,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.test import AsyncClient
 from django.utils import timezone
 
 from completions.batches import states
-from completions.models import Batch, File, FilePurpose, Session, Upload
+from completions.models import ApiKey, Batch, File, FilePurpose, Role, Session, Upload
 from completions.urls import urlpatterns
 from tests.completions.live_api import PREFIX, Caller
 
@@ -126,3 +128,42 @@ async def test_no_route_finds_objects_of_another_organization(live, owner, stran
     for prefix, own in ids.items():
         path = "/v1/chat/completions" if prefix == "/v1/chat" else prefix
         assert (await live.http.get(f"{path}/{own}")).status_code == 200
+
+
+@pytest.mark.parametrize("key", [None, "Bearer sk-nobody-knows-0", "Basic YTpi"])
+async def test_every_route_wants_a_key(live, key) -> None:
+    client, checked = AsyncClient(headers={"Authorization": key} if key else {}), 0
+    for pattern in urlpatterns:
+        view = getattr(pattern.callback, "view_class", None)
+        if view is None or not view.authenticated:
+            continue
+        path = "/" + re.sub(r"<\w+:\w+>", "a", str(pattern.pattern))
+        for method in (name for name in METHODS if hasattr(view, name)):
+            response = await getattr(client, method)(path, **BODIES.get(method, {}))
+            assert response.status_code == 401, f"{method} {path}"
+            assert json.loads(response.content)["error"]["message"]
+            checked += 1
+    assert checked > 50
+
+
+def list_bodies(document):
+    """Yield the paths that take JSON, without those of objects, whose ids must exist."""
+    for path, methods in document["paths"].items():
+        content = methods.get("post", {}).get("requestBody", {}).get("content", {})
+        if "application/json" in content and "{" not in path:
+            yield path
+
+
+def test_every_route_refuses_bodies_that_it_does_not_know(api, owner) -> None:
+    ApiKey.objects.filter(pk=owner.key.pk).update(role=Role.ADMIN)
+    paths = list(list_bodies(api.get("/v1/openapi.json").json()))
+    assert len(paths) > 15
+    made = api.post("/v1/conversations", **BODIES["post"]).json()["id"]
+    paths += [f"/v1/conversations/{made}", f"/v1/conversations/{made}/items"]
+    for path in paths:
+        for body in ([], 1, "a", None, {"nobody_knows": 1}):
+            response = api.post(path, json.dumps(body), content_type="application/json")
+            assert response.status_code == 400, f"{path} {body}: {response.content}"
+            error = response.json()["error"]
+            if body == {"nobody_knows": 1}:
+                assert "nobody_knows" in error["message"], f"{path}: {error}"
