@@ -1,7 +1,7 @@
 """Compare the C forward with the model's modules: tokens per second of one thread's CPU time.
 
-    python -m benchmarks.studies.forwards [--model FOLDER or --shape gemma4] [--dtype bfloat16]
-        [--batches 1,8,32 --new-tokens 24,12,6]
+    python -m benchmarks.studies.forwards [--model FOLDER, --shape gemma4 or --shape lfm2]
+        [--dtype bfloat16] [--batches 1,8,32 --new-tokens 24,12,6]
 
 ``--shape`` makes a random model of a family. One engine takes turns with and without its C
 forward; the products of its modules are the same kernels. It generates greedily from random
@@ -34,8 +34,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "global_head_dim": 256, "hidden_size_per_layer_input": 128, "sliding_window": 512,
         "final_logit_softcapping": 30.0,
     },
+    "lfm2": {
+        "model_type": "lfm2", "hidden_size": 1024, "intermediate_size": 6656,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
+        "layer_types": ["conv", "conv", "full_attention"] * 2 + ["conv", "conv"],
+        "conv_L_cache": 3,
+    },
 }  # fmt: skip
-"""Gemma 4 E2B with half of its widths, and two of its seven periods of layers."""
+"""Gemma 4 E2B with half of its widths, and two of its seven periods of layers; half of the layers
+of LFM2 350M."""
 
 
 def save_random(folder: Path, shape: str) -> Path:

@@ -8,7 +8,7 @@ import torch
 
 from tests.conformance.families.shapes import SIZES
 from tests.workers.engine import greedy
-from tests.workers.engine.backends.cuda.test_devices import make_engine
+from tests.workers.engine.backends.cuda.test_devices import CONFIG, KINDS, ask, make_engine
 from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
     DEVICE,
     PretendDevice,
@@ -17,6 +17,8 @@ from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
 from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cuda.runner import CudaRunner
+from workers.engine.build import build_engine
+from workers.engine.config import EngineConfig
 from workers.engine.engine import Engine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
@@ -65,6 +67,30 @@ def test_they_say_what_transformers_generates(family: Path) -> None:
     hits = engine.stats().prefix_cache_hits
     assert tokens(engine.generate(ASKED)) == expected
     assert engine.stats().prefix_cache_hits > 2 * hits
+
+
+def test_requests_of_every_kind_equal_those_of_a_cpu(family: Path) -> None:
+    """Tokens that a grammar forces continue a state several at once."""
+    requests = [ask(kind, 5 + 7 * i) for i, kind in enumerate(KINDS) if kind != "adapted"]
+    config = EngineConfig(**CONFIG, device="cpu", dtype="float32")
+    expected = build_engine(family, config).generate(requests)
+    engine = engine_on(torch.device("cpu"), family)
+    assert tokens(engine.generate(requests)) == tokens(expected)
+
+
+def test_preempted_sequences_are_computed_again(family: Path) -> None:
+    requests = [
+        request(str(i), greedy.prompt(5 + 3 * i, salt=i), max_tokens=20, ignore_eos=True)
+        for i in range(6)
+    ]
+    engine = engine_on(torch.device("cpu"), family)
+    expected = tokens(engine.generate(requests))
+    assert engine.stats().preemptions == 0
+    crowded = engine_on(torch.device("cpu"), family)
+    # 75 prompt tokens and 120 more fill 51 blocks.
+    assert crowded.pool.allocate(crowded.pool.num_blocks - 25) is not None
+    assert tokens(crowded.generate(requests)) == expected
+    assert crowded.stats().preemptions > 0
 
 
 def test_their_states_are_on_the_device(family: Path) -> None:
