@@ -78,6 +78,14 @@ def find_last_change(organization: Organization, field: str) -> datetime | None:
     return entries.values_list("at", flat=True).first()
 
 
+def find_user(key: ApiKey | None, use: Mapping[str, object]) -> str:
+    """Return the actor of a use of a key, as `record` was told of it; empty if no entry says so."""
+    entries = AuditEntry.objects.filter(
+        object_type="api_key", object_id=key.pk if key else 0, changes=use
+    )
+    return entries.values_list("actor", flat=True).first() or ""
+
+
 def read_state(thing: Audited) -> dict[str, object]:
     """Return the values of the audited fields as JSON."""
     fields = (field.attname for field in thing._meta.concrete_fields)

@@ -204,7 +204,7 @@ def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
         ("Created", batch.created_at),
         ("Started", batch.in_progress_at),
         ("Finalizing since", batch.finalizing_at),
-        ("Cancelled", batch.cancelling_at),
+        (_find_canceller(batch), batch.cancelling_at),
         ("Ended", batch.ended_at),
     )
     waits = batch.held and not batch.has_ended
@@ -226,6 +226,17 @@ def _list_facts(batch: Batch, now: Any) -> list[tuple[str, str, str]]:
             if at
         ),
     ]
+
+
+def _find_canceller(batch: Batch) -> str:
+    """Return by whom a batch was cancelled."""
+    if batch.cancelling_at is None:
+        return ""
+    if actor := audit.find_user(batch.api_key, _describe_use(batch, "cancelled")):
+        return f"Cancelled by {actor}"
+    revoked_at = batch.api_key.revoked_at
+    is_revoked = revoked_at is not None and revoked_at <= batch.cancelling_at
+    return f"Cancelled by {'the end of its key' if is_revoked else 'its client'}"
 
 
 def _list_forecasts(deadline: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -304,4 +315,8 @@ def _find_managed(request: HttpRequest, batch_id: str) -> Batch:
 
 def _note_use(request: HttpRequest, batch: Batch, what: str) -> None:
     actor = Actor.from_user(request.user)
-    audit.record(actor, AuditAction.USED, batch.api_key, {f"batch {what}": [None, batch.id]})
+    audit.record(actor, AuditAction.USED, batch.api_key, _describe_use(batch, what))
+
+
+def _describe_use(batch: Batch, what: str) -> dict[str, object]:
+    return {f"batch {what}": [None, batch.id]}

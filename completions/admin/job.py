@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
 
+from completions.accounts import audit
 from completions.accounts.scope import Viewer, is_confined, may_manage, sees_organization
 from completions.admin.base import render_page, require_view
 from completions.admin.display import (
@@ -86,10 +87,23 @@ def _may_act(facts: _JobFacts, user: Viewer) -> bool:
     return not is_confined(user) or (facts.key is not None and may_manage(user, facts.key))
 
 
-def require_own(job_id: str, user: Viewer) -> None:
-    """Raise Http404 for a job that a member may not cancel. Operators may name any."""
-    if is_confined(user) and not _may_act(_find(job_id, user), user):
+def find_key_to_cancel(job_id: str, user: Viewer) -> ApiKey | None:
+    """Return the key of a job, if both are known. Raises Http404 for a job that a member may not
+    cancel. Operators may name any."""
+    try:
+        facts = _find(job_id, user)
+    except Http404:
+        if is_confined(user):
+            raise
+        return None
+    if not _may_act(facts, user):
         raise _missing(job_id)
+    return facts.key
+
+
+def describe_cancel(job_id: str) -> dict[str, object]:
+    """Return how the audit trail says that a job was cancelled."""
+    return {"job cancelled": [None, job_id]}
 
 
 @require_view("view_job", for_members=True)
@@ -302,7 +316,10 @@ _CANCELLERS: Mapping[str, str] = {
 
 def _describe_canceller(facts: _JobFacts) -> str:
     either = facts.record or facts.job
-    return _CANCELLERS.get(either.cancelled_by, "") if either else ""
+    by = either.cancelled_by if either else ""
+    if by == "operator" and (actor := audit.find_user(facts.key, describe_cancel(facts.id))):
+        return f"{actor} cancelled it."
+    return _CANCELLERS.get(by, "")
 
 
 def _load_texts(facts: _JobFacts, request: HttpRequest) -> dict[str, Any]:

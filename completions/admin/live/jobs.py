@@ -5,14 +5,16 @@ from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
+from completions.accounts import audit
+from completions.accounts.audit import Actor
 from completions.accounts.scope import is_confined, sees_organization
 from completions.admin.base import render_page, require_change, require_view
 from completions.admin.display import NONE, format_compact, format_seconds, make_label
-from completions.admin.job import require_own
+from completions.admin.job import describe_cancel, find_key_to_cancel
 from completions.admin.live import state
 from completions.jobs import operate
 from completions.jobs.record import JobRecord
-from completions.models import ApiKey
+from completions.models import ApiKey, AuditAction
 
 _SHOWN = 200
 """The number of open jobs shown on the page."""
@@ -66,10 +68,13 @@ def _make_row(job: JobRecord, key: ApiKey | None) -> dict[str, object]:
 @require_change("change_job", for_members=True)
 def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Cancel a job: at once while it is queued, at the worker's next step while it runs."""
-    require_own(job_id, request.user)
+    key = find_key_to_cancel(job_id, request.user)
     with state.open_shards() as shards:
         was = operate.cancel(shards.find_by_job(job_id), job_id)
     if was in ("queued", "running"):
+        if key is not None:
+            actor = Actor.from_user(request.user)
+            audit.record(actor, AuditAction.USED, key, describe_cancel(job_id))
         messages.success(request, f"{job_id} was {was} and is cancelled.")
     else:
         _warn_of_end(request, job_id, was)

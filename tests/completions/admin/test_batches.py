@@ -7,8 +7,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from completions.accounts import changes
+from completions.accounts.audit import Actor
 from completions.admin.live import state
-from completions.batches import lines, writing
+from completions.batches import lines, states, writing
 from completions.batches.summary import Summary
 from completions.exceptions import invalid_parameter
 from completions.models import (
@@ -189,8 +191,17 @@ def test_an_operator_cancels_a_batch(admin: Client, batch: Batch) -> None:
     assert batch.status == BatchStatus.CANCELLING
     (entry,) = AuditEntry.objects.filter(action=AuditAction.USED)
     assert (entry.actor, entry.changes) == ("admin:root", {"batch cancelled": [None, batch.pk]})
+    assert "Cancelled by admin:root" in page_of(admin, batch)
     again = admin.post(f"/admin/batches/{batch.pk}/cancel/", follow=True)
     assert "is already cancelling" in again.content.decode()
+
+
+def test_a_batch_says_who_cancelled_it(admin: Client, batch: Batch) -> None:
+    states.cancel(batch.id, timezone.now())
+    assert "Cancelled by its client" in page_of(admin, batch)
+    changes.revoke(batch.api_key, Actor.from_shell())
+    Batch.objects.update(cancelling_at=timezone.now())
+    assert "Cancelled by the end of its key" in page_of(admin, batch)
 
 
 def test_a_line_leads_to_its_batch(

@@ -195,6 +195,7 @@ def test_cancelling_and_requeueing(admin: Client, owner: Tenant, live: redis.Red
     response = admin.post("/admin/jobs/cmpl-live/cancel/", follow=True)
     assert "is cancelled" in response.content.decode()
     assert live.hget(job, "state") == b"cancelled"
+    assert "admin:root cancelled it." in response.content.decode()
     for action in ("cancel", "requeue"):
         response = admin.post(f"/admin/jobs/cmpl-live/{action}/", follow=True)
         assert "has already ended" in response.content.decode()
