@@ -3,25 +3,13 @@ the mouse reaches, Tab reaches too; and each list shows its last column on a sma
 
 import re
 from collections.abc import Iterator
-from importlib.resources import files
-from importlib.util import find_spec
 
 import pytest
 
 from tests.acceptance.pages import browser
 from tests.acceptance.service import Installation
 
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
-    pytest.mark.skipif(
-        find_spec("axe_playwright_python") is None,
-        reason="no axe-playwright-python (requirements-dev.txt)",
-    ),
-]
-SLOWLY = 240_000
-"""Milliseconds that the browser waits for a page of a busy machine."""
-LAPTOP, PHONE = (1366, 768), (390, 844)
+pytestmark = pytest.mark.acceptance
 TABLES = (
     "apikey", "auditentry", "batch", "file", "membership", "organization", "refusal", "session",
     "usagehour", "usagerecord", "webhookdelivery", "webhookendpoint", "wrongkey",
@@ -45,11 +33,6 @@ key = ApiKey.objects.select_related("organization").get(name="tests")
 Organization.objects.update(store_prompts=True)
 print(reviewed_batch(key, 60).id)
 """
-RULES = ("landmark-one-main", "skip-link", "region")
-"""Rules of axe-core that count although their findings are moderate."""
-FIND = """async rules => (await axe.run()).violations
-  .filter(each => ["serious", "critical"].includes(each.impact) || rules.includes(each.id))
-  .map(each => [each.id, ...each.nodes.map(node => node.html.slice(0, 200))])"""
 LAST_COLUMN = """() => {
   const heads = document.querySelectorAll("#result_list thead th");
   return heads.length ? heads[heads.length - 1].getBoundingClientRect().right : 0;
@@ -60,53 +43,31 @@ FOCUSED = """() => {
 }"""
 
 
-MAKE_MEMBER = (
-    "from django.contrib.auth.models import User; from completions.accounts import members;"
-    "from completions.accounts.audit import SERVICE;"
-    "from completions.models import Membership, Organization;"
-    "user, made = User.objects.get_or_create(username=10 * 'long');"
-    "made and members.save("
-    "Membership(organization=Organization.objects.first(), user=user), SERVICE)"
-)
-
-
-@pytest.fixture(scope="module")
-def chromium(service: Installation) -> Iterator[browser.Browser]:
+@pytest.fixture(scope="module", autouse=True)
+def _rows(service: Installation) -> Iterator[None]:
+    """Something in each list."""
     service.manage("example_data", "--requests", "300", "--days", "2")
-    service.manage("shell", "-v0", "-c", MAKE_MEMBER)
-    with browser.chromium() as chromium:
-        yield chromium
+    browser.add_member(service, 10 * "long", "default")
+    yield
     service.manage("example_data", "--remove")
 
 
 def open_page(
-    chromium: browser.Browser, service: Installation, size: tuple[int, int], scheme: str
+    chromium: browser.Browser, service: Installation, size: dict[str, int], scheme: str
 ) -> browser.Page:
     """A page of a user who is logged in, into which a test may put scripts of its own."""
-    context = chromium.new_context(
-        viewport={"width": size[0], "height": size[1]},
-        color_scheme=scheme,  # type: ignore[arg-type]
-        bypass_csp=True,
-    )
-    page = context.new_page()
-    page.set_default_timeout(SLOWLY)
+    page = browser.open_page(chromium, viewport=size, color_scheme=scheme, bypass_csp=True)
     page.goto(f"{service.url}/admin/login/")
-    assert find(page) == []
+    assert browser.find_faults(page) == []
     browser.log_in(page, service)
     return page
 
 
-def find(page: browser.Page) -> list[list[str]]:
-    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    findings: list[list[str]] = page.evaluate(FIND, RULES)
-    return findings
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize("size", [browser.LAPTOP, browser.PHONE], ids=["laptop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_has_a_serious_finding(
-    chromium: browser.Browser, service: Installation, size: tuple[int, int], scheme: str
+    chromium: browser.Browser, service: Installation, size: dict[str, int], scheme: str
 ):
     page = open_page(chromium, service, size, scheme)
     made = service.manage("shell", "-v0", "-c", MAKE_BATCH).strip()
@@ -115,7 +76,7 @@ def test_no_page_has_a_serious_finding(
     findings = {}
     for path in (*PAGES, *own):
         page.goto(service.url + path)
-        if found := find(page):
+        if found := browser.find_faults(page):
             findings[path] = found
     page.context.close()
     assert findings == {}
@@ -126,18 +87,18 @@ def test_a_small_laptop_shows_the_last_column(chromium: browser.Browser, service
     key = service.manage("create_api_key", name, "--organization", name).strip()
     with service.client(key) as client:
         client.files.create(file=(f"{3 * name}.jsonl", b"{}"), purpose="batch")
-    page = open_page(chromium, service, LAPTOP, "light")
+    page = open_page(chromium, service, browser.LAPTOP, "light")
     ends = {}
     for path in LISTS:
         page.goto(service.url + path)
         ends[path] = page.evaluate(LAST_COLUMN)
     page.context.close()
-    assert {path: end for path, end in ends.items() if end > LAPTOP[0]} == {}
+    assert {path: end for path, end in ends.items() if end > browser.LAPTOP["width"]} == {}
     assert any(ends.values())
 
 
 def test_a_phone_names_the_first_cell(chromium: browser.Browser, service: Installation):
-    page = open_page(chromium, service, PHONE, "light")
+    page = open_page(chromium, service, browser.PHONE, "light")
     page.goto(f"{service.url}/admin/completions/usagerecord/")
     first = page.locator("#result_list tbody tr").first.locator("> *").first
     assert first.get_attribute("data-label") == "Request"
@@ -145,7 +106,7 @@ def test_a_phone_names_the_first_cell(chromium: browser.Browser, service: Instal
 
 
 def test_tab_reaches_the_shell(chromium: browser.Browser, service: Installation):
-    page = open_page(chromium, service, LAPTOP, "light")
+    page = open_page(chromium, service, browser.LAPTOP, "light")
     page.keyboard.press("Tab")
     assert page.evaluate(FOCUSED) == "Skip to content"
     page.keyboard.press("Enter")
@@ -174,7 +135,7 @@ def test_tab_reaches_the_shell(chromium: browser.Browser, service: Installation)
 
 
 def test_a_table_has_the_figures_of_each_chart(chromium: browser.Browser, service: Installation):
-    page = open_page(chromium, service, LAPTOP, "light")
+    page = open_page(chromium, service, browser.LAPTOP, "light")
     assert page.locator("canvas").count() == page.locator(".q-figures table").count() > 0
     page.locator(".q-figures summary").first.click()
     assert page.locator(".q-figures tbody tr").first.is_visible()
@@ -185,7 +146,7 @@ def test_the_start_page_and_a_missing_page_lead_on(
     chromium: browser.Browser, service: Installation
 ):
     page = chromium.new_page()
-    page.set_default_timeout(SLOWLY)
+    page.set_default_timeout(browser.SLOWLY)
     page.goto(f"{service.url}/nothing")
     page.get_by_role("link", name="Start page").click()
     assert f"{service.url}/v1" in page.locator("main").inner_text()
@@ -196,7 +157,7 @@ def test_the_start_page_and_a_missing_page_lead_on(
 
 def test_the_reference_is_dark_at_night(chromium: browser.Browser, service: Installation):
     page = chromium.new_page(color_scheme="dark")
-    page.set_default_timeout(SLOWLY)
+    page.set_default_timeout(browser.SLOWLY)
     page.goto(f"{service.url}/docs")
     page.locator(".swagger-ui .info").wait_for()
     red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/)[0]")

@@ -4,40 +4,24 @@ filtered, read and downloaded, and what failed sent again; a stranger sees none 
 import csv
 import json
 import re
-from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.acceptance.pages import browser
-from tests.acceptance.pages.test_accessibility import find
 from tests.acceptance.service import MODEL, Installation
 
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
-    pytest.mark.skipif(
-        find_spec("axe_playwright_python") is None,
-        reason="no axe-playwright-python (requirements-dev.txt)",
-    ),
-]
-SLOWLY = 240_000
-PASSWORD = "looks at night"
+pytestmark = pytest.mark.acceptance
 LINES, PILOT, BAD = 12, 3, 5
-_MAKE = f"""
-from django.contrib.auth.models import User
-from completions.accounts import changes, members
+_STORE_PROMPTS = """
+from completions.accounts import changes
 from completions.accounts.audit import SERVICE
 from completions.models import Membership
-for name, place in (("nina", "Night shift"), ("olaf", "Day shift")):
-    organization = changes.find_organization(place, SERVICE)
-    organization.store_prompts = True
-    organization.save()
-    user = User.objects.create_user(name, password={PASSWORD!r})
-    members.save(Membership(organization=organization, user=user, role="member"), SERVICE)
-    key, _ = changes.create(organization, f"of {{name}}", SERVICE)
-    key.owner = user
+for member in Membership.objects.filter(user__username__in=("nina", "olaf")):
+    member.organization.store_prompts = True
+    member.organization.save()
+    key, _ = changes.create(member.organization, f"of {member.user.username}", SERVICE)
+    key.owner = member.user
     key.save()
 """
 SCHEMA = {
@@ -63,21 +47,17 @@ def make_lines() -> str:
     return "".join(json.dumps(line) + 20_000 * " " + "\n" for line in lines)
 
 
-@pytest.fixture(scope="module")
-def chromium(service: Installation) -> Iterator[browser.Browser]:
-    service.manage("shell", "-v0", "-c", _MAKE)
-    with browser.chromium() as chromium:
-        yield chromium
+@pytest.fixture(scope="module", autouse=True)
+def _members(service: Installation) -> None:
+    """Two members of two organizations, each with a key."""
+    browser.add_member(service, "nina", "Night shift")
+    browser.add_member(service, "olaf", "Day shift")
+    service.manage("shell", "-v0", "-c", _STORE_PROMPTS)
 
 
 def enter(chromium: browser.Browser, service: Installation, user: str) -> browser.Page:
-    page = chromium.new_context(bypass_csp=True).new_page()
-    page.set_default_timeout(SLOWLY)
-    page.goto(f"{service.url}/admin/")
-    page.fill("[name=username]", user)
-    page.fill("[name=password]", PASSWORD)
-    page.click("button[type=submit]")
-    page.wait_for_url(f"{service.url}/admin/usage/")
+    page = browser.open_page(chromium, bypass_csp=True)
+    browser.log_in(page, service, user)
     return page
 
 
@@ -88,13 +68,13 @@ def test_a_night(chromium: browser.Browser, service: Installation) -> None:
     page.on("dialog", lambda dialog: dialog.accept())
     forecast(page, service)
     batch = page.url
-    assert find(page) == []
+    assert browser.find_faults(page) == []
     page.get_by_role("button", name="Start").press("Enter")
     results = page.get_by_role("link", name="Results", exact=True)
     results.wait_for()  # the page renews itself
     shown = page.locator("#batch").inner_text()
     assert f"line {BAD}: temperature" in shown.replace("body.", "")
-    assert find(page) == []
+    assert browser.find_faults(page) == []
     read_results(page)
     download(page)
 
@@ -125,7 +105,7 @@ def forecast(page: browser.Page, service: Installation) -> None:
     page.expose_function("noteShare", lambda share: shares.append(share))
     page.goto(f"{service.url}/admin/completions/batch/")
     page.locator("a[href$='/batch/add/']").first.click()
-    assert find(page) == []
+    assert browser.find_faults(page) == []
     page.evaluate(COUNT_SHARES)
     make_drop = """text => {
         const data = new DataTransfer();
@@ -169,7 +149,7 @@ def read_results(page: browser.Page) -> None:
     page.get_by_role("link", name="Next", exact=True).press("Enter")
     page.get_by_role("heading", name="Line 2").first.wait_for()
     assert '"custom_id": "r2"' in page.locator("#output").inner_text()
-    assert find(page) == []
+    assert browser.find_faults(page) == []
     page.get_by_role("link", name="Previous", exact=True).press("Enter")
     page.get_by_role("link", name="Results", exact=True).press("Enter")
     rows.first.wait_for()
@@ -200,4 +180,20 @@ def test_pasted_lines_start_at_once(chromium: browser.Browser, service: Installa
     page.wait_for_url(re.compile("/admin/completions/batch/batch_.*/change/"))
     page.get_by_role("link", name="Results", exact=True).wait_for()
     assert "1 completed" in page.locator("#batch").inner_text()
+    page.context.close()
+
+
+def test_a_batch_is_cancelled(chromium: browser.Browser, service: Installation) -> None:
+    """And its page says by whom."""
+    page = enter(chromium, service, "nina")
+    page.on("dialog", lambda dialog: dialog.accept())
+    body = {"model": MODEL, "prompt": [9703], "max_tokens": 4000, "ignore_eos": True}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
+    page.goto(f"{service.url}/admin/batches/new/")
+    page.fill("[name=lines]", json.dumps(line))
+    page.get_by_role("button", name="Start now").press("Enter")
+    page.get_by_role("button", name="Cancel batch").press("Enter")
+    page.get_by_text("The batch sends no more lines.").wait_for()
+    assert "Cancelled by admin:nina" in page.locator("#details").inner_text()
+    page.locator("#batch .q-label", has_text=re.compile("^cancelled$")).first.wait_for()
     page.context.close()

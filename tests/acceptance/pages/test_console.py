@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -14,13 +13,7 @@ import pytest
 from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, Installation, ended_job
 
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
-]
-SLOWLY = 240_000
-"""Milliseconds that the browser waits for what comes by itself."""
-PHONE = {"width": 390, "height": 844}
+pytestmark = pytest.mark.acceptance
 MAKE_VIEWER = (
     "from django.contrib.auth.models import Group, User;"
     "user = User.objects.create_user('viewer', password='only looks', is_staff=True);"
@@ -43,15 +36,8 @@ MAKE_RESULTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    with browser.chromium() as chromium:
-        yield chromium
-
-
 def open_page(chromium: browser.Browser, service: Installation, faults: list[str]) -> browser.Page:
-    page = chromium.new_context().new_page()
-    page.set_default_timeout(SLOWLY)
+    page = browser.open_page(chromium)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on(
         "request",
@@ -94,7 +80,7 @@ def job_of(page: browser.Page, http: httpx.Client) -> dict[str, object]:
 )
 def test_an_error_is_marked_where_it_is(page: browser.Page, screen: str):
     if screen != "desktop":
-        page.set_viewport_size(PHONE)
+        page.set_viewport_size(browser.PHONE)
         page.emulate_media(color_scheme="dark")
         page.reload()
         assert "dark" in (page.locator("html").get_attribute("class") or "")
@@ -240,10 +226,7 @@ def test_a_request_is_run_again_with_its_constraint(
     }  # a seed beyond JavaScript's integers
     first = http.post("/v1/completions", json=body).raise_for_status().json()
     again = page.get_by_role("button", name="Run again")
-    deadline = time.monotonic() + SLOWLY / 1000
-    while not again.count():  # it is in SQL within seconds
-        assert time.monotonic() < deadline, "the request did not appear"
-        page.goto(f"{service.url}/admin/jobs/{first['id']}/")
+    browser.reload_until(page, f"{service.url}/admin/jobs/{first['id']}/", again)
     page.get_by_role("button", name="Copy as curl").click()
     assert "[a-c]{5}" in page.get_by_label("The request as curl").input_value()
     again.click()
@@ -314,7 +297,7 @@ def test_fifty_thousand_results(page: browser.Page, service: Installation):
     took = page.evaluate("performance.getEntriesByType('navigation')[0].responseEnd")
     print(f"a page of failed lines: {took:.0f} ms")
 
-    page.set_viewport_size(PHONE)
+    page.set_viewport_size(browser.PHONE)
     page.emulate_media(color_scheme="dark")
     page.goto(f"{service.url}/admin/batches/{made}/results/?after=49000&text=NEEDLE+FAILED")
     assert browser.find_overflow(page) == []

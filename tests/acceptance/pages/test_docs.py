@@ -1,22 +1,11 @@
 """The page of the OpenAPI document in a real browser."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.acceptance.pages import browser
 from tests.acceptance.service import Installation
 
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
-]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    with browser.chromium() as chromium:
-        yield chromium
+pytestmark = pytest.mark.acceptance
 
 
 def test_a_key_is_used_and_not_kept(chromium: browser.Browser, service: Installation):

@@ -1,7 +1,6 @@
 """What an operator decides, in a real browser: whose keys work, and which workers take jobs."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Dialog
@@ -9,38 +8,15 @@ from playwright.sync_api import Dialog
 from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, Installation
 
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.long,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
-]
-SLOWLY = 240_000
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 TABLES = "/admin/completions"
 TENANT = "Tenant"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    with browser.chromium() as chromium:
-        yield chromium
 
 
 @pytest.fixture(scope="module")
 def tenant(service: Installation) -> str:
     """The secret of a key of an organization of the tests' own."""
     return service.manage("create_api_key", "its key", "--organization", TENANT).strip()
-
-
-@pytest.fixture
-def page(chromium: browser.Browser, service: Installation) -> Iterator[browser.Page]:
-    faults: list[str] = []
-    with chromium.new_context(viewport={"width": 1366, "height": 900}) as context:
-        page = context.new_page()
-        page.set_default_timeout(SLOWLY)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        browser.log_in(page, service)
-        yield page
-    assert faults == []
 
 
 def open_row(page: browser.Page, table: str, name: str) -> None:
@@ -61,7 +37,7 @@ def test_an_organization_is_suspended_and_what_stands_against_its_end(
         state = "suspended" if suspended else "active"
         row = page.locator("#result_list tbody tr", has_text=TENANT)
         row.locator(".q-label", has_text=state).wait_for()
-        deadline = time.monotonic() + SLOWLY / 1000
+        deadline = time.monotonic() + browser.SLOWLY / 1000
         with service.http(tenant) as client:  # web processes hear of it within a second
             while (client.get("/v1/models").status_code == 200) == suspended:
                 assert time.monotonic() < deadline
@@ -98,3 +74,27 @@ def test_an_empty_list_says_what_it_is_for(page: browser.Page, service: Installa
     words = page.locator("#nav-sidebar").inner_text()
     assert "Deliveries" in words
     assert "deliverys" not in page.content()
+
+
+def test_a_role_is_enough_to_sign_in(
+    page: browser.Page, chromium: browser.Browser, service: Installation
+) -> None:
+    """An operator makes a user and gives a role: the user signs in, looks, and changes nothing."""
+    page.goto(f"{service.url}/admin/auth/user/add/")
+    page.fill("[name=username]", "vera")
+    for name in ("password1", "password2"):
+        page.fill(f"[name={name}]", browser.PASSWORD)
+    page.locator("[name=_save]").click()
+    page.wait_for_url("**/auth/user/*/change/")
+    page.select_option("[name=groups_old]", label="Viewer")
+    page.locator("#id_groups_add").click()
+    page.locator("[name=_save]").click()
+    page.get_by_text("has a role").wait_for()
+
+    viewer = browser.open_page(chromium)
+    browser.log_in(viewer, service, "vera")
+    assert viewer.url == f"{service.url}/admin/"
+    viewer.goto(f"{service.url}{TABLES}/apikey/")
+    viewer.locator("#result_list").wait_for()
+    assert viewer.locator("a[href$='/apikey/add/']").count() == 0
+    viewer.context.close()

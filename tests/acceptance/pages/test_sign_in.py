@@ -12,13 +12,10 @@ from tests.acceptance.service import ScriptedInstallation
 pytestmark = [
     pytest.mark.acceptance,
     pytest.mark.long,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
     pytest.mark.skipif(
         find_spec("oidc_provider_mock") is None, reason="requirements-dev.txt is not installed"
     ),
 ]
-SLOWLY = 240_000
-PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +43,11 @@ def installation(
         yield installation
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    with browser.chromium() as chromium:
-        yield chromium
-
-
 @pytest.fixture
 def page(chromium: browser.Browser) -> Iterator[browser.Page]:
     with chromium.new_context() as context:
         page = context.new_page()
-        page.set_default_timeout(SLOWLY)
+        page.set_default_timeout(browser.SLOWLY)
         yield page
 
 
@@ -91,7 +82,7 @@ def test_an_owner_loses_the_role_with_the_group(
     authorize(page, f"{installation.url}/admin/auth/user/", "grace")
     page.wait_for_url(f"{installation.url}/admin/auth/user/")
     provider.put("grace", name="Grace", groups=[])
-    page.set_viewport_size(PHONE)
+    page.set_viewport_size(browser.PHONE)
     page.context.clear_cookies()
     authorize(page, f"{installation.url}/admin/", "grace")
     page.get_by_text("None of your groups has a role here.").wait_for()

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,37 +9,19 @@ import pytest
 from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, Installation
 
-pytestmark = [
-    pytest.mark.acceptance,
-    pytest.mark.long,
-    pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium (Debian: chromium)"),
-]
-SLOWLY = 240_000
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 FIRST, SECOND = "[data-side='']", "[data-side='2']"
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 EXAMPLE = {"name": "Ada", "born": 1815, "works": [{"title": "Notes", "pages": 60}, {"title": "x"}]}
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[browser.Browser]:
-    with browser.chromium() as chromium:
-        yield chromium
-
-
 @pytest.fixture
-def page(chromium: browser.Browser, service: Installation) -> Iterator[browser.Page]:
-    """The playground in a new context of a user who is logged in."""
-    faults: list[str] = []
-    page = chromium.new_context(viewport={"width": 1366, "height": 900}).new_page()
-    page.set_default_timeout(SLOWLY)
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    browser.log_in(page, service)
+def page(page: browser.Page, service: Installation) -> browser.Page:
+    """The playground of a user who has not used it before."""
     page.goto(f"{service.url}/admin/playground/")
     page.select_option("[name=model]", MODEL)
     page.select_option("[name=key]", label="default / tests")
-    yield page
-    page.context.close()
-    assert faults == []
+    return page
 
 
 def copy_lines(page: browser.Page) -> list[Any]:
