@@ -27,7 +27,7 @@ class AuditAdmin(ReadOnlyAdmin):
     list_filter = ["action", "object_type", "organization"]
     list_select_related = ["organization"]
     search_fields = ["actor", "object_name"]
-    search_help_text = "An actor, as admin:NAME or cli:NAME, or the name of the changed object."
+    search_help_text = "An actor as admin:NAME, or an object."
     ordering = ["-at", "-id"]
     sortable_by = ()
     show_full_result_count = True

@@ -122,7 +122,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     list_filter = ["organization", "role", "revoked_at", "expires_at"]
     list_select_related = ["organization"]
     search_fields = ["name", "public_id", "previous_public_id"]
-    search_help_text = "A name, or the beginning of a current or previous secret."
+    search_help_text = "A name, or how a secret begins."
     actions = ["revoke_selected"]
     ordering = ["name"]
     sortable_by = ["named", "last_used"]

@@ -33,7 +33,7 @@ class RefusalAdmin(ReadOnlyAdmin):
     list_filter = [_HOUR, "code", "organization"]
     linked_lookups = ("api_key",)
     search_fields = ["request_id", "code"]
-    search_help_text = "An error code, or the x-request-id of the latest refusal of its hour."
+    search_help_text = "An error code, or an x-request-id."
     list_per_page = 50
     show_full_result_count = True
 

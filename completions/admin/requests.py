@@ -150,7 +150,7 @@ class RequestAdmin(ReadOnlyAdmin):
     list_per_page = 50
     ordering = ["-finished_at"]
     search_fields = ["job_id"]
-    search_help_text = "The id of a completion, or the x-request-id of a response."
+    search_help_text = "The id of a job, or an x-request-id."
     paginator = EndlessPaginator
 
     def changelist_view(

@@ -95,11 +95,12 @@ def _make_options(unit: str, stacked: bool, legend: bool, prefix: str) -> dict[s
                 "display": legend,
                 "align": "start",
                 "labels": {
-                    "boxWidth": 22 if prefix == "line" else 7,
+                    "boxWidth": 7,
                     "boxHeight": 7,
                     "padding": 12,
                     "usePointStyle": True,
                     "pointStyle": prefix,
+                    **({"pointStyleWidth": 24} if prefix == "line" else {}),  # shows its dashes
                     "color": _TEXT,
                     "font": {"size": 11},
                 },
