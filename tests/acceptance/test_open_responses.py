@@ -1,6 +1,6 @@
 """The requests of the Open Responses compliance suite, and what it holds their answers to:
 https://www.openresponses.org/compliance. The model answers by a script, so that it calls the tool.
-Its image is refused, as all images are."""
+Its image and its file are refused, as all are."""
 
 import json
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from tests.acceptance.service import Installation
 pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
 WEATHER = "What's the weather like in San Francisco?"
+TEMPERATURE = "Use the weather tool to get the temperature in San Francisco."
 CALL = TOOL_FORMATS["hermes"].write(ToolCall("get_weather", {"location": "San Francisco, CA"}))
 SCRIPTS = {
     "Say hello in exactly 3 words.": "Hello to you.",
@@ -26,6 +27,9 @@ SCRIPTS = {
     "Say hello.": "Ahoy!",
     "What is my name?": "Alice.",
     WEATHER: CALL,
+    TEMPERATURE: CALL,
+    "Remember this code word: papaya. Reply with only OK.": "OK",
+    "What code word did I ask you to remember?": "Papaya.",
 }
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -217,12 +221,39 @@ def test_tools(served: httpx.Client) -> None:
     assert response["kinds"].count("response.output_item.added") == 1
 
 
-def test_images_are_refused_by_name(served: httpx.Client) -> None:
-    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
-    content = [{"type": "input_text", "text": "What do you see?"}, image]
+def test_a_call_and_its_output(served: httpx.Client) -> None:
+    choice = {"type": "function", "name": "get_weather"}
+    first = ask(served, TEMPERATURE, tools=[TOOL], tool_choice=choice)
+    (call,) = first["output"]
+    assert call["type"] == "function_call"
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "64 degrees"}
+    assert ask(served, result, previous_response_id=first["id"])["output"]
+
+
+def test_a_response_goes_on_from_another(served: httpx.Client) -> None:
+    first = ask(served, "Remember this code word: papaya. Reply with only OK.")
+    asked = "What code word did I ask you to remember?"
+    second = ask(served, asked, previous_response_id=first["id"])
+    assert said(second) == "Papaya."
+    assert second["previous_response_id"] == first["id"]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="},
+        {
+            "type": "input_file",
+            "filename": "a.pdf",
+            "file_data": "data:text/plain;base64,JQ==",
+        },
+    ],
+)
+def test_images_and_files_are_refused_by_name(served: httpx.Client, part: dict[str, str]) -> None:
+    content = [{"type": "input_text", "text": "What do you see?"}, part]
     item = {"type": "message", "role": "user", "content": content}
     answer = served.post("/v1/responses", json={"model": "scripted", "input": [item]})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "unsupported_content_type")
     assert error["param"] == "input[0].content[1].type"
-    assert "'input_image'" in error["message"]
+    assert repr(part["type"]) in error["message"]
