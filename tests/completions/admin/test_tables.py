@@ -224,6 +224,6 @@ def test_a_search_without_a_match_says_what_can_be_searched_for(
 ) -> None:
     page = admin.get("/admin/completions/apikey/?q=nobody").content.decode()
     assert "Nothing matches “nobody”." in page
-    assert "What can be searched for: A name, or the beginning of" in page
+    assert "What can be searched for: A name, or how a secret begins" in page
     page = admin.get("/admin/completions/batch/?status__exact=failed").content.decode()
     assert "Nothing matches these filters." in page
