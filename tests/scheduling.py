@@ -30,6 +30,7 @@ _PARTS = 8
 
 TOGETHER = {
     "tests/acceptance/kills/test_split_model.py": (),
+    "tests/acceptance/pages/test_members.py": (),
     "tests/acceptance/pages/test_sign_in.py": (),
     "tests/acceptance/test_chat.py": (),
     "tests/acceptance/test_open_responses.py": (),
@@ -59,7 +60,9 @@ ALONE = (
     "tests/acceptance/documents/test_rollouts.py",
     "tests/acceptance/documents/test_tour.py",
     "tests/acceptance/kills/test_split_model.py",
+    "tests/acceptance/pages/test_members.py",
     "tests/acceptance/pages/test_sign_in.py",
+    "tests/acceptance/pages/test_webhooks.py",
     "tests/acceptance/test_open_responses.py",
     "tests/acceptance/test_padded_vocabularies.py",
     "tests/acceptance/test_real_models.py",

@@ -34,7 +34,7 @@ def make_bars(
         *(_make_set(line, {**over, "stack": line.label}) for line in lines),
         *(_make_set(line, bars) for line in series),
     ]
-    return _make_chart("bar", labels, sets, _make_options("", True, len(sets) > 1, "circle"))
+    return _make_chart("bar", labels, sets, _make_options("", True, len(sets) > 1, has_lines=False))
 
 
 def make_lines(
@@ -44,11 +44,16 @@ def make_lines(
     logarithmic: bool = False,
     curved: bool = True,
 ) -> dict[str, object]:
-    look = {"borderWidth": 2, "pointHitRadius": 8, "tension": 0.25 if curved else 0}
+    look = {
+        "backgroundColor": "transparent",
+        "borderWidth": 2,
+        "pointHitRadius": 8,
+        "tension": 0.25 if curved else 0,
+    }
     sets = [
         _make_set(line, {**look, "pointRadius": 2 if None in line.values else 0}) for line in series
     ]
-    options = _make_options(unit, False, len(series) > 1, "line")
+    options = _make_options(unit, False, len(series) > 1, has_lines=True)
     if logarithmic:
         options["scales"]["y"] |= {"type": "logarithmic", "beginAtZero": False}
     return _make_chart("line", labels, sets, options)
@@ -82,8 +87,12 @@ def _make_chart(
     }
 
 
-def _make_options(unit: str, stacked: bool, legend: bool, prefix: str) -> dict[str, Any]:
+def _make_options(unit: str, stacked: bool, legend: bool, has_lines: bool) -> dict[str, Any]:
     ticks = {"color": _TEXT, "font": {"size": 11}}
+    # A line as a box without height has its dashes; Chart.js draws the style of a point without.
+    marks: dict[str, object] = {"boxWidth": 24, "boxHeight": 0}
+    if not has_lines:
+        marks = {"boxWidth": 7, "boxHeight": 7, "usePointStyle": True, "pointStyle": "circle"}
     title = {"display": bool(unit), "text": unit, "color": _TEXT, "font": {"size": 11}}
     return {
         "animation": False,
@@ -95,12 +104,8 @@ def _make_options(unit: str, stacked: bool, legend: bool, prefix: str) -> dict[s
                 "display": legend,
                 "align": "start",
                 "labels": {
-                    "boxWidth": 7,
-                    "boxHeight": 7,
                     "padding": 12,
-                    "usePointStyle": True,
-                    "pointStyle": prefix,
-                    **({"pointStyleWidth": 24} if prefix == "line" else {}),  # shows its dashes
+                    **marks,
                     "color": _TEXT,
                     "font": {"size": 11},
                 },
