@@ -25,6 +25,7 @@ SCRIPTS = {
     "Say hello in exactly 3 words.": "Hello to you.",
     "Count from 1 to 5.": "1 2 3 4 5",
     "Say hello.": "Ahoy!",
+    "Repeat only the number.": "four",
     "What is my name?": "Alice.",
     WEATHER: CALL,
     TEMPERATURE: CALL,
@@ -208,6 +209,11 @@ def test_texts(served: httpx.Client) -> None:
     assert said(ask(served, pirate, "Say hello.")) == "Ahoy!"
     alice = {"type": "message", "role": "assistant", "content": "Hello Alice!"}
     assert said(ask(served, "My name is Alice.", alice, "What is my name?")) == "Alice."
+    phases = [
+        {"type": "message", "role": "assistant", "phase": phase, "content": "It is four."}
+        for phase in ("commentary", "final_answer")
+    ]
+    assert said(ask(served, *phases, "Repeat only the number.")) == "four"
 
 
 def test_tools(served: httpx.Client) -> None:
@@ -236,6 +242,22 @@ def test_a_response_goes_on_from_another(served: httpx.Client) -> None:
     second = ask(served, asked, previous_response_id=first["id"])
     assert said(second) == "Papaya."
     assert second["previous_response_id"] == first["id"]
+
+
+def test_compaction_and_web_sockets_are_refused(served: httpx.Client) -> None:
+    """The suite's other requests, which Quire does not serve."""
+    input_ = {"input": [{"type": "message", "role": "user", "content": "We launch on Tuesday."}]}
+    refused = served.post("/v1/responses/compact", json={"model": "scripted", **input_})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "unsupported_operation")
+    assert served.post("/v1/responses/compact", json=input_).status_code == 400
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }
+    assert served.get("/v1/responses", headers=upgrade).status_code == 405
 
 
 @pytest.mark.parametrize(
