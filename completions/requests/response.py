@@ -269,19 +269,20 @@ def _show(values: ResponsesRequestObject, context: Context) -> dict[str, Any]:
     """Return the fields that the response repeats, with their defaults."""
     given, reasoning = context.given, values.reasoning
     form = values.text.format if values.text else None
-    strict = {"strict": False} if form and form["type"] == "json_schema" else {}
-    unnamed: Mapping[str, Mapping[str, object]] = {
-        FUNCTION: {"description": None, "parameters": None, "strict": False}
+    unsaid: Mapping[str, Mapping[str, object]] = {
+        FUNCTION: {"description": None, "parameters": None, "strict": False},
+        "json_schema": {"description": None, "strict": False},
     }
+    shown_form = {**unsaid.get(form["type"], {}), **form} if form else {"type": "text"}
     tools: Any = given.get("tools") or ()
     return {
         **{name: getattr(values, name) for name in _SHOWN},
         "conversation": values.conversation and {"id": values.conversation},
         "metadata": values.metadata or {},
-        "tools": [{**unnamed.get(tool["type"], {}), **tool} for tool in tools],
+        "tools": [{**unsaid.get(tool["type"], {}), **tool} for tool in tools],
         "tool_choice": given.get("tool_choice") or "auto",
         "parallel_tool_calls": values.parallel_tool_calls is not False,
-        "text": {"format": {**strict, **form} if form else {"type": "text"}},
+        "text": {"format": shown_form},
         "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
         "service_tier": FLEX if values.service_tier == FLEX else "default",
     }

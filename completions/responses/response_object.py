@@ -231,9 +231,15 @@ class ItemEvents(Chunks):
         yield self._number_chunk({"type": kind, "response": response})
 
     def make_error(self, error: APIError) -> Event:
-        """Return the event under the last number: the stream can be read again after it."""
-        event = {"type": "error", "code": error.code, "message": error.message}
-        return {**event, "param": error.param, "sequence_number": max(0, self._number)}
+        """Return the event under the last number: the stream can be read again after it. OpenAI's
+        reference has the fields in the event, Open Responses and OpenAI's servers in `error`."""
+        fields = {"code": error.code, "message": error.message, "param": error.param}
+        return {
+            "type": "error",
+            "sequence_number": max(0, self._number),
+            **fields,
+            "error": {"type": error.type, **fields},
+        }
 
     def make_meta(self, meta: Mapping[str, object]) -> Event:
         return self._number_chunk({"type": "quire:meta", "meta": meta})[1]

@@ -270,6 +270,12 @@ def test_formats_are_constraints(served: None, form: Any, field: str, value: Any
     assert read({"text": {"format": {"type": "text"}}}).constraint is None
 
 
+def test_a_format_is_shown_with_its_defaults(served: None) -> None:
+    form = {"type": "json_schema", "name": "a", "schema": {"type": "null"}}
+    shown = read({"text": {"format": form}}).response.shown["text"]["format"]  # type: ignore[union-attr]
+    assert shown == {**form, "description": None, "strict": False}
+
+
 def test_a_name_that_only_chats_have_is_refused_by_this_name(api: Client) -> None:
     body = {"model": "tiny", "input": "Hi", "response_format": {"type": "json_object"}}
     refused = api.post("/v1/responses", body, content_type="application/json").json()["error"]

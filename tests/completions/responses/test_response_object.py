@@ -223,7 +223,14 @@ def test_a_failure_is_the_last_event() -> None:
 def test_a_stream_that_breaks_off_can_be_read_from_its_last_event() -> None:
     chunks = make_view().make_chunks()
     *_, (number, _) = [*chunks.make_start(), *chunks.make_chunks(cut("Hel", 1)[:1])]
-    assert chunks.make_error(APIError("server_shutting_down"))["sequence_number"] == number
+    event = chunks.make_error(APIError("server_shutting_down"))
+    assert event["sequence_number"] == number
+    assert event["error"] == {
+        "type": "server_error",
+        "code": event["code"],
+        "message": event["message"],
+        "param": None,
+    }
 
 
 def record(state: Any, **more: Any) -> JobRecord:
