@@ -86,6 +86,9 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "mixed_prompt": _make_request_error("The prompt mixes texts and token ids."),
     "text_prompt_not_supported": _make_request_error("This model takes prompts of token ids only."),
     "unsupported_content_type": _make_request_error("A message has a part of an unsupported type."),
+    "previous_response_not_found": _make_request_error(
+        "The previous response was not stored, was deleted or has expired."
+    ),
     "context_length_exceeded": _make_request_error(
         "The prompt and max_tokens together exceed the model's context length."
     ),

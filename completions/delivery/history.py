@@ -169,7 +169,7 @@ async def _read_chain(process: WebProcess, principal: Principal, last: str) -> l
         row = await _look_up(principal, last)
         if row is None:
             message = f"The response {last!r} was not stored, was deleted or has expired."
-            raise APIError("response_not_found", message, param)
+            raise APIError("previous_response_not_found", message, param)
         if row.conversation_id is not None:
             message = f"It belongs to a conversation. Send conversation: {row.conversation_id!r}."
             raise APIError("invalid_value", message, param)

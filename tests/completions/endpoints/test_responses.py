@@ -70,7 +70,7 @@ async def test_one_that_is_not_stored_leaves_nothing(live: Live) -> None:
     answer = await post(live, f"{PATH}/{made['id']}/cancel")
     assert code(answer, 404) == ("response_not_found", "id")
     refused = await post(live, previous_response_id=made["id"])
-    assert code(refused, 404) == ("response_not_found", "previous_response_id")
+    assert code(refused, 400) == ("previous_response_not_found", "previous_response_id")
     assert code(await post(live, store=False, background=True), 400) == (
         "invalid_value",
         "background",
@@ -179,7 +179,7 @@ async def test_a_response_goes_on_from_earlier_ones(live: Live) -> None:
     assert code(waiting, 400) == ("invalid_value", "previous_response_id")
     await live.http.delete(f"{PATH}/{one['id']}")
     broken = await post(live, previous_response_id=two["id"])
-    assert code(broken, 404) == ("response_not_found", "previous_response_id")
+    assert code(broken, 400) == ("previous_response_not_found", "previous_response_id")
     assert one["id"] in json.loads(broken.content)["error"]["message"]
 
 
@@ -224,7 +224,7 @@ async def test_responses_and_conversations_expire(live: Live) -> None:
         for path in (f"{PATH}/{made['id']}", f"{PATH}/{made['id']}/input_items"):
             assert (await live.http.get(path)).status_code == 404
         assert (await live.http.get(f"/v1/conversations/{conversation}")).status_code == 404
-        assert (await post(live, previous_response_id=made["id"])).status_code == 404
+        assert (await post(live, previous_response_id=made["id"])).status_code == 400
         assert await StoredResponse.objects.aexists() == kept
         await sync_to_async(pruning.prune)(timezone.now())
     assert not await Conversation.objects.aexists()
@@ -288,14 +288,12 @@ async def test_strangers_go_on_from_nothing(live: Live, stranger: Any) -> None:
     conversation = (await read(await post(live, "/v1/conversations")))["id"]
     reference = {"type": "item_reference", "id": made["output"][0]["id"]}
     live.http = Caller(stranger)
-    for body, param in (
-        ({"previous_response_id": made["id"]}, "previous_response_id"),
-        ({"conversation": conversation}, "conversation"),
-        ({"input": [reference]}, "input[0].id"),
+    for body, status, param in (
+        ({"previous_response_id": made["id"]}, 400, "previous_response_id"),
+        ({"conversation": conversation}, 404, "conversation"),
+        ({"input": [reference]}, 404, "input[0].id"),
     ):
-        answer = await post(live, **body)
-        assert answer.status_code == 404
-        assert code(answer, 404)[1] == param
+        assert code(await post(live, **body), status)[1] == param
 
 
 @pytest.mark.parametrize(
