@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -48,6 +48,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def wait_until(condition: Callable[[], object], timeout: float = START_TIMEOUT) -> None:
+    """Ask again and again, until the condition holds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
 
 
 def ended_job(http: httpx.Client, location: str, timeout: float = START_TIMEOUT) -> dict[str, Any]:

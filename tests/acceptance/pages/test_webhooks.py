@@ -12,13 +12,12 @@ import pytest
 from openai import OpenAI
 
 from tests.acceptance.pages import browser
-from tests.acceptance.service import MODEL, ScriptedInstallation
+from tests.acceptance.service import MODEL, ScriptedInstallation, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 TABLES = "/admin/completions"
-LINE = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {
-    "model": MODEL, "prompt": [9703], "max_tokens": 3,
-}}  # fmt: skip
+LINE = {"custom_id": "1", "method": "POST", "url": "/v1/completions"}
+BODY = {"model": MODEL, "prompt": [9703]}
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +97,14 @@ def test_an_endpoint_gets_what_it_chose(page: browser.Page, service: ScriptedIns
 
 def run_batches(client: OpenAI) -> None:
     """One batch completes, then one is cancelled."""
-    for longest in (3, 4000):
-        line = {**LINE, "body": {**LINE["body"], "max_tokens": longest, "ignore_eos": True}}  # type: ignore[dict-item]
-        file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
-        )
-        if longest == 3:
-            while client.batches.retrieve(batch.id).status != "completed":
-                pass
-        else:
-            client.batches.cancel(batch.id)
+    short, long = (create_batch(client, tokens) for tokens in (3, 4000))
+    wait_until(lambda: client.batches.retrieve(short).status == "completed")
+    client.batches.cancel(long)
+
+
+def create_batch(client: OpenAI, tokens: int) -> str:
+    line = {**LINE, "body": {**BODY, "max_tokens": tokens, "ignore_eos": True}}
+    file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+    ).id
