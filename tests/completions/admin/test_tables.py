@@ -38,7 +38,7 @@ DETAILS = {
     "apikey": 18,
     "organization": 17,
     "usagerecord": 6,
-    "batch": 16,
+    "batch": 17,
     "file": 6,
     "auditentry": 5,
     "usagehour": 6,
