@@ -78,10 +78,15 @@ def find_last_change(organization: Organization, field: str) -> datetime | None:
     return entries.values_list("at", flat=True).first()
 
 
-def find_user(key: ApiKey | None, use: Mapping[str, object]) -> str:
-    """Return the actor of a use of a key, as `record` was told of it; empty if no entry says so."""
+def record_use(actor: Actor, key: ApiKey, what: str, thing_id: str) -> AuditEntry:
+    """Write an entry about what was done with a key, and to what: a batch started, for example."""
+    return record(actor, AuditAction.USED, key, {what: [None, thing_id]})
+
+
+def find_user(key: ApiKey, what: str, thing_id: str) -> str:
+    """Return who did something with a key, from `record_use`; empty if no entry says so."""
     entries = AuditEntry.objects.filter(
-        object_type="api_key", object_id=key.pk if key else 0, changes=use
+        object_type="api_key", object_id=key.pk, changes={what: [None, thing_id]}
     )
     return entries.values_list("actor", flat=True).first() or ""
 

@@ -42,7 +42,10 @@ from completions.admin.usage.view_state import Defaults
 from completions.batches import progress, states
 from completions.batches.planning import outlook
 from completions.batches.progress import Progress
-from completions.models import AuditAction, Batch, BatchStatus, File
+from completions.models import Batch, BatchStatus, File
+
+_STARTED, _CANCELLED = "batch started", "batch cancelled"
+"""What the audit trail calls these uses of a batch's key."""
 
 
 @admin.register(File)
@@ -232,7 +235,7 @@ def _find_canceller(batch: Batch) -> str:
     """Return by whom a batch was cancelled."""
     if batch.cancelling_at is None:
         return ""
-    if actor := audit.find_user(batch.api_key, _describe_use(batch, "cancelled")):
+    if actor := audit.find_user(batch.api_key, _CANCELLED, batch.id):
         return f"Cancelled by {actor}"
     revoked_at = batch.api_key.revoked_at
     is_revoked = revoked_at is not None and revoked_at <= batch.cancelling_at
@@ -287,7 +290,7 @@ def start(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Run the lines that the pilot of a held batch left."""
     batch = _find_managed(request, batch_id)
     if states.start(batch.id, timezone.now()):
-        _note_use(request, batch, "started")
+        audit.record_use(Actor.from_user(request.user), batch.api_key, _STARTED, batch.id)
         messages.success(request, "The batch runs all of its lines.")
     else:
         messages.warning(request, "The batch is not held.")
@@ -299,7 +302,7 @@ def cancel(request: HttpRequest, batch_id: str) -> HttpResponseBase:
     """Send no more lines; the results so far are kept."""
     batch = _find_managed(request, batch_id)
     if states.cancel(batch.id, timezone.now()):
-        _note_use(request, batch, "cancelled")
+        audit.record_use(Actor.from_user(request.user), batch.api_key, _CANCELLED, batch.id)
         messages.success(
             request, "The batch sends no more lines. The results so far go to its files."
         )
@@ -311,12 +314,3 @@ def cancel(request: HttpRequest, batch_id: str) -> HttpResponseBase:
 def _find_managed(request: HttpRequest, batch_id: str) -> Batch:
     managed = select_managed(Batch.objects.select_related("api_key"), request.user)
     return get_object_or_404(managed, pk=batch_id)
-
-
-def _note_use(request: HttpRequest, batch: Batch, what: str) -> None:
-    actor = Actor.from_user(request.user)
-    audit.record(actor, AuditAction.USED, batch.api_key, _describe_use(batch, what))
-
-
-def _describe_use(batch: Batch, what: str) -> dict[str, object]:
-    return {f"batch {what}": [None, batch.id]}

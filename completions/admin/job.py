@@ -35,6 +35,9 @@ from completions.jobs.record import JobRecord
 from completions.models import ApiKey, Job, Organization, StoredPrompt, UsageRecord
 from completions.models.batches import parse_job_id
 
+JOB_CANCELLED = "job cancelled"
+"""What the audit trail calls the use of a key by which a user of the admin cancels its job."""
+
 
 @dataclass(frozen=True, slots=True)
 class _JobFacts:
@@ -99,11 +102,6 @@ def find_key_to_cancel(job_id: str, user: Viewer) -> ApiKey | None:
     if not _may_act(facts, user):
         raise _missing(job_id)
     return facts.key
-
-
-def describe_cancel(job_id: str) -> dict[str, object]:
-    """Return how the audit trail says that a job was cancelled."""
-    return {"job cancelled": [None, job_id]}
 
 
 @require_view("view_job", for_members=True)
@@ -317,7 +315,8 @@ _CANCELLERS: Mapping[str, str] = {
 def _describe_canceller(facts: _JobFacts) -> str:
     either = facts.record or facts.job
     by = either.cancelled_by if either else ""
-    if by == "operator" and (actor := audit.find_user(facts.key, describe_cancel(facts.id))):
+    key = facts.key if by == "operator" else None
+    if key is not None and (actor := audit.find_user(key, JOB_CANCELLED, facts.id)):
         return f"{actor} cancelled it."
     return _CANCELLERS.get(by, "")
 

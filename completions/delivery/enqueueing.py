@@ -109,7 +109,7 @@ def _make_response_input(prepared: PreparedRequest) -> ResponseInput | None:
 
 
 async def enqueue(
-    process: WebProcess, job: NewJob, promise: durable.Promise | None = None
+    process: WebProcess, job: NewJob, make_promise: durable.PromiseMaker | None = None
 ) -> Remaining:
     """Store and publish the job, and return what its API key has left. An APIError leaves no trace
     of the job."""
@@ -118,7 +118,7 @@ async def enqueue(
         raise APIError("server_shutting_down")
     if process.find_shard_by_organization(job.organization_id).is_full:
         raise APIError("server_overloaded")
-    work = _store_and_publish(process, job, promise)
+    work = _store_and_publish(process, job, make_promise)
     # A client that hangs up must not stop the work between two steps.
     storing = process.spawn(work) if job.is_durable or job.rids else None
     try:
@@ -130,12 +130,12 @@ async def enqueue(
 
 
 async def _store_and_publish(
-    process: WebProcess, job: NewJob, promise: durable.Promise | None
+    process: WebProcess, job: NewJob, make_promise: durable.PromiseMaker | None
 ) -> Remaining:
     if job.is_durable:
         _require_storable(job)
         try:
-            await durable.store(job, promise)
+            await durable.store(job, make_promise)
         except durable.KeyTakenError as error:
             raise idempotency.make_conflict() from error
         except durable.ConversationLockedError as error:

@@ -17,8 +17,8 @@ from completions.models import BatchLine, Job, JobStatus, LineState
 
 @dataclass
 class Admission:
-    """The forecast of a background job, made while no other of its organization is stored: two that
-    come together are not told the same."""
+    """The forecast of a background job. It is made under the lock of the organization, so it counts
+    the jobs sent at the same time."""
 
     due: datetime
     refuses_late: bool

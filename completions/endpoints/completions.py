@@ -73,8 +73,8 @@ class GenerateView(AsyncAPIView):
         kind = _choose_kind(returns, preferences)
         job = new_job(prepared, kind, principal, key, is_counted=is_long)
         admission = await _measure(job, prepared.request.deadline)
-        promise = None if admission is None else admission.make_promise
-        if remaining := await enqueue(process, job, promise):
+        make_promise = None if admission is None else admission.make_promise
+        if remaining := await enqueue(process, job, make_promise):
             self.headers.update(rate_limits.make_headers(remaining))
         if returns.stream:
             writer = request.body_writer

@@ -1,5 +1,5 @@
-"""Requests are parsed as strict JSON objects of limited size, responses written as JSON, and
-streams in parts that may go around their view."""
+"""Bodies: requests are parsed as strict JSON objects of limited size, and responses are written as
+JSON or as a stream."""
 
 from collections.abc import Mapping
 from typing import IO, Any, Protocol

@@ -52,7 +52,7 @@ _SHARED_FIELDS = (
 """Fields that Job and NewJob share, beside the request and the context, which Job has as JSON."""
 
 
-Promise = Callable[[NewJob], dict[str, object] | None]
+PromiseMaker = Callable[[NewJob], dict[str, object] | None]
 """Makes the forecast of a job's end, for SQL; None if nothing is known."""
 
 
@@ -73,9 +73,10 @@ class SessionMovedError(Exception):
     """Another turn was added to the session a moment ago, which this one would have to follow."""
 
 
-async def store(job: NewJob, promise: Promise | None = None) -> None:
+async def store(job: NewJob, make_promise: PromiseMaker | None = None) -> None:
     """Insert the job; from then on it survives the loss of Redis. Raises KeyTakenError,
-    ConversationLockedError, SessionLostError and SessionMovedError, and what `promise` raises."""
+    ConversationLockedError, SessionLostError and SessionMovedError, and what `make_promise`
+    raises."""
     deadline = datetime.now(UTC) + timedelta(seconds=job.seconds)
     request = msgspec.to_builtins(job.request, str_keys=True)
     shared = {name: getattr(job, name) for name in _SHARED_FIELDS}
@@ -87,21 +88,21 @@ async def store(job: NewJob, promise: Promise | None = None) -> None:
         row.idempotency_key = job.idempotency.key
         row.body_digest = job.idempotency.body_digest
     try:
-        await run_and_release(partial(_reserve, row, job, promise))
+        await run_and_release(partial(_reserve, row, job, make_promise))
     except IntegrityError as error:
         if job.idempotency is None:
             raise
         raise KeyTakenError from error
 
 
-def _reserve(row: Job, job: NewJob, promise: Promise | None) -> None:
-    """Insert the row with the forecast of its end, if that is asked for: of jobs that an
-    organization sends together, each is told of those before it."""
-    if promise is None:
+def _reserve(row: Job, job: NewJob, make_promise: PromiseMaker | None) -> None:
+    """Insert the row with the forecast of its end, if that is asked for. Jobs that an organization
+    sends together are inserted one after the other, so each forecast counts those before it."""
+    if make_promise is None:
         _insert(row, job)
         return
     with lock_organization(job.organization_id):
-        row.promise = promise(job)
+        row.promise = make_promise(job)
         _insert(row, job)
 
 

@@ -300,7 +300,7 @@ class Engine:
 
     def _load_adapters(self, state: RequestState, error: EngineError | None = None) -> None:
         """Load what is missing of a request's adapters; ``error`` says why the last one cannot
-        be. What nobody waits for waits until adapters of others have ended."""
+        be. A request that no client waits for waits until its adapter has room."""
         names, registered = state.request.adapters, self.registered_adapters
         if state.is_released:  # while an adapter was read
             return

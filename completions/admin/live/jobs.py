@@ -10,11 +10,11 @@ from completions.accounts.audit import Actor
 from completions.accounts.scope import is_confined, sees_organization
 from completions.admin.base import render_page, require_change, require_view
 from completions.admin.display import NONE, format_compact, format_seconds, make_label
-from completions.admin.job import describe_cancel, find_key_to_cancel
+from completions.admin.job import JOB_CANCELLED, find_key_to_cancel
 from completions.admin.live import state
 from completions.jobs import operate
 from completions.jobs.record import JobRecord
-from completions.models import ApiKey, AuditAction
+from completions.models import ApiKey
 
 _SHOWN = 200
 """The number of open jobs shown on the page."""
@@ -73,8 +73,7 @@ def cancel(request: HttpRequest, job_id: str) -> HttpResponseBase:
         was = operate.cancel(shards.find_by_job(job_id), job_id)
     if was in ("queued", "running"):
         if key is not None:
-            actor = Actor.from_user(request.user)
-            audit.record(actor, AuditAction.USED, key, describe_cancel(job_id))
+            audit.record_use(Actor.from_user(request.user), key, JOB_CANCELLED, job_id)
         messages.success(request, f"{job_id} was {was} and is cancelled.")
     else:
         _warn_of_end(request, job_id, was)

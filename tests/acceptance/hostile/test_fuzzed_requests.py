@@ -19,8 +19,9 @@ from http.client import HTTPException, HTTPMessage, HTTPResponse
 import pytest
 
 from completions.jobs.connection import connect
-from tests.acceptance.hostile.fuzz import CALL, Fuzzed, Target, fuzzed
+from tests.acceptance.hostile.fuzz import Fuzzed, Target, fuzzed
 from tests.acceptance.hostile.fuzz import http as raw_request
+from tests.acceptance.hostile.fuzzed_bodies import CALL
 from tests.acceptance.service import MODEL
 
 pytestmark = pytest.mark.faults

@@ -1,7 +1,6 @@
 """Only those who may change an address see its secret; an operator sends a delivery again."""
 
 import pytest
-from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from completions.accounts import operator_groups
@@ -20,39 +19,30 @@ def delivery(owner) -> WebhookDelivery:
     )
 
 
-def user_of(group: str) -> Client:
-    operator_groups.ensure()
-    user = User.objects.create_user(group, password="x", is_staff=True)
-    user.groups.add(Group.objects.get(name=group))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-def test_the_secret_is_shown_to_those_who_may_change_it(admin: Client, delivery) -> None:
+def test_the_secret_is_shown_to_those_who_may_change_it(admin: Client, in_role, delivery) -> None:
     endpoint = delivery.endpoint
     path = f"/admin/completions/webhookendpoint/{endpoint.pk}/change/"
     assert endpoint.secret in admin.get(path).content.decode()
-    seen = user_of(operator_groups.VIEWER).get(path).content.decode()
+    seen = in_role(operator_groups.VIEWER).get(path).content.decode()
     assert endpoint.url in seen
     assert endpoint.secret not in seen
 
 
-def test_the_secret_cannot_be_guessed_by_a_filter(admin: Client, delivery) -> None:
+def test_the_secret_cannot_be_guessed_by_a_filter(admin: Client, in_role, delivery) -> None:
     guess = f"secret__startswith={delivery.endpoint.secret[:7]}"
-    for client in (admin, user_of(operator_groups.VIEWER), user_of(operator_groups.OPERATOR)):
+    for client in (admin, in_role(operator_groups.VIEWER), in_role(operator_groups.OPERATOR)):
         for path in (f"webhookendpoint/?{guess}", f"webhookdelivery/?endpoint__{guess}"):
             assert client.get(f"/admin/completions/{path}").status_code == 400
         assert client.get("/admin/completions/webhookendpoint/?enabled=1").status_code == 200
 
 
-def test_an_operator_sends_a_delivery_again_and_a_viewer_does_not(delivery) -> None:
+def test_an_operator_sends_a_delivery_again_and_a_viewer_does_not(in_role, delivery) -> None:
     path = "/admin/completions/webhookdelivery/"
     body = {"action": "replay", "_selected_action": delivery.pk}
-    user_of(operator_groups.VIEWER).post(path, body)
+    in_role(operator_groups.VIEWER).post(path, body)
     delivery.refresh_from_db()
     assert delivery.due_at is None
-    assert user_of(operator_groups.OPERATOR).post(path, body).status_code == 302
+    assert in_role(operator_groups.OPERATOR).post(path, body).status_code == 302
     delivery.refresh_from_db()
     assert (delivery.due_at is not None, delivery.attempts) == (True, 0)
 
@@ -72,15 +62,17 @@ def test_a_registered_address_gets_a_secret_of_its_own(admin: Client, owner) -> 
     assert "This field is required" in refused.content.decode()
 
 
-def test_those_who_may_change_an_endpoint_rotate_its_secret_and_try_it(admin, delivery) -> None:
+def test_those_who_may_change_an_endpoint_rotate_its_secret_and_try_it(
+    admin, in_role, delivery
+) -> None:
     path = "/admin/completions/webhookendpoint/"
     endpoint, secret = delivery.endpoint, delivery.endpoint.secret
+    viewer = in_role(operator_groups.VIEWER)
     for action in ("rotate_secret", "send_test"):
         body = {"action": action, "_selected_action": endpoint.pk}
-        user_of(operator_groups.VIEWER).post(path, body)
+        viewer.post(path, body)
         endpoint.refresh_from_db()
         assert (endpoint.secret, WebhookDelivery.objects.count()) == (secret, 1)
-        User.objects.filter(username=operator_groups.VIEWER).delete()
     for action in ("rotate_secret", "send_test"):
         body = {"action": action, "_selected_action": endpoint.pk}
         assert admin.post(path, body).status_code == 302

@@ -2,16 +2,15 @@
 wait. Prints the codes of the refusals and the number of the rows. `run_apart` in ../conftest.py
 runs it."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connection, connections
 
 from completions.endpoints import batches
 from completions.exceptions import APIError
 from completions.models import ApiKey, Batch, Organization
+from tests.completions.together import run_together
 
 THREADS = 8
 
@@ -20,8 +19,6 @@ def create_together() -> list[str]:
     organization = Organization.objects.create(name="one")
     key = ApiKey.objects.create(organization=organization, name="key")
     owner = organization.pk, key.pk
-    connections.close_all()
-    ready = threading.Barrier(THREADS)
 
     def create(number: int) -> str:
         batch = Batch(
@@ -33,18 +30,13 @@ def create_together() -> list[str]:
         )
         batch.organization_id, batch.api_key_id = owner
         batch.expires_at = batch.created_at + batch.window
-        connection.ensure_connection()
-        ready.wait()
         try:
             batches._store(batch, {})
         except APIError as error:
             return error.code
-        finally:
-            connections.close_all()
         return "created"
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(create, range(THREADS)))
+    return run_together(*(partial(create, number) for number in range(THREADS)))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,10 @@
 fits into its window. Prints the codes of the refusals and the number of the rows. `run_apart`
 in ../conftest.py runs it."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from asgiref.sync import async_to_sync
 from django.core.management import call_command
-from django.db import connection, connections
 from django.utils import timezone
 
 from completions.delivery.forecasts import Admission
@@ -16,33 +14,27 @@ from completions.jobs import durable
 from completions.models import ApiKey, Job, Organization
 from tests.completions.endpoints.windows_together import MODEL, THREADS, run_before
 from tests.completions.jobs.job_making import new_job
+from tests.completions.together import run_together
 
 
 def store_together() -> list[str]:
     organization = Organization.objects.create(name="one")
     key = ApiKey.objects.create(organization=organization, name="key")
     run_before(key, seconds=30)
-    connections.close_all()
-    ready = threading.Barrier(THREADS)
 
     def create(number: int) -> str:
         job = new_job(
             f"cmpl-own-{number}", "background", model=MODEL, seconds=40.0,
             organization_id=organization.pk, api_key_id=key.pk,
         )  # fmt: skip
-        connection.ensure_connection()
         admission = Admission.measure(job, refuses_late=True, now=timezone.now())
-        ready.wait()
         try:
             async_to_sync(durable.store)(job, admission.make_promise)
         except APIError as error:
             return error.code
-        finally:
-            connections.close_all()
         return "stored"
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(create, range(THREADS)))
+    return run_together(*(partial(create, number) for number in range(THREADS)))
 
 
 if __name__ == "__main__":

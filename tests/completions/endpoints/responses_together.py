@@ -3,12 +3,10 @@
 Prints how many began, and how many items the conversation then has.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from django.core.management import call_command
-from django.db import connections, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from completions.accounts import changes
@@ -22,20 +20,9 @@ from completions.models import (
     StoredResponse,
 )
 from completions.models.timed_ids import new_id
+from tests.completions.together import run_together
 
 AT_ONCE = 8
-
-
-def run_together(function: Callable[[], None]) -> None:
-    def run() -> None:
-        try:
-            function()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for ran in [pool.submit(run) for _ in range(AT_ONCE)]:
-            ran.result()
 
 
 call_command("migrate", verbosity=0)
@@ -60,7 +47,7 @@ def join() -> None:
     row.join({"status": "completed", "output": [{"id": "msg_out"}]})
 
 
-run_together(begin)
+run_together(*[begin] * AT_ONCE)
 print(StoredResponse.objects.count())
-run_together(join)
+run_together(*[join] * AT_ONCE)
 print(ConversationItem.objects.count())

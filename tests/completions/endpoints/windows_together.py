@@ -1,12 +1,10 @@
 """Creates four batches in four threads, each with a connection of its own, of which one fits into
 its window. Prints the codes of the refusals. `run_apart` in ../conftest.py runs it."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 from django.core.management import call_command
-from django.db import connection, connections
 from django.utils import timezone
 
 from completions.endpoints import batches
@@ -20,6 +18,7 @@ from completions.models import (
     Organization,
     UsageRecord,
 )
+from tests.completions.together import run_together
 
 THREADS = 4
 MODEL = "m"
@@ -57,23 +56,16 @@ def create_together() -> list[str]:
     organization = Organization.objects.create(name="one")
     key = ApiKey.objects.create(organization=organization, name="key")
     run_before(key)
-    connections.close_all()
-    ready = threading.Barrier(THREADS)
 
     def create(number: int) -> str:
         batch = make_batch(key, number, on_late=OnLate.REFUSE)
-        connection.ensure_connection()
-        ready.wait()
         try:
             batches._store(batch, {MODEL: 45_000})  # 450 s, or 900 behind another one
         except APIError as error:
             return error.code
-        finally:
-            connections.close_all()
         return "created"
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(create, range(1, THREADS + 1)))
+    return run_together(*(partial(create, number) for number in range(1, THREADS + 1)))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def resolve_context(text_config: Any, config: EngineConfig) -> int:
     stated: int | None = getattr(text_config, "max_position_embeddings", None)
     if stated is not None and stated < 1:
         stated = None  # XLNet has -1
-    wanted = config.max_model_len or _unchanged(text_config) or stated
+    wanted = config.max_model_len or _get_short_length(text_config) or stated
     if wanted is None:
         raise UnsupportedModel("The model states no context length: set max_model_len")
     limit = stated and _stretch(stated, text_config)
@@ -37,7 +37,7 @@ def resolve_context(text_config: Any, config: EngineConfig) -> int:
     return wanted
 
 
-def _unchanged(text_config: Any) -> int | None:
+def _get_short_length(text_config: Any) -> int | None:
     """Return the length up to which longrope has the factors that fit short sequences best; None
     for other rotary positions. Longer ones are served if ``max_model_len`` says so, as by vLLM."""
     rope = getattr(text_config, "rope_parameters", None) or {}
