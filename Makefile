@@ -40,8 +40,8 @@ test-all: test
 	$(PYTEST) -m "(long or hypothesis) and not faults" --hypothesis-profile=long
 	$(PY) -m pytest -m faults
 
-# What .ci/run runs: all that is neither long nor a fault, and an eighth of the rest, which the commit
-# chooses. Two processes run what waits (tests/scheduling.py), and one for each core computes.
+# What .ci/run runs: all that is neither long nor a fault, and a sixteenth of the rest, which the
+# commit chooses. Two processes run what waits (tests/scheduling.py), and one for each core computes.
 test-ci: $(TOOLS) models
 	$(PY) -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) -m "" --share=$(shell git rev-parse HEAD)
 

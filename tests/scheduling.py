@@ -11,7 +11,7 @@ from hypothesis.errors import InvalidArgument
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-SHARES = 8
+SHARES = 16
 COSTLY = ("long", "faults")
 """Marks of the tests that are dealt to shares."""
 

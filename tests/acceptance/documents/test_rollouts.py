@@ -41,15 +41,18 @@ def loop() -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [(0, 1), *(pytest.param(first, 8, marks=pytest.mark.long) for first in range(0, 64, 8))],
+)
 def test_each_log_probability_is_found_again(
-    service: Installation, loop: dict[str, Any], count: int
+    service: Installation, loop: dict[str, Any], first: int, count: int
 ) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float32)
     with Quire(f"{service.url}/v1", service.key) as quire:
-        trajectories = loop["collect"](quire, count)
+        trajectories = loop["collect"](quire, range(first, first + count))
     assert len(trajectories) == count
     seen = 0
     for lines in trajectories:
