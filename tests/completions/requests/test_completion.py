@@ -16,7 +16,6 @@ from completions.requests.completion import CompletionRequestObject
 from completions.requests.fields.logprobs import LogprobSettings
 from completions.requests.fields.returns import ReturnSettings, StreamOptions
 from completions.requests.generation import GenerationRequest
-from completions.responses.sglang import SGLangLogprobs
 from tests.completions.conftest import TINY_CONTEXT
 from tests.completions.requests.validating import (
     ANYONE,
@@ -239,44 +238,6 @@ def test_no_tokens_are_generated_only_for_an_echo() -> None:
     assert len(validate(full).job.prompts[0]) == TINY_CONTEXT
     beyond = {**full, "prompt": [1] * (TINY_CONTEXT + 1)}
     assert refusal(beyond) == ("context_length_exceeded", "prompt")
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"return_logprob": True}, [SGLangLogprobs(True, 0, (), -1)] * 2),
-        ({"return_logprob": [True, False]}, [SGLangLogprobs(True, 0, (), -1), None]),
-        ({"return_logprob": False}, None),
-        (
-            {"return_logprob": True, "top_logprobs_num": [0, 3]},
-            [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 3, (), -1)],
-        ),
-        (
-            {"return_logprob": True, "logprob_start_len": [-1, 1]},
-            [SGLangLogprobs(True, 0, (), -1), SGLangLogprobs(True, 0, (), 1)],
-        ),
-        ({"token_ids_logprob": 7}, [SGLangLogprobs(False, 0, [7], -1)] * 2),
-        ({"token_ids_logprob": [7, 8]}, [SGLangLogprobs(False, 0, [7, 8], -1)] * 2),
-        (
-            {"token_ids_logprob": [[7], [8, 9]]},
-            [SGLangLogprobs(False, 0, [7], -1), SGLangLogprobs(False, 0, [8, 9], -1)],
-        ),
-        ({"token_ids_logprob": []}, None),
-    ],
-)
-def test_sglangs_log_probabilities_may_differ_by_prompt(fields: Any, expected: Any) -> None:
-    assert validate({**LEAST, "prompt": [[1], [2, 3]], **fields}).logprobs.sglang == expected
-
-
-def test_fields_that_take_no_value_per_prompt() -> None:
-    two = {**LEAST, "prompt": [[1], [2, 3]], "return_logprob": True}
-    assert refusal({**two, "logprob_start_len": 2}) == (
-        "integer_above_max_value",
-        "logprob_start_len",
-    )
-    for name, value in (("logprob_start_len", [0, 1]), ("token_ids_logprob", [[1], [2]])):
-        assert validate({**two, name: value})
-        assert refusal({**two, name: value, "n": 2}) == ("invalid_value", name)
 
 
 def test_max_completion_tokens_is_max_tokens() -> None:

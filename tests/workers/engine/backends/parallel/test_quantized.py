@@ -9,7 +9,7 @@ from completions.contract.sampling import SamplingParams
 from tests.workers.engine.backends.parallel.families import FAMILIES
 from tests.workers.engine.checkpoints.quantized import packing
 from tests.workers.engine.checkpoints.quantized.gguf import small_files
-from tests.workers.engine.checkpoints.quantized.test_formats import FORMATS
+from tests.workers.engine.checkpoints.quantized.stored_formats import FORMATS
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig

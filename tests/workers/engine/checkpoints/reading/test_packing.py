@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
 from tests.workers.engine.checkpoints.quantized import packing
-from tests.workers.engine.checkpoints.quantized.test_formats import FORMATS
+from tests.workers.engine.checkpoints.quantized.stored_formats import FORMATS
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.cpu.layers.library import why_no_kernels
 from workers.engine.backends.cpu.layers.linear import Int4Linear, Int8Linear, TiledLinear

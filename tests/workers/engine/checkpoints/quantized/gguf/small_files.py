@@ -178,3 +178,9 @@ def stored_values(architecture: str, model: Any) -> dict[str, torch.Tensor]:
             name += ".weight"
         stored[name] = values.contiguous()
     return stored
+
+
+def split(folder: Path) -> tuple[list[Path], Any]:
+    model = tiny_model("qwen2")
+    write_gguf(folder / "a.gguf", "qwen2", model, tensors_of_a_part=10)
+    return sorted(folder.glob("*.gguf")), model
