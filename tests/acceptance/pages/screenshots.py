@@ -47,12 +47,12 @@ GUESTS = (
 )
 
 
-def main() -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    if not sys.argv[1:] or set(sys.argv[1:]) & set(CONSOLE):
+def take_pictures(folder: Path, names: Sequence[str] = ()) -> None:
+    """Take all pictures, or those named; of CONSOLE, all or none."""
+    if not names or set(names) & set(CONSOLE):
         with tempfile.TemporaryDirectory() as home, Installation(Path(home), **PROVIDER) as real:
-            take_console(real)
-    if sys.argv[1:] and not set(sys.argv[1:]) - set(CONSOLE):
+            take_console(real, folder)
+    if names and not set(names) - set(CONSOLE):
         return
     with tempfile.TemporaryDirectory() as home, ScriptedInstallation(Path(home), 0.2) as service:
         service.manage("example_data", "--requests", "20000")
@@ -63,7 +63,7 @@ def main() -> None:
         with browser.chromium() as chromium:
             page = chromium.new_page()
             browser.log_in(page, service)
-            take(page, service.url, sys.argv[1:])
+            take(page, service.url, folder, names)
 
 
 def reviewed(service: Installation) -> str:
@@ -100,16 +100,16 @@ def look(page: browser.Page, size: tuple[int, int], scheme: str) -> None:
     )
 
 
-def take_console(service: Installation) -> None:
+def take_console(service: Installation, folder: Path) -> None:
     """The pictures of CONSOLE, which need a real engine."""
     made = reviewed(service)
     with browser.chromium() as chromium:
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
         page.goto(f"{service.url}/admin/")
-        page.screenshot(path=FOLDER / "login.png")
+        page.screenshot(path=folder / "login.png")
         browser.log_in(page, service)
         page.goto(f"{service.url}/admin/playground/")
-        page.locator("#messages textarea").fill("Name three colours.")
+        page.get_by_role("textbox", name="Content", exact=True).fill("Name three colours.")
         page.select_option("[name=kind]", "ebnf")
         page.locator("[name=constraint]").fill(GRAMMAR)
         page.locator("#verdict[data-tone=good]").wait_for()
@@ -117,30 +117,30 @@ def take_console(service: Installation) -> None:
         page.get_by_text("Ended: stop").wait_for(timeout=120_000)
         page.get_by_role("button", name="curl").click()
         look(page, (1280, 1000), "light")
-        page.screenshot(path=FOLDER / "playground.png")
+        page.screenshot(path=folder / "playground.png")
         look(page, PHONE, "dark")
-        page.locator(".q-answer").evaluate("card => card.scrollIntoView()")
-        page.screenshot(path=FOLDER / "playground-phone.png")
+        page.locator(".q-answer").first.evaluate("card => card.scrollIntoView()")
+        page.screenshot(path=folder / "playground-phone.png")
         page.locator("[name=constraint]").fill(GRAMMAR.replace('"blue"', "blue"))
         page.locator("#verdict[data-tone=bad]").wait_for()
         page.locator("#editor").evaluate("box => box.scrollIntoView({block: 'center'})")
-        page.screenshot(path=FOLDER / "playground-error.png")
+        page.screenshot(path=folder / "playground-error.png")
         look(page, (1280, 900), "light")
         for name, path in (
             ("new-batch", "/admin/batches/new/"),
             ("batch", f"/admin/completions/batch/{made}/change/"),
         ):
             page.goto(f"{service.url}{path}")
-            page.screenshot(path=FOLDER / f"{name}.png")
+            page.screenshot(path=folder / f"{name}.png")
         page.goto(f"{service.url}/admin/batches/{made}/results/")
-        page.screenshot(path=FOLDER / "results.png")
+        page.screenshot(path=folder / "results.png")
         look(page, PHONE, "dark")
         page.goto(f"{service.url}/admin/batches/{made}/results/?reason=length")
-        page.screenshot(path=FOLDER / "results-phone.png")
+        page.locator("table").evaluate("table => table.scrollIntoView()")
+        page.screenshot(path=folder / "results-phone.png")
 
 
-def take(page: browser.Page, url: str, names: Sequence[str]) -> None:
-    """All pictures, or those named."""
+def take(page: browser.Page, url: str, folder: Path, names: Sequence[str]) -> None:
     page.goto(f"{url}/admin/completions/usagerecord/?status=failed")
     job_page = page.locator("#result_list a.q-link").first.get_attribute("href") or ""
     pictures = (
@@ -162,8 +162,8 @@ def take(page: browser.Page, url: str, names: Sequence[str]) -> None:
             tall = page.evaluate("document.documentElement.scrollHeight")
             page.set_viewport_size({"width": width, "height": max(height, tall)})
             page.wait_for_load_state("networkidle")
-        page.screenshot(path=FOLDER / f"{name}.png", full_page=whole)
+        page.screenshot(path=folder / f"{name}.png", full_page=whole)
 
 
 if __name__ == "__main__":
-    main()
+    take_pictures(FOLDER, sys.argv[1:])
