@@ -219,6 +219,11 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         INVALID_REQUEST,
         "This Idempotency-Key was used for another request. Use a new one for each request.",
     ),
+    "empty_summary": ErrorKind(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        INVALID_REQUEST,
+        "The model wrote no summary of the conversation. Use another model.",
+    ),
     # 429: limits. The error's type, as with OpenAI, names what is limited.
     **{
         limit.error: _make_limit_error(limit.error_type, limit.summary, code=limit.error_code)

@@ -25,6 +25,7 @@ from completions.models import Scope
 from completions.requests.context import Earlier
 from completions.requests.preparation import find_route
 from completions.requests.response import InputTokensRequestObject
+from completions.responses.compaction import CompactionContext
 from completions.responses.completion import ResponseContext
 from completions.responses.response_object import ItemsResponseContext
 
@@ -112,17 +113,10 @@ class InputTokensView(AsyncAPIView):
         return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
 
 
-class CompactView(AsyncAPIView):
-    """Refuse to compact a conversation."""
+class CompactView(ResponsesView):
+    """Sum up a conversation, as an item that stands for it."""
 
-    scope = Scope.INFERENCE
-
-    async def post(self, request: APIRequest) -> JSONResponse:
-        raise APIError(
-            "unsupported_operation",
-            "This server does not compact conversations. Send the items that the model shall read, "
-            'or truncation: "auto" with the response.',
-        )
+    context_type = CompactionContext
 
 
 async def _find_stored_job(request: APIRequest, job_id: str) -> JobRecord:

@@ -18,6 +18,7 @@ from completions.grammars import Caller
 from completions.jobs.new_job import SessionTurn
 from completions.models.timed_ids import new_id
 from completions.requests.chat import ChatRequestObject
+from completions.requests.compaction import CompactRequestObject
 from completions.requests.completion import CompletionRequestObject
 from completions.requests.fair_semaphore import Checks
 from completions.requests.generation import ChatSettings, GenerationRequest
@@ -28,6 +29,7 @@ from completions.requests.past import Addition, make_choice_id
 from completions.requests.response import ResponsesRequestObject
 from completions.requests.validation import require_end, validate_grammar
 from completions.responses.chat import ChatResponseContext, OfferedTool
+from completions.responses.compaction import CompactionContext
 from completions.responses.completion import ResponseContext
 from completions.responses.echo import echo_prompts
 from completions.responses.message_object import MessageContext
@@ -69,10 +71,14 @@ ROUTES: Mapping[str, Route] = {
     ),
 }
 """The routes of jobs and of lines, by path."""
-_NATIVE_ROUTES: Mapping[str, Route] = {
+_LIVE_ROUTES: Mapping[str, Route] = {
+    CompactionContext.path: Route(
+        CompactRequestObject, CompactionContext, CompactRequestObject.rename_path
+    ),
     SGLangContext.path: Route(SGLangGenerateObject, SGLangContext),
     VLLMContext.path: Route(VLLMGenerateObject, VLLMContext),
 }
+"""The routes of jobs that no batch has lines for."""
 _MANY_IDS = 1000
 """Ids that the event loop turns into text in about a millisecond."""
 OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
@@ -81,7 +87,7 @@ OFFLINE_TRIES, OFFLINE_SECONDS = 10, 1.0
 
 def find_route(path: str) -> Route:
     """Find the route of a path that makes a job."""
-    return ROUTES.get(path) or _NATIVE_ROUTES[path]
+    return ROUTES.get(path) or _LIVE_ROUTES[path]
 
 
 class PreparedRequest(NamedTuple):

@@ -5,13 +5,14 @@ the request.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
 from completions.chat.tools import FUNCTION
 from completions.contract.sampling import MAX_TOP_LOGPROBS
 from completions.exceptions import CONTEXT_EXCEEDED, FieldError
+from completions.models.conversations import Item
 from completions.requests.chat import ChatRequestObject
 from completions.requests.context import Context
 from completions.requests.conversation import ConversationFields
@@ -43,6 +44,7 @@ from completions.requests.fields.routing import RoutingFields
 from completions.requests.fields.sampling import SamplingFields
 from completions.requests.fields.window import FLEX, DeadlineFields
 from completions.requests.generation import GenerationRequest, ResponseSettings
+from completions.responses.compaction import COMPACTION, UnsealError, unseal
 
 _SHOWN: Final = (
     "instructions", "previous_response_id", "temperature", "top_p", "presence_penalty",
@@ -73,7 +75,7 @@ class ResponseFields(ConversionObject[T]):
         "reasoning_effort": "Use reasoning.effort.",
         "n": "A response has one answer; send several requests.",
         "prompt": "Send input: this server stores no templates of prompts.",
-        "context_management": "Use truncation.",
+        "context_management": "Use truncation, or POST /v1/responses/compact.",
         "moderation": "Omit it: nothing is moderated.",
         "logprobs": f'Use include: ["{LOGPROBS}"].',
     }
@@ -109,12 +111,7 @@ class ResponseFields(ConversionObject[T]):
     def make_chat(self, values: Self, context: Context) -> ChatRequestObject:
         """Return the values of a chat's fields that mean the same. Raises FieldError."""
         _check_earlier(values)
-        messages: list[Mapping[str, object]] = []
-        if values.instructions:
-            messages.append({"role": "system", "content": values.instructions})
-        messages += make_messages([*context.earlier.items, *(values.input or [])])
-        if not messages:
-            raise FieldError("this field is required.", "input", code="missing_required_parameter")
+        messages = read_messages(values, context)
         reasoning, text = values.reasoning, values.text
         return self.fill_chat(
             values,
@@ -209,6 +206,38 @@ class InputTokensRequestObject(ResponseFields[CountedPrompt]):
         else:
             count = CHAT.count_tokens(chat, context)
         return CountedPrompt(count, self.list_unused(context))
+
+
+def read_messages(values: Any, context: Context) -> list[Mapping[str, Any]]:
+    """Return the messages of a chat that the instructions, the earlier items and the new ones are.
+    Raises FieldError."""
+    messages: list[Mapping[str, Any]] = []
+    if values.instructions:
+        messages.append({"role": "system", "content": values.instructions})
+    given, owner = context.given, context.principal.organization_id
+    before = "conversation" if given.get("conversation") else "previous_response_id"
+    items = [item for each in context.earlier.items for item in _open_item(each, owner, before)]
+    for index, each in enumerate(values.input or ()):
+        items += _open_item(each, owner, f"input[{index}].encrypted_content")
+    messages += make_messages(items)
+    if not messages:
+        raise FieldError("this field is required.", "input", code="missing_required_parameter")
+    return messages
+
+
+def _open_item(item: Item, owner: int, path: str) -> Sequence[Item]:
+    """Return what an item stands for: a compaction for the items that it holds. Raises
+    FieldError."""
+    if item["type"] != COMPACTION:
+        return (item,)
+    try:
+        return unseal(item["encrypted_content"], owner)
+    except UnsealError as error:
+        message = (
+            "this is not the content of a compaction that this server made for your organization. "
+            "Send it as POST /v1/responses/compact returned it, or the items themselves."
+        )
+        raise FieldError(message, path) from error
 
 
 def _check_earlier(values: ResponseFields[T]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import ToolCall
+from completions.requests.compaction import ORDER
 from tests.acceptance.scripted_model import save_scripted_model
 from tests.acceptance.service import Installation
 
@@ -31,6 +32,8 @@ SCRIPTS = {
     TEMPERATURE: CALL,
     "Remember this code word: papaya. Reply with only OK.": "OK",
     "What code word did I ask you to remember?": "Papaya.",
+    ORDER: "They launch on Tuesday.",
+    "Sum up our conversation so far.": "Nothing more.",
 }
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -95,6 +98,19 @@ USAGE = strict(
         "total_tokens": COUNT,
         "input_tokens_details": strict({"cached_tokens": COUNT}),
         "output_tokens_details": strict({"reasoning_tokens": COUNT}),
+    }
+)
+COMPACTED = strict(
+    {
+        "id": TEXT,
+        "object": const("response.compaction"),
+        "created_at": COUNT,
+        "output": {
+            "type": "array",
+            "items": strict({"type": const("compaction"), "id": TEXT, "encrypted_content": TEXT}),
+            "minItems": 1,
+        },
+        "usage": USAGE,
     }
 )
 OFFERED = strict({"type": const("function"), "name": TEXT}, strict={"type": ["boolean", "null"]})
@@ -244,13 +260,29 @@ def test_a_response_goes_on_from_another(served: httpx.Client) -> None:
     assert second["previous_response_id"] == first["id"]
 
 
-def test_compaction_and_web_sockets_are_refused(served: httpx.Client) -> None:
+def test_a_compaction_stands_for_its_conversation(served: httpx.Client) -> None:
+    said = {"type": "message", "role": "assistant", "content": "The launch is Tuesday."}
+    asked = {"type": "message", "role": "user", "content": "We launch on Tuesday."}
+    body = {"model": "scripted", "prompt_cache_key": "a", "input": [asked, said]}
+    answer = served.post("/v1/responses/compact", json=body, timeout=300)
+    compacted = answer.raise_for_status().json()
+    jsonschema.validate(compacted, COMPACTED)
+    assert answer.headers["x-ignored-params"] == "prompt_cache_key"
+    later = ask(served, *compacted["output"], "Say hello.", store=False)
+    assert later["output"]
+    counted = served.post(
+        "/v1/responses/input_tokens", json={"model": "scripted", "input": compacted["output"][:1]}
+    )
+    assert counted.status_code == 200, counted.text
+    missing = served.post("/v1/responses/compact", json={"input": [asked]})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (400, "model")
+    foreign = [{**compacted["output"][0], "encrypted_content": "gAAAAABpM0Yj"}]
+    refused = served.post("/v1/responses", json={"model": "scripted", "input": foreign})
+    assert refused.json()["error"]["param"] == "input[0].encrypted_content"
+
+
+def test_web_sockets_are_refused(served: httpx.Client) -> None:
     """The suite's other requests, which Quire does not serve."""
-    input_ = {"input": [{"type": "message", "role": "user", "content": "We launch on Tuesday."}]}
-    refused = served.post("/v1/responses/compact", json={"model": "scripted", **input_})
-    error = refused.json()["error"]
-    assert (refused.status_code, error["code"]) == (400, "unsupported_operation")
-    assert served.post("/v1/responses/compact", json=input_).status_code == 400
     upgrade = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",

@@ -21,6 +21,7 @@ from completions.endpoints.openapi.operation import (
     make_query,
 )
 from completions.endpoints.openapi.shapes import MODEL_ID
+from completions.requests.compaction import CompactRequestObject
 from completions.requests.message import CountTokensRequestObject, MessagesRequestObject
 from completions.requests.response import InputTokensRequestObject, ResponsesRequestObject
 
@@ -44,7 +45,14 @@ RESPONSE_OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
             errors=(429,),
         ),
         "POST /v1/responses/compact": Operation(
-            "Refused: conversations are not compacted", {}, statuses=()
+            "Compact a conversation",
+            response_shapes.COMPACTION,
+            "The model sums up the items. Its summary is an encrypted item, which a later response "
+            "takes in their place.",
+            CompactRequestObject,
+            {"model": MODEL_ID, "input": "Name a colour."},
+            (ONCE, INCLUDE_META),
+            errors=(409, 422, 429, 504),
         ),
         "GET /v1/responses/{job_id}": Operation(
             "Get a stored response, or stream it again",

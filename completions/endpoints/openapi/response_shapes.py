@@ -21,6 +21,15 @@ ITEM = make_any_object(
     content=[{"type": "output_text", "text": "Blue.", "annotations": [], "logprobs": []}],
 )
 ITEMS = make_page(ITEM)
+_USAGE = {
+    "input_tokens": 1,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 1,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 2,
+    "cost": make_optional(0.0000025),
+    "cost_details": make_optional(make_any_object()),
+}
 RESPONSE = make_named(
     "Response",
     {
@@ -58,17 +67,24 @@ RESPONSE = make_named(
         "output": [ITEM],
         "error": make_null_or({"code": "server_error", "message": "Retry the request."}),
         "incomplete_details": make_null_or({"reason": "max_output_tokens"}),
-        "usage": make_or_null(
-            {
-                "input_tokens": 1,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": 1,
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": 2,
-                "cost": make_optional(0.0000025),
-                "cost_details": make_optional(make_any_object()),
-            }
-        ),
+        "usage": make_or_null(_USAGE),
+        "meta": make_optional(make_any_object()),
+    },
+)
+COMPACTION = make_named(
+    "Compaction",
+    {
+        "id": "resp_6f9619ff8b86d011b42d00c04fc964ff",
+        "object": make_const("response.compaction"),
+        "created_at": 1770000000,
+        "output": [
+            make_any_object(
+                id="cmp_6f9619ff8b86d011b42d00c04fc964ff_0",
+                type="compaction",
+                encrypted_content="gAAAAABpM0Yj...",
+            )
+        ],
+        "usage": _USAGE,
         "meta": make_optional(make_any_object()),
     },
 )

@@ -10,9 +10,10 @@ pytestmark = pytest.mark.acceptance
 
 def test_the_examples_run(service: Installation, capsys: pytest.CaptureFixture[str]) -> None:
     printed = run_examples("responses.md", service, capsys)
-    first, again, conversation, _, rest, answer = printed
+    first, again, conversation, compacted, _, rest, answer = printed
     assert first.startswith("resp_")
     assert again == "Another one."
     assert conversation == "['user', 'user', 'assistant']"
+    assert compacted.startswith("response.compaction ['compaction'] ")
     assert rest in ("response.completed", "response.incomplete")
     assert answer in ("odd", "even")

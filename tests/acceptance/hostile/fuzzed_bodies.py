@@ -153,7 +153,13 @@ BODIES: Sequence[tuple[str, dict[str, Any]]] = (
     (
         "/v1/responses/compact",
         {"model": MODEL, "instructions": "a", "previous_response_id": "{response}",
+         "prompt_cache_key": "a", "cache_salt": "b", "service_tier": "flex",
          "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
+    ),
+    (
+        "/v1/responses",
+        {"model": MODEL, "max_output_tokens": 1, "input": [
+            {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABpM0Yj"}]},
     ),
     ("/v1/conversations/{conversation}", {"metadata": {"a": "b"}}),
     (

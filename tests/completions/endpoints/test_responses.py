@@ -354,10 +354,3 @@ async def test_what_is_wrong_with_a_count_is_named(
     live: Live, body: dict[str, Any], expected: tuple[str, str]
 ) -> None:
     assert code(await post(live, f"{PATH}/input_tokens", model="tiny", **body), 400) == expected
-
-
-async def test_no_conversation_is_compacted(live: Live) -> None:
-    answer = await post(live, f"{PATH}/compact", model="tiny", input="Hi")
-    assert code(answer, 400) == ("unsupported_operation", None)
-    assert "truncation" in json.loads(answer.content)["error"]["message"]
-    assert (await live.http.get(f"{PATH}/compact")).status_code == 405

@@ -21,6 +21,7 @@ from completions.requests.fields.chat.messages import (
 from completions.requests.fields.chat.past_calls import link_calls
 from completions.requests.fields.lists import ListField
 from completions.requests.fields.objects import OpenObject
+from completions.responses.compaction import COMPACTION, COMPACTION_PREFIX
 
 _REFERENCE: Final = "item_reference"
 _READ_CHAT_MESSAGE = ChatMessageField().read
@@ -109,6 +110,15 @@ class CustomOutputItemObject(CallOutputItemObject):
         return {**super().check(values), "type": "custom_tool_call_output"}
 
 
+class CompactionItemObject(OpenObject[Item]):
+    """What POST /v1/responses/compact returned. Its content is opened with the whole body."""
+
+    encrypted_content = TextField("What the item holds, as it was returned.", required=True)
+
+    def check(self, values: Self) -> Item:
+        return {"type": COMPACTION, **values.list_values()}
+
+
 _PREFIXES: Final[Mapping[str, str]] = {
     "message": "msg_",
     "reasoning": "rs_",
@@ -116,6 +126,7 @@ _PREFIXES: Final[Mapping[str, str]] = {
     "function_call_output": "fco_",
     "custom_tool_call": "ctc_",
     "custom_tool_call_output": "cto_",
+    COMPACTION: COMPACTION_PREFIX,
 }
 """What the ids of items begin with, by type."""
 _ANSWER = AnswerItemObject()
@@ -126,6 +137,7 @@ _BY_TYPE: Final[Mapping[str, OpenObject[Item]]] = {
     "function_call_output": CallOutputItemObject(),
     "custom_tool_call": CustomCallItemObject(),
     "custom_tool_call_output": CustomOutputItemObject(),
+    COMPACTION: CompactionItemObject(),
 }
 
 
