@@ -1,7 +1,7 @@
 """Compare the C forward with the model's modules: tokens per second of one thread's CPU time.
 
-    python -m benchmarks.studies.forwards [--model FOLDER, --shape gemma4 or --shape lfm2]
-        [--dtype bfloat16] [--batches 1,8,32 --new-tokens 24,12,6]
+    python -m benchmarks.studies.forwards [--model FOLDER, or --shape gemma4, lfm2, granite4h,
+        nemotron_h or falcon_h1] [--dtype bfloat16] [--batches 1,8,32 --new-tokens 24,12,6]
 
 ``--shape`` makes a random model of a family. One engine takes turns with and without its C
 forward; the products of its modules are the same kernels. It generates greedily from random
@@ -40,9 +40,28 @@ SHAPES: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "conv", "full_attention"] * 2 + ["conv", "conv"],
         "conv_L_cache": 3,
     },
+    "granite4h": {
+        "model_type": "granitemoehybrid", "hidden_size": 1024, "shared_intermediate_size": 2048,
+        "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 4,
+        "layer_types": ["mamba"] * 4 + ["attention"] + ["mamba"] * 3, "num_local_experts": 0,
+        "mamba_n_heads": 32, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1,
+        "position_embedding_type": "nope", "residual_multiplier": 0.25,
+    },
+    "nemotron_h": {
+        "model_type": "nemotron_h", "hidden_size": 1024, "intermediate_size": 4096,
+        "hybrid_override_pattern": "M-M-M*-M-M-", "num_attention_heads": 16,
+        "num_key_value_heads": 4, "head_dim": 64, "mamba_num_heads": 32, "mamba_head_dim": 64,
+        "ssm_state_size": 128, "n_groups": 8,
+    },
+    "falcon_h1": {
+        "model_type": "falcon_h1", "hidden_size": 1024, "intermediate_size": 2048,
+        "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "head_dim": 64, "mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64,
+        "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_rms_norm": False,
+    },
 }  # fmt: skip
 """Gemma 4 E2B with half of its widths, and two of its seven periods of layers; half of the layers
-of LFM2 350M."""
+of LFM2 350M; a few layers of each of three families with state spaces of Mamba 2."""
 
 
 def save_random(folder: Path, shape: str) -> Path:

@@ -184,7 +184,8 @@ _MORE: tuple[Case, ...] = (
     Case("mistral", "w33", {"sliding_window": 33}),
     Case("mpt", "", {"tie_word_embeddings": False}),
     Case("nemotron_h", "", {"num_hidden_layers": 4, "ssm_state_size": 16, "n_groups": 1,
-                            "mamba_num_heads": 4, "mamba_head_dim": 32}),
+                            "mamba_num_heads": 4, "mamba_head_dim": 32,
+                            "moe_shared_expert_intermediate_size": 32}),
     Case("olmo", "clip", {"clip_qkv": 2.0}),
     Case("olmo3", "w32 yarn", {**_GLOBAL, "sliding_window": 32, **_rope(
         "yarn", factor=4.0, original_max_position_embeddings=32)}),

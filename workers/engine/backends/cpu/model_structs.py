@@ -10,15 +10,16 @@ from torch import Tensor
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.layers.linear import LinearStruct
 from workers.engine.backends.cpu.recognition.convolutions import ShortConvolutionParts, Taps
-from workers.engine.backends.cpu.recognition.decoders import (
-    AttentionLayer,
-    DecoderParts,
-    KindOfHeads,
-    LayerParts,
-)
+from workers.engine.backends.cpu.recognition.decoders import DecoderParts
 from workers.engine.backends.cpu.recognition.delta_networks import DeltaParts
 from workers.engine.backends.cpu.recognition.heads import LatentParts
 from workers.engine.backends.cpu.recognition.layer_inputs import LayerInputParts, LayerInputsParts
+from workers.engine.backends.cpu.recognition.layers import (
+    AttentionLayer,
+    KindOfHeads,
+    LayerParts,
+    Network,
+)
 from workers.engine.backends.cpu.recognition.mlps import (
     Columns,
     ExpertsBesideMlp,
@@ -27,6 +28,7 @@ from workers.engine.backends.cpu.recognition.mlps import (
 )
 from workers.engine.backends.cpu.recognition.parts import NormParts
 from workers.engine.backends.cpu.recognition.rotary import Pairing
+from workers.engine.backends.cpu.recognition.state_spaces import StateSpaceParts
 from workers.engine.backends.cpu.structs import (
     ConvolutionStruct,
     DeltaStruct,
@@ -40,6 +42,7 @@ from workers.engine.backends.cpu.structs import (
     ModelStruct,
     NormStruct,
     ShortConvolutionStruct,
+    StateSpaceStruct,
 )
 from workers.engine.backends.recurrent.states import StateKey, StateTable
 
@@ -67,18 +70,22 @@ class ModelStructs:
         self.model.num_blocks, self.model.block_size = cache.num_blocks, cache.block_size
         for i, layer in enumerate(self._parts.layers):
             struct = self.model.layers[i]
-            if not isinstance(layer.mixer, AttentionLayer):
+            if layer.network is not None:
                 assert table is not None
-                states = table.get_states(layer.mixer.module)
-                network = (struct.delta or struct.short_convolution).contents
-                network.convolution.inputs = states[StateKey("convolution")].data_ptr()
-                if isinstance(layer.mixer, DeltaParts):
-                    network.states = states[StateKey("recurrence")].data_ptr()
+                self._bind_states(struct, layer.network, table)
+            if not isinstance(layer.mixer, AttentionLayer):
                 continue
             pages = cache.layers[layer.mixer.module]
             if not pages.shape.packs_keys:
                 raise ValueError("the C forward reads packed keys: make the cache with pack_keys")
             struct.keys, struct.values = pages.key.data_ptr(), pages.value.data_ptr()
+
+    def _bind_states(self, struct: LayerStruct, network: Network, table: StateTable) -> None:
+        states = table.get_states(network.module)
+        pointer = struct.delta or struct.short_convolution or struct.state_space
+        pointer.contents.convolution.inputs = states[StateKey("convolution")].data_ptr()
+        if not isinstance(network, ShortConvolutionParts):
+            pointer.contents.states = states[StateKey("recurrence")].data_ptr()
 
     def _model_struct(self) -> ModelStruct:
         parts = self._parts
@@ -120,18 +127,29 @@ class ModelStructs:
             attention_out_norm=self._norm_struct(layer.attention_out_norm),
             mlp_out_norm=self._norm_struct(layer.mlp_out_norm),
         )
-        if isinstance(layer.mixer, DeltaParts):
-            struct.output = layer.mixer.output.struct
-            struct.delta = ctypes.pointer(self._delta_struct(layer.mixer))
-        elif isinstance(layer.mixer, ShortConvolutionParts):
-            struct.output = layer.mixer.output.struct
-            convolution = self._convolution_struct(layer.mixer.taps)
-            struct.short_convolution = ctypes.pointer(
-                ShortConvolutionStruct(layer.mixer.input.struct, convolution)
-            )
-        else:
+        if isinstance(layer.mixer, AttentionLayer):
             self._set_attention(struct, layer.mixer)
+        elif layer.mixer is not None:
+            struct.output = layer.mixer.output.struct
+        if layer.network is not None:
+            self._set_network(struct, layer, layer.network)
         return struct
+
+    def _set_network(self, struct: LayerStruct, layer: LayerParts, network: Network) -> None:
+        if isinstance(network, DeltaParts):
+            struct.delta = ctypes.pointer(self._delta_struct(network))
+        elif isinstance(network, StateSpaceParts):
+            space = self._state_space_struct(network)
+            if layer.beside is not None:
+                space.output = network.output.struct
+                space.output_factor = layer.beside.factor
+                space.attention_factor = layer.beside.attention_factor
+            struct.state_space = ctypes.pointer(space)
+        else:
+            convolution = self._convolution_struct(network.taps)
+            struct.short_convolution = ctypes.pointer(
+                ShortConvolutionStruct(network.input.struct, convolution)
+            )
 
     def _set_attention(self, struct: LayerStruct, layer: AttentionLayer) -> None:
         attention = layer.parts
@@ -140,6 +158,7 @@ class ModelStructs:
             setattr(struct, name, linear)
         struct.stores, struct.norms_last = attention.stores, attention.norms_last
         struct.clip = attention.clip
+        struct.key_factor, struct.value_factor = layer.key_factor, layer.value_factor
         struct.output = attention.output.struct
         if attention.latents is not None:
             struct.latents = self._latents_struct(attention.latents)
@@ -165,6 +184,30 @@ class ModelStructs:
             convolution=self._convolution_struct(delta.taps),
             norm=self._norm_struct(delta.norm),
             **places,
+        )
+
+    def _state_space_struct(self, space: StateSpaceParts) -> StateSpaceStruct:
+        norm, factors = space.norm, space.factors
+        least, most = space.limits
+        return StateSpaceStruct(
+            input=space.input.struct,
+            rates=self._address(space.rates),
+            rate_bias=self._address(space.rate_bias),
+            decay=self._address(space.decay),
+            skip=self._address(space.skip),
+            factors=self._address(factors.convolved),
+            convolution=self._convolution_struct(space.taps),
+            norm=self._norm_struct(None if norm is None else norm.norm),
+            heads=space.heads,
+            groups=space.groups,
+            dim=space.dim,
+            size=space.size,
+            norm_span=space.heads * space.dim if norm is None else norm.span,
+            norms_first=norm is not None and norm.comes_first,
+            gate_factor=factors.gate,
+            rate_factor=factors.rate,
+            least_rate=least,
+            most_rate=most,
         )
 
     def _convolution_struct(self, taps: Taps) -> ConvolutionStruct:
@@ -247,7 +290,7 @@ class ModelStructs:
             return columns.linear.columns(columns.begin, columns.end)
 
         parts = (struct(mlp.gate), struct(mlp.up), struct(mlp.down))
-        return MlpStruct(*parts, mlp.activation, limit, *mlp.bends)
+        return MlpStruct(*parts, mlp.activation, mlp.gate_factor, mlp.factor, limit, *mlp.bends)
 
     def _norm_struct(self, norm: NormParts | None) -> NormStruct:
         if norm is None:

@@ -22,6 +22,7 @@ class MlpStruct(ctypes.Structure):
     _fields_ = [
         *((name, LinearStruct) for name in ("gate", "up", "down")),
         ("activation", ctypes.c_int32),
+        *((name, ctypes.c_float) for name in ("gate_factor", "factor")),
         *((name, ctypes.c_float) for name in ("limit", "above", "below", "slope")),
     ]
 
@@ -83,6 +84,24 @@ class ShortConvolutionStruct(ctypes.Structure):
     _fields_ = [("input", LinearStruct), ("convolution", ConvolutionStruct)]
 
 
+class StateSpaceStruct(ctypes.Structure):
+    """``StateSpace``."""
+
+    _fields_ = [
+        ("input", LinearStruct),
+        *((name, ctypes.c_void_p) for name in ("rates", "rate_bias", "decay", "skip", "factors")),
+        ("convolution", ConvolutionStruct),
+        ("norm", NormStruct),
+        ("states", ctypes.c_void_p),
+        *((name, ctypes.c_int32) for name in ("heads", "groups", "dim", "size")),
+        *((name, ctypes.c_int32) for name in ("norm_span", "norms_first")),
+        *((name, ctypes.c_float) for name in ("gate_factor", "rate_factor")),
+        *((name, ctypes.c_float) for name in ("least_rate", "most_rate")),
+        ("output", LinearStruct),
+        *((name, ctypes.c_float) for name in ("output_factor", "attention_factor")),
+    ]
+
+
 class LayerInputsStruct(ctypes.Structure):
     """``LayerInputs``."""
 
@@ -126,6 +145,7 @@ class LayerStruct(ctypes.Structure):
         ("latents", ctypes.POINTER(LatentsStruct)),
         ("delta", ctypes.POINTER(DeltaStruct)),
         ("short_convolution", ctypes.POINTER(ShortConvolutionStruct)),
+        ("state_space", ctypes.POINTER(StateSpaceStruct)),
         ("output", LinearStruct),
         ("mlp", MlpStruct),
         ("experts", ctypes.POINTER(ExpertsStruct)),
@@ -135,7 +155,7 @@ class LayerStruct(ctypes.Structure):
         *((name, NormStruct) for name in ("attention_out_norm", "mlp_out_norm")),
         *((name, NormStruct) for name in ("query_norm", "key_norm", "value_norm")),
         ("norms_last", ctypes.c_int32),
-        ("clip", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("clip", "key_factor", "value_factor")),
         ("stores", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("cosine", "sine", "sinks")),
         *((name, ctypes.c_void_p) for name in ("temperatures", "keys", "values")),

@@ -18,6 +18,7 @@ from workers.engine.backends.cpu.layers.packed_linear import (
     is_read_unpacked,
     pack_linear,
 )
+from workers.engine.backends.cpu.layers.rated_linear import count_rates
 from workers.engine.compat import forget_quantized
 
 _METHOD = "quire_packed"
@@ -87,10 +88,11 @@ class _Pack(ConversionOps):
         if tuple(weight.shape) != (linear.out_features, linear.in_features):
             return input_dict
         linear.weight = nn.Parameter(weight, requires_grad=False)
-        packed = pack_linear(linear, self._dtype, linear is model.get_output_embeddings())
+        parent, is_head = model.get_submodule(above), linear is model.get_output_embeddings()
+        packed = pack_linear(linear, self._dtype, is_head, count_rates(parent, own))
         if packed is None:
             return input_dict
-        setattr(model.get_submodule(above), own, packed)
+        setattr(parent, own, packed)
         context["missing_keys"].discard(full_name)
         return {}
 

@@ -39,6 +39,9 @@ DELTA: dict[str, Any] = {
 SHORT: dict[str, Any] = {
     "num_hidden_layers": 4, "layer_types": ["conv", "conv", "full_attention", "conv"],
 }  # fmt: skip
+SPACE: dict[str, Any] = {
+    "mamba_n_heads": 6, "mamba_d_head": 32, "mamba_d_state": 48, "mamba_expand": 1,
+}  # fmt: skip
 PER_LAYER: dict[str, Any] = {
     "num_hidden_layers": 5, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
     "layer_types": ["sliding_attention"] * 2 + ["full_attention", "sliding_attention"]
@@ -169,6 +172,42 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 3, "num_key_value_heads": 1, "shared_intermediate_size": 96,
         "num_experts_per_tok": 3, "residual_multiplier": 0.3, "logits_scaling": 4.0,
     },
+    "granitemoehybrid with states": {
+        **SPACE, "num_hidden_layers": 4, "head_dim": None, "num_local_experts": 0,
+        "layer_types": ["mamba", "mamba", "full_attention", "mamba"], "mamba_n_groups": 1,
+        "shared_intermediate_size": 96, "residual_multiplier": 0.3, "logits_scaling": 4.0,
+        "embedding_multiplier": 2.0, "attention_multiplier": 0.1, "vocab_size": 421,
+    },
+    "granitemoehybrid with states and experts": {
+        **SPACE, "num_hidden_layers": 3, "head_dim": None, "num_local_experts": 6,
+        "layer_types": ["mamba", "full_attention", "mamba"], "mamba_n_groups": 2,
+        "num_experts_per_tok": 3, "shared_intermediate_size": 96, "mamba_proj_bias": True,
+        "residual_multiplier": 0.3, "logits_scaling": 4.0,
+    },
+    "bamba": {
+        **SPACE, "attn_layer_indices": [1], "num_hidden_layers": 3, "mamba_n_groups": 1,
+        "head_dim": None,
+    },
+    "nemotron_h": {
+        "num_hidden_layers": None, "hybrid_override_pattern": "M-M*-M", "mamba_num_heads": 6,
+        "mamba_head_dim": 32, "ssm_state_size": 80, "n_groups": 2, "vocab_size": 419,
+    },
+    "nemotron_h with experts": {
+        "num_hidden_layers": None, "hybrid_override_pattern": "ME*EM", "mamba_num_heads": 6,
+        "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "n_routed_experts": 6,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 96, "routed_scaling_factor": 1.5,
+    },
+    "falcon_h1": {
+        **SPACE, "mamba_d_ssm": 192, "mamba_n_groups": 2, "num_hidden_layers": 3,
+        "ssm_multipliers": [0.7, 0.8, 0.9, 1.1, 1.2], "ssm_in_multiplier": 1.25,
+        "ssm_out_multiplier": 0.6, "attention_in_multiplier": 0.9, "attention_out_multiplier": 0.8,
+        "key_multiplier": 0.7, "mlp_multipliers": [0.9, 0.6], "embedding_multiplier": 2.0,
+        "lm_head_multiplier": 0.5, "vocab_size": 423,
+    },
+    "falcon_h1 with norms": {
+        **SPACE, "mamba_d_ssm": 192, "mamba_n_groups": 1, "mamba_rms_norm": True,
+    },
     "mellum": {
         "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
         "sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"],
@@ -191,10 +230,12 @@ fused and mixed up projections; MLPs without a gate; blocks side by side; scales
 softmax and by themselves, clamped, corrected, and with shared ones; heads that end within a
 register; learned positions; more heads of one key than a tile holds; vocabularies of any size;
 heads from latents, whose values have another size, with groups of experts; gated delta networks and
-gated attention; short convolutions; layers whose heads differ, with inputs of their own, keys and
-values of earlier layers, and experts beside an MLP; norms of rotated heads; corrections that
-routers are given; xIELU; clipped heads; chunks, temperatures by position, of heads that are rotated
-too, and experts whose inputs are weighed; MLPs of two layers, no positions at all, and kinds of
+gated attention; short convolutions; state spaces in place of attention or beside it, with biases
+and factors, layers of one part, and experts without a gate; layers whose heads differ, with inputs
+of their own, keys and values of earlier layers, and experts beside an MLP; norms of rotated heads;
+corrections that routers are given; xIELU; clipped heads; chunks, temperatures by position, of heads
+that are rotated too, and experts whose inputs are weighed; MLPs of two layers, no positions at all,
+and kinds of
 layers that the configuration lists."""
 OTHERS: dict[str, dict[str, Any]] = {
     "olmoe": {"clip_qkv": 0.5, "num_experts": 4, "num_experts_per_tok": 2},

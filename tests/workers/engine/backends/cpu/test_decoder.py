@@ -19,6 +19,7 @@ from tests.workers.engine.tiny_models import save_model
 from workers.engine.backends.cpu.decoder import NativeDecoder
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.layers.library import load_library, why_no_kernels
+from workers.engine.backends.cpu.layers.rated_linear import count_rates
 from workers.engine.backends.cpu.model_structs import ModelStructs
 from workers.engine.build import build_engine
 from workers.engine.config import ROUNDED_DTYPES, EngineConfig
@@ -89,13 +90,15 @@ def shortfall(
 def _exact_model(path: Path, in_int4: bool) -> Any:
     """In float32."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).float()
-    for module in model.get_decoder().modules() if in_int4 else ():
-        if isinstance(module, torch.nn.Linear):
-            module.weight.copy_(rounded(module.weight))
-        elif isinstance(module, Conv1D):
-            module.weight.T.copy_(rounded(module.weight.T.contiguous()))
-        else:
-            _round_experts(module)
+    for parent in model.get_decoder().modules() if in_int4 else ():
+        for name, module in parent.named_children():
+            if isinstance(module, torch.nn.Linear):
+                rounds = module.weight[: module.out_features - count_rates(parent, name)]
+                rounds.copy_(rounded(rounds))
+            elif isinstance(module, Conv1D):
+                module.weight.T.copy_(rounded(module.weight.T.contiguous()))
+            else:
+                _round_experts(module)
     return model
 
 

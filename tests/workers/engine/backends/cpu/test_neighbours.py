@@ -23,12 +23,13 @@ pytestmark = [
 
 COMMON = 48
 REQUESTS = 24
-MODELS = ("qwen3_5_text", "gemma4_text", "lfm2")
+MODELS = ("qwen3_5_text", "gemma4_text", "lfm2", "granitemoehybrid with states")
 """Models that keep more than keys and values of each layer, or less."""
 OTHERS = (
     "gemma4_text with experts", "hunyuan_v1_dense", "hunyuan_v1_moe", "minimax_m2", "apertus",
     "olmo with clips", "hyperclovax", "llama4_text", "ministral3", "granitemoehybrid",
-    "granitemoehybrid with experts", "mellum", "hy_v3", "lfm2_moe",
+    "granitemoehybrid with experts", "granitemoehybrid with states and experts", "mellum", "hy_v3",
+    "lfm2_moe", "nemotron_h", "nemotron_h with experts", "falcon_h1", "falcon_h1 with norms",
 )  # fmt: skip
 QUICK = {(name, "bfloat16") for name in MODELS}
 CASES = [
@@ -81,7 +82,10 @@ def test_tokens_depend_on_nothing_else(
     assert crowded.stats().prefix_cache_hits > 2 * hits
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [*MODELS, *(pytest.param(x, marks=pytest.mark.long) for x in ("nemotron_h", "falcon_h1"))],
+)
 def test_watched_sequences_run_beside_the_others(
     folder_of: Callable[[str], Path], name: str
 ) -> None:

@@ -14,6 +14,7 @@
 #include "mixture.h"
 #include "recurrent/delta.h"
 #include "recurrent/short_convolution.h"
+#include "recurrent/state_space.h"
 #include "removal.h"
 
 /* Multiply this thread's rows of the residual. */
@@ -104,7 +105,7 @@ static void run_delta(const Model *m, const Layer *layer, const Batch *b, Barrie
     project(&d->input, normed, b->rows, b->projected, m->width, 0);
     if (d->gate.packed)
         project(&d->gate, normed, b->rows, b->projected + d->gate_begin, m->width, 0);
-    project_rates(m, d, b);
+    project_rates(m, b, d->rates, 2 * d->value_heads, d->rates_begin);
     meet(barrier);
     advance_pieces(m, d, b);
 }
@@ -120,29 +121,93 @@ static void run_short_convolution(const Model *m, const Layer *layer, const Batc
     convolve_pieces(m, s, b);
 }
 
-/* `plans` are those of the model's kinds of heads. */
-static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
+/* Compute the state-space layer of all rows. */
+static void run_state_space(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    const StateSpace *s = layer->state_space;
+    normalize_rows(m, b, &layer->attention_norm, &s->input);
+    meet(barrier);
+    project(&s->input, (Rows){b->normed, &b->prepared}, b->rows, b->projected, m->width, 0);
+    project_rates(m, b, s->rates, s->heads, space_rates_begin(s));
+    meet(barrier);
+    convolve_space(m, s, b);
+    meet(barrier);
+    advance_space(m, s, b);
+    meet(barrier);
+    finish_space(m, s, b);
+}
+
+/* Add a state-space layer and attention, which read the same residual, to it. */
+static void add_state_space_and_attention(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
+                                          Barrier *barrier) {
+    const StateSpace *s = layer->state_space;
+    const Rows rows = {b->attended, &b->prepared};
+    float *attention = b->projected; /* [rows][hidden], once the heads have been placed */
+    run_state_space(m, layer, b, barrier);
+    await_rows(&s->output, b->attended, b, barrier);
+    project(&s->output, rows, b->rows, b->branch, m->hidden, 0);
+    meet(barrier);
+    run_attention(m, layer, b, plan, barrier);
+    await_rows(&layer->output, b->attended, b, barrier);
+    project(&layer->output, rows, b->rows, attention, m->hidden, 0);
+    meet(barrier);
+    const Share share = share_of((int64_t)b->rows * m->hidden / WIDTH);
+    for (int64_t i = share.begin * WIDTH; i < share.end * WIDTH; i += WIDTH) {
+        const floats both = multiply_add(load(attention + i), all_of(s->attention_factor),
+                                         load(b->branch + i) * all_of(s->output_factor));
+        store(b->residual + i, multiply_add(both, all_of(m->residual_scale), load(b->residual + i)));
+    }
+}
+
+/* Compute what a layer has in place of attention, or attention. */
+static void run_mixer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
                       Barrier *barrier) {
     if (layer->delta)
         run_delta(m, layer, b, barrier);
     else if (layer->short_convolution)
         run_short_convolution(m, layer, b, barrier);
+    else if (layer->state_space)
+        run_state_space(m, layer, b, barrier);
     else
         run_attention(m, layer, b, plans + (layer->heads - m->heads), barrier);
+}
+
+/* Add the first branch of a layer to the residual, if it has one. */
+static void add_mixer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
+                      Barrier *barrier) {
+    if (!layer->output.packed) return;
+    if (layer->state_space && layer->heads) {
+        add_state_space_and_attention(m, layer, b, plans + (layer->heads - m->heads), barrier);
+    } else {
+        run_mixer(m, layer, b, plans, barrier);
+        add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
+    }
+    meet(barrier);
+}
+
+/* Add the MLP or the experts of a layer to the residual, if it has them. */
+static void add_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    if (layer->experts) {
+        add_mixture(m, layer, b, barrier);
+    } else if (layer->mlp.up.packed) {
+        run_mlp(m, layer, b, barrier);
+        add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, b->activated, b, barrier);
+    }
+    meet(barrier);
+}
+
+/* `plans` are those of the model's kinds of heads. */
+static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
+                      Barrier *barrier) {
     if (m->parallel) {
+        run_mixer(m, layer, b, plans, barrier);
         run_mlp(m, layer, b, barrier);
         add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
-    } else {
-        add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
-        meet(barrier);
-        if (layer->experts)
-            add_mixture(m, layer, b, barrier);
-        else
-            run_mlp(m, layer, b, barrier);
-    }
-    if (!layer->experts)
         add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, b->activated, b, barrier);
-    meet(barrier);
+        meet(barrier);
+    } else {
+        add_mixer(m, layer, b, plans, barrier);
+        add_mlp(m, layer, b, barrier);
+    }
     if (layer->input) {
         add_layer_input(m, layer, b, barrier);
         meet(barrier);
@@ -229,19 +294,20 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
     }
 }
 
+static int64_t larger_size(int64_t a, int64_t b) { return a > b ? a : b; }
+
 static int64_t layer_room_size(const Layer *layer) {
-    if (layer->delta) return delta_room_size(layer->delta);
-    if (layer->short_convolution) return short_room_size(layer->short_convolution);
-    return room_size(layer->heads);
+    int64_t size = 0;
+    if (layer->delta) size = delta_room_size(layer->delta);
+    if (layer->short_convolution) size = short_room_size(layer->short_convolution);
+    if (layer->state_space) size = space_room_size(layer->state_space);
+    return layer->heads ? larger_size(size, room_size(layer->heads)) : size;
 }
 
 /* The bytes of `room` for each thread. */
 int64_t quire_thread_room(const Model *m) {
     int64_t size = 0;
-    for (int i = 0; i < m->num_layers; i++) {
-        const int64_t own = layer_room_size(m->layers + i);
-        if (own > size) size = own;
-    }
+    for (int i = 0; i < m->num_layers; i++) size = larger_size(size, layer_room_size(m->layers + i));
     return size;
 }
 

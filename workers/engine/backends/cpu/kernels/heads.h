@@ -82,6 +82,10 @@ static inline void clip_row(float *x, int size, float most) {
         store(x + i, larger(smaller(load(x + i), all_of(most)), all_of(-most)));
 }
 
+static inline void scale_some(float *x, int size, float factor) {
+    for (int i = 0; i < size; i += WIDTH) store(x + i, load(x + i) * all_of(factor));
+}
+
 /* Multiply the queries of a row by the temperature of its position. */
 static inline void tune_queries(const Layer *layer, float *x, int64_t position) {
     const Heads *h = layer->heads;
@@ -92,11 +96,13 @@ static inline void tune_queries(const Layer *layer, float *x, int64_t position) 
     }
 }
 
-/* Clip and normalize the heads of a row, as far as that comes before they are rotated. */
+/* Clip, scale and normalize the heads of a row, as far as that comes before they are rotated. */
 static void normalize_row(const Layer *layer, float *x) {
     const Heads *h = layer->heads;
     float *values = x + h->value_begin;
     if (layer->clip > 0) clip_row(x, h->value_begin + h->kv_heads * h->kv_step, layer->clip);
+    if (layer->key_factor != 1) scale_some(x + h->key_begin, h->kv_heads * h->kv_step, layer->key_factor);
+    if (layer->value_factor != 1) scale_some(values, h->kv_heads * h->kv_step, layer->value_factor);
     if (layer->norms_last) return;
     if (layer->key.packed && !layer->value.packed)
         memcpy(values, x + h->key_begin, sizeof(float) * (size_t)(h->kv_heads * h->dim));

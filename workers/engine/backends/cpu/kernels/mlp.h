@@ -20,10 +20,12 @@ static inline floats activate_alone(const Mlp *mlp, floats x) {
 static inline void write_activated(const Mlp *mlp, const Columns columns[2], const Tile *tile, int line,
                                    bf16 *to) {
     for (int v = 0; v < VECTORS; v++) {
-        const floats left = finish(&columns[0], tile->sums[0][line], v);
+        floats left = finish(&columns[0], tile->sums[0][line], v);
         const floats right = finish(&columns[1], tile->sums[1][line], v);
         if (mlp->gate.packed) {
-            narrow(to + v * WIDTH, gated(mlp->activation, mlp->limit, left, right));
+            left = left * all_of(mlp->gate_factor);
+            narrow(to + v * WIDTH,
+                   gated(mlp->activation, mlp->limit, left, right) * all_of(mlp->factor));
         } else {
             narrow(to + v * WIDTH, activate_alone(mlp, left));
             narrow(to + LANES + v * WIDTH, activate_alone(mlp, right));

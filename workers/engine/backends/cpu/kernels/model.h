@@ -16,10 +16,11 @@ typedef struct {
 /* In the same order as in activations.py. */
 enum { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED, QUICK_GELU, CLAMPED_SWIGLU, XIELU };
 
-/* down(f(gate x) * up x), or down(f(up x)) if `gate` has no weight. */
+/* down(factor f(gate_factor gate x) * up x), or down(f(up x)) if `gate` has no weight. */
 typedef struct {
     Linear gate, up, down;
     int32_t activation;
+    float gate_factor, factor;
     float limit; /* of CLAMPED_SWIGLU */
     float above, below, slope; /* of XIELU */
 } Mlp;
@@ -93,6 +94,24 @@ typedef struct {
     Convolution convolution;
 } ShortConvolution;
 
+/* A state-space layer of Mamba 2 (recurrent/state_space.h). `input` computes the gates of the outputs, and
+   what is convolved: the values of all heads, the keys and the queries of all groups. */
+typedef struct {
+    Linear input;
+    const bf16 *rates;                /* [heads][hidden] */
+    const float *rate_bias;           /* [heads] */
+    const float *decay, *skip;        /* [heads] */
+    const float *factors;             /* [channels] of what is convolved, or NULL */
+    Convolution convolution;
+    Norm norm;     /* of `norm_span` numbers at a time, before or after the outputs are gated */
+    float *states; /* [states][heads][dim][size] */
+    int32_t heads, groups, dim, size, norm_span, norms_first;
+    float gate_factor, rate_factor, least_rate, most_rate;
+    /* Beside attention: what its outputs go through, and factors of its branch and of attention's. */
+    Linear output;
+    float output_factor, attention_factor;
+} StateSpace;
+
 /* Pairs of rotated numbers: halves apart, neighbours, or neighbours that are then stored halves apart.
    In the same order as in rotary.py. */
 enum { HALVES, NEIGHBOURS, PARTED_NEIGHBOURS };
@@ -127,15 +146,16 @@ typedef struct {
 } LayerInput;
 
 typedef struct {
-    const Heads *heads;       /* one of the model's, or NULL in place of attention */
+    const Heads *heads;       /* one of the model's, or NULL if the layer does not attend */
     /* Side by side in a row; `query` may hold the columns of all three. Values without weights are keys
        before their norm. */
     Linear query, key, value;
     const Latents *latents;   /* in place of key and value, or NULL */
     const Delta *delta;       /* in place of attention, or NULL */
     const ShortConvolution *short_convolution; /* in place of attention, or NULL */
-    Linear output;
-    Mlp mlp;
+    const StateSpace *state_space; /* in place of attention, or beside it, or NULL */
+    Linear output;            /* without weights, the layer has neither of these */
+    Mlp mlp;                  /* without weights, it may have none */
     const Experts *experts;                /* in place of the MLP, or beside it, or NULL */
     const LayerInput *input;               /* or NULL */
     float factor;                          /* of the residual after the layer */
@@ -144,6 +164,7 @@ typedef struct {
     Norm query_norm, key_norm, value_norm; /* weights for all heads, one after the other */
     int32_t norms_last; /* queries and keys are normalized after they are rotated */
     float clip;         /* the largest magnitude of projected numbers, or 0 */
+    float key_factor, value_factor; /* of projected keys and values */
     int32_t stores; /* keys and values of its own; else it reads those of an earlier layer */
     const float *cosine, *sine;            /* [positions][rotary_dim], or NULL */
     const float *sinks;                    /* [heads], or NULL */

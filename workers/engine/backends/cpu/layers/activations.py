@@ -31,6 +31,8 @@ _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
 )
 """In the order of kernels/model.h; kernels/activations.h computes them in C."""
 
+SILU = 0
+
 CLAMPED_SWIGLU = len(_ACTIVATIONS)
 """The activation of gpt-oss, which takes both products of an MLP."""
 
@@ -54,6 +56,11 @@ def activate(activation: int, limit: float, gate: Tensor, up: Tensor) -> Tensor:
     if activation != CLAMPED_SWIGLU:
         return _ACTIVATIONS[activation](gate) * up
     return (up.clamp(-limit, limit) + 1) * _quick_gelu(gate.clamp(max=limit))
+
+
+def activate_alone(activation: int, x: Tensor) -> Tensor:
+    """Return the activation of an MLP without a gate, which is not the clamped one."""
+    return _ACTIVATIONS[activation](x)
 
 
 def recognise_activation(function: Any) -> int | None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from workers.engine.backends.cpu.layers.activations import (
     CLAMPED_SWIGLU,
     activate,
+    activate_alone,
     recognise_activation,
 )
 from workers.engine.backends.cpu.layers.linear import TiledLinear
@@ -25,31 +26,33 @@ _ALLOWED = {16: 0.05, 8: 0.1, 4: 0.3}
 
 
 class PackedExperts(nn.Module):
-    """The experts of one layer, in place of transformers' experts that share one parameter: gated
-    MLPs, each of which is two packed layers."""
+    """The experts of one layer, in place of transformers' experts that share one parameter: MLPs,
+    each of which is two packed layers. The first has the gate too, unless there is none."""
 
     def __init__(self, experts: Any, kind: type[TiledLinear]) -> None:
         super().__init__()
         self.act_fn = getattr(experts, "act_fn", None)
         self.limit = float(getattr(experts, "limit", 0))
         self.activation = _activation(experts)
-        both, down = experts.gate_up_proj.detach(), experts.down_proj.detach()
+        self.has_gate = hasattr(experts, "gate_up_proj")
+        both = (experts.gate_up_proj if self.has_gate else experts.up_proj).detach()
+        down = experts.down_proj.detach()
         both_bias = getattr(experts, "gate_up_proj_bias", None)
         down_bias = getattr(experts, "down_proj_bias", None)
-        if self.takes_scaled or experts.is_transposed:
+        if self.takes_scaled or getattr(experts, "is_transposed", False):
             both, down = both.transpose(1, 2), down.transpose(1, 2)
         self.num_experts = len(both)
-        gate_ups, downs = [], []
+        ups, downs = [], []
         for i in range(self.num_experts):
             weight, bias = both[i], None if both_bias is None else both_bias[i].detach()
-            if not (self.takes_scaled or experts.is_concatenated):
+            if self.has_gate and not (self.takes_scaled or experts.is_concatenated):
                 weight = torch.cat([weight[::2], weight[1::2]])
                 bias = None if bias is None else torch.cat([bias[::2], bias[1::2]])
-            gate_ups.append(_pack(kind, weight, bias))
+            ups.append(_pack(kind, weight, bias))
             bias = None if down_bias is None else down_bias[i].detach()
             downs.append(_pack(kind, down[i], bias))
-        self.hidden_size, self.bits = gate_ups[0].in_features, gate_ups[0].bits
-        self.gate_up, self.down = nn.ModuleList(gate_ups), nn.ModuleList(downs)
+        self.hidden_size, self.bits = ups[0].in_features, ups[0].bits
+        self.up, self.down = nn.ModuleList(ups), nn.ModuleList(downs)
 
     @property
     def takes_scaled(self) -> bool:
@@ -96,9 +99,13 @@ class PackedExperts(nn.Module):
 
     def compute(self, expert: int, rows: Tensor) -> Tensor:
         """Return one expert's output for ``rows`` [tokens, hidden]."""
-        gate, up = self.gate_up[expert](rows).chunk(2, dim=-1)
         assert self.activation is not None
-        output: Tensor = self.down[expert](activate(self.activation, self.limit, gate, up))
+        up = self.up[expert](rows)
+        if self.has_gate:
+            activated = activate(self.activation, self.limit, *up.chunk(2, dim=-1))
+        else:
+            activated = activate_alone(self.activation, up)
+        output: Tensor = self.down[expert](activated)
         return output
 
 
@@ -131,6 +138,8 @@ class _NoKernelsError(Exception):
 
 def _are_experts(module: Any) -> bool:
     parameters = {name: p.dim() for name, p in module.named_parameters(recurse=False)}
+    if parameters == {"up_proj": 3, "down_proj": 3}:
+        return bool(module.up_proj.dtype == torch.bfloat16)
     biases = {"gate_up_proj_bias": 2, "down_proj_bias": 2}
     return (
         {k: v for k, v in parameters.items() if k not in biases}

@@ -16,6 +16,7 @@ from workers.engine.backends.cpu.layers.experts import (
 )
 from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.backends.cpu.layers.linear import Int4Linear, Int8Linear, TiledLinear
+from workers.engine.backends.cpu.layers.rated_linear import RatedLinear, count_rates
 from workers.engine.compat import has_onednn_bfloat16, multiply_reordered, reorder_linear_weight
 
 _ROUNDED = {"int8": Int8Linear, "int4": Int4Linear}
@@ -79,7 +80,8 @@ def pack_linears(
             linear = _make_linear(child)
             if linear is None or is_read_unpacked(parent, name) or (type(parent), name) in kept:
                 continue
-            if (packed := pack_linear(linear, dtype, child is head)) is not None:
+            rates = count_rates(parent, name)
+            if (packed := pack_linear(linear, dtype, child is head, rates)) is not None:
                 setattr(parent, name, packed)
                 count += 1
     return count
@@ -111,11 +113,17 @@ def _pack_experts(module: nn.Module, dtype: str) -> PackedExperts | None:
     return packs.pack(module, _ROUNDED.get(dtype, TiledLinear))
 
 
-def pack_linear(linear: nn.Linear, dtype: str, is_head: bool) -> PackedLinear | TiledLinear | None:
-    """Pack one layer as :func:`pack_linears` does; None for a layer that it leaves alone."""
+def pack_linear(
+    linear: nn.Linear, dtype: str, is_head: bool, rates: int = 0
+) -> PackedLinear | TiledLinear | RatedLinear | None:
+    """Pack one layer as :func:`pack_linears` does; None for a layer that it leaves alone. Its last
+    ``rates`` outputs are those of :class:`RatedLinear`."""
     dtype = _kind(dtype, is_head)
     if linear.weight.dtype != torch.bfloat16 or linear.out_features == 1:  # such as a gate
         return None
-    if (tiled := _ROUNDED.get(dtype, TiledLinear).pack(linear, is_head)) is not None:
+    kind = _ROUNDED.get(dtype, TiledLinear)
+    if rates and (rated := RatedLinear.pack(linear, kind, rates)) is not None:
+        return rated
+    if (tiled := kind.pack(linear, is_head)) is not None:
         return tiled
     return PackedLinear(linear) if has_onednn_bfloat16() else None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 from transformers.activations import ACT2FN
 
-from workers.engine.backends.cpu.layers.activations import recognise_activation
+from workers.engine.backends.cpu.layers.activations import SILU, recognise_activation
 from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.recognition.convolutions import Taps, read_taps
 from workers.engine.backends.cpu.recognition.parts import (
@@ -19,7 +19,6 @@ from workers.engine.backends.cpu.recognition.parts import (
     take_one,
 )
 
-_SILU = 0
 _MULTIPLE = 16
 """Sizes of heads in the kernels are multiples of this."""
 _CLOSE = 1e-3
@@ -104,7 +103,7 @@ def read_delta_network(module: Any) -> DeltaParts:
 
 def _is_silu(module: Any) -> bool:
     name = module.activation
-    return name in ACT2FN and recognise_activation(ACT2FN[name]) == _SILU
+    return name in ACT2FN and recognise_activation(ACT2FN[name]) == SILU
 
 
 def _sizes(module: Any) -> tuple[int, int, int, int]:

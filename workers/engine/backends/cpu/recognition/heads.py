@@ -81,6 +81,11 @@ class AttentionParts:
     """The largest magnitude of queries, keys and values as they are projected; 0 if any may be."""
 
     @property
+    def is_linear(self) -> bool:
+        """Whether keys and values are what layers without biases compute, side by side."""
+        return len(self.projections) == 3 and not any(x.struct.bias for x in self.projections)
+
+    @property
     def rotated(self) -> int:
         """How many numbers of a head its rotation may read."""
         if self.latents is None:

@@ -60,6 +60,10 @@ class MlpParts:
     activation: int
     bends: tuple[float, ...] = ()
     """The parameters of xIELU."""
+    gate_factor: float = 1.0
+    """Of the gate before its activation."""
+    factor: float = 1.0
+    """Of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,10 @@ def _read_experts(children: dict[str, Any], correction: Tensor | None = None) ->
     expect(router_norm is None or shared is None, "a router reads other rows than a shared MLP")
     is_plain = gate is None or (type(gate) is nn.Linear and gate.bias is None)
     expect(is_plain, "a shared expert has an unexpected gate")
+    read = _halves if experts.has_gate else _ungated
     mlps = tuple(
-        _halves(both, down, experts.activation)
-        for both, down in zip(experts.gate_up, experts.down, strict=True)
+        read(up, down, experts.activation)
+        for up, down in zip(experts.up, experts.down, strict=True)
     )
     return ExpertsParts(
         router,
@@ -158,6 +163,12 @@ def _halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
     return MlpParts(gate, up, Columns(down, 0, down.out_features), activation)
 
 
+def _ungated(up: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
+    size = down.in_features
+    expect(up.out_features == size, "an MLP is uneven")
+    return MlpParts(None, Columns(up, 0, size), Columns(down, 0, down.out_features), activation)
+
+
 def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     function = next((children.pop(x) for x in _FUNCTION if x in children), None)
     function = function or next((getattr(mlp, x) for x in _FUNCTION if hasattr(mlp, x)), None)
@@ -173,10 +184,12 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
     down = require_packed(take_one(children, _DOWN))
     size = down.in_features
     gate = None
+    factors = [float(getattr(mlp, f"{x}_multiplier", 1.0)) for x in ("gate", "down")]
+    is_scaled = factors != [1.0, 1.0]
     if any(name in children for name in _GATE_AND_UP):
         both = require_packed(take_one(children, _GATE_AND_UP))
-        is_known = not children and bends is None
-        expect(is_known, f"an MLP has {sorted(children)} or xIELU too")
+        is_known = not children and bends is None and not is_scaled
+        expect(is_known, f"an MLP has {sorted(children)}, xIELU or factors too")
         return _halves(both, down, activation)
     if any(name in children for name in _GATE):
         gate = Columns(require_packed(take_one(children, _GATE)), 0, size)
@@ -185,4 +198,7 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
         expect(linear is None or linear.linear.out_features == size, "an MLP is uneven")
     expect(not children, f"an MLP has {sorted(children)} too")
     expect(gate is None or bends is None, "an MLP has a gate for xIELU")
-    return MlpParts(gate, up, Columns(down, 0, down.out_features), activation, bends or ())
+    is_known = not is_scaled or (gate is not None and not down.struct.bias)
+    expect(is_known, "an MLP is scaled in an unknown way")
+    whole = Columns(down, 0, down.out_features)
+    return MlpParts(gate, up, whole, activation, bends or (), *factors)

@@ -28,6 +28,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
                  "routed_scaling_factor": 2.5},
     "ernie4_5_moe": {"moe_num_experts": 5, "moe_k": 2, "moe_intermediate_size": 32,
                      "moe_layer_start_index": 0},
+    "nemotron_h": {"layers_block_type": ["moe"], "n_routed_experts": 5, "moe_intermediate_size": 32,
+                   "routed_scaling_factor": 2.5},
 }  # fmt: skip
 GROUPED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"topk_method": "group_limited_greedy", "v_head_dim": 32, "kv_lora_rank": 32},
@@ -43,7 +45,8 @@ def mixture_of(family: str, **sizes: Any) -> Any:
     config = AutoConfig.for_model(family, **options, bos_token_id=0, eos_token_id=0, pad_token_id=0)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    mixture = model.get_decoder().layers[0].mlp
+    layer = model.get_decoder().layers[0]
+    mixture = layer.mixer if family == "nemotron_h" else layer.mlp
     with torch.no_grad():
         for tensor in (*mixture.parameters(), *mixture.buffers()):
             tensor.normal_(0, 0.3)
@@ -72,9 +75,11 @@ def test_a_router_is_read(family: str) -> None:
     router = mixture.router if family == "gpt_oss" else mixture.gate
     parts = RouterParts.read(router)
     assert parts is not None
-    assert (parts.sigmoid, parts.scale) == ((True, 2.5) if family == "glm4_moe" else (False, 1.0))
+    corrects_sigmoids = family in {"glm4_moe", "nemotron_h"}
+    assert (parts.sigmoid, parts.scale) == ((True, 2.5) if corrects_sigmoids else (False, 1.0))
     assert parts.normalizes == (family != "qwen3_moe")
-    assert (parts.correction is not None) == (family in {"glm4_moe", "ernie4_5_moe"})
+    has_correction = corrects_sigmoids or family == "ernie4_5_moe"
+    assert (parts.correction is not None) == has_correction
     rows = torch.randn(20, 192).to(torch.bfloat16)
     _, expected, ids = router(rows)
     torch.testing.assert_close(parts.weights(rows, ids), expected.float(), rtol=0.03, atol=1e-3)

@@ -11,10 +11,9 @@
 
 #pragma once
 #include "../norm.h"
-#include "../project.h"
-#include "../scores.h"
 #include "convolution.h"
 #include "pieces.h"
+#include "rates.h"
 
 enum { COLUMN_REGISTERS = 4, NUM_PARTS = 3 };
 
@@ -64,19 +63,6 @@ static inline float *get_states(const DeltaHead *h, int64_t state) {
 static inline size_t count_state_bytes(const DeltaHead *h) {
     return sizeof(float) * (size_t)h->group * (size_t)h->d->key_dim * (size_t)h->d->value_dim;
 }
-
-/* Compute the products that the rates of all rows and value heads are made from. */
-static void project_rates(const Model *m, const Delta *d, const Batch *b) {
-    const int rates = 2 * d->value_heads;
-    const Share share = share_of((int64_t)b->rows * rates);
-    for (int64_t i = share.begin; i < share.end; i++) {
-        const int64_t row = i / rates, rate = i % rates;
-        b->projected[row * m->width + d->rates_begin + rate] =
-            dot(b->normed + row * m->hidden, d->rates + rate * m->hidden, m->hidden);
-    }
-}
-
-static inline float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 
 static inline void read_rates(const DeltaHead *h, const float *row, int token) {
     const Delta *d = h->d;
