@@ -70,3 +70,29 @@ def test_a_wrong_setting_is_a_message_without_a_traceback(command, tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr == "QUIRE_RESULT_TTL is '10m'; use a whole number\n"
+
+
+def _create_key(**environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    return subprocess.run(
+        [sys.executable, "manage.py", "create_api_key", "a"],
+        cwd=ROOT,
+        env={**kept, "DJANGO_SETTINGS_MODULE": "project.settings", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_database_without_tables_is_a_message_without_a_traceback(tmp_path):
+    done = _create_key(QUIRE_HOME=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("The database lacks migrations (no such table: completions_org")
+    assert "Run `python manage.py migrate`, or start" in done.stderr
+
+
+def test_an_unreachable_database_is_a_message_without_a_traceback(tmp_path):
+    url = "postgresql://nobody@127.0.0.1:1/none"
+    done = _create_key(QUIRE_HOME=str(tmp_path), DATABASE_URL=url)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("The database cannot be used: ")
+    assert "Traceback" not in done.stderr
