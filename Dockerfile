@@ -41,7 +41,8 @@ COPY completions completions
 USER quire
 EXPOSE 8000
 CMD ["uvicorn", "project.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
-     "--loop", "uvloop", "--lifespan", "on", "--http", "project.server.http_protocol:Protocol", "--ws", "none", "--no-access-log", \
+     "--loop", "uvloop", "--lifespan", "on", "--http", "project.server.http_protocol:Protocol", "--no-access-log", \
+     "--ws", "project.server.web_socket_protocol:WebSocketProtocol", \
      "--no-server-header", "--no-use-colors", "--no-proxy-headers", "--timeout-graceful-shutdown", "20", \
      "--timeout-keep-alive", "75", "--workers", "1"]
 

@@ -73,6 +73,9 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "This server does not support a field of the request."
     ),
     "unsupported_operation": _make_request_error("This server does not support this operation."),
+    "websocket_connection_limit_reached": _make_request_error(
+        "A WebSocket connection lasts for at most 60 minutes. Open another one."
+    ),
     "unknown_parameter": _make_request_error("The request has a field that does not exist."),
     "missing_required_parameter": _make_request_error("The request lacks a required field."),
     "conflicting_constraints": _make_request_error("The request has more than one constraint."),
@@ -197,6 +200,10 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
     "conversation_locked": _make_conflict(
         "A response of this conversation has not ended, or ended this moment. Retry once it has.",
         headers=_make_retry_after(1),
+    ),
+    "response_in_progress": _make_conflict(
+        "A response of this connection has not ended. Wait for its last event, or open another "
+        "connection.",
     ),
     "completion_in_session": _make_conflict(
         "The completion is a turn of a session. Delete the session."

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import orjson
 from django.db.models import Q
 from django.utils import timezone
 
@@ -16,6 +17,7 @@ from completions.database.release import run_and_release
 from completions.delivery import answers
 from completions.exceptions import APIError
 from completions.http.process import WebProcess
+from completions.http.socket_turns import SocketTurns
 from completions.jobs import durable
 from completions.jobs.events import EndEvent
 from completions.models import Conversation, ConversationItem, Job, StoredResponse
@@ -36,8 +38,11 @@ _NUL: Final = "\0"
 _ITEM_ID: Final = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
 
 
-async def read_earlier(process: WebProcess, principal: Principal, body: Any) -> Earlier:
-    """Read what a body that is not checked yet goes on from. Raises APIError."""
+async def read_earlier(
+    process: WebProcess, principal: Principal, body: Any, turns: SocketTurns | None = None
+) -> Earlier:
+    """Read what a body that is not checked yet goes on from; `turns` are those of its connection.
+    Raises APIError."""
     if type(body) is not dict:
         return Earlier()
     previous, conversation = body.get("previous_response_id"), body.get("conversation")
@@ -45,7 +50,11 @@ async def read_earlier(process: WebProcess, principal: Principal, body: Any) -> 
         conversation = conversation.get("id")
     items: Sequence[Item] = ()
     last_item = 0
-    if type(previous) is str:
+    local = turns.find(previous) if turns is not None and type(previous) is str else None
+    if local is not None:
+        check_size(len(local), "previous_response_id")
+        items = await process.checks.run(principal.organization_id, orjson.loads, local)
+    elif type(previous) is str:
         items = await _read_chain(process, principal, previous)
     elif type(conversation) is str:
         found = await open_conversation(process, principal, conversation, "conversation")
@@ -53,7 +62,7 @@ async def read_earlier(process: WebProcess, principal: Principal, body: Any) -> 
         items, last_item = await read_items(process, found)
     references = set(list_references(body.get("input")))
     by_id = await _find_items(process, principal, references) if references else {}
-    return Earlier(items, last_item, by_id)
+    return Earlier(items, last_item, by_id, is_local=local is not None)
 
 
 async def find_conversation(

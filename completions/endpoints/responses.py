@@ -20,10 +20,11 @@ from completions.exceptions import APIError
 from completions.http.base import APIRequest, AsyncAPIView
 from completions.http.bodies import JSONResponse
 from completions.http.pages import Page
+from completions.http.socket_turns import read_event
 from completions.jobs.record import JobRecord
 from completions.models import Scope
 from completions.requests.context import Earlier
-from completions.requests.preparation import find_route
+from completions.requests.preparation import PreparedRequest, find_route
 from completions.requests.response import InputTokensRequestObject
 from completions.responses.compaction import CompactionContext
 from completions.responses.completion import ResponseContext
@@ -36,6 +37,8 @@ class ResponsesView(GenerateView):
     context_type = ItemsResponseContext
 
     async def post(self, request: APIRequest) -> HttpResponseBase:
+        if request.turns is not None:
+            read_event(request.data)
         response = await super().post(request)
         if response.status_code == HTTPStatus.ACCEPTED:
             response.status_code = HTTPStatus.OK  # as OpenAI answers; the body says `queued`
@@ -47,7 +50,18 @@ class ResponsesView(GenerateView):
         return Preferences(meta=wants_meta(request))
 
     async def find_earlier(self, request: APIRequest) -> tuple[object, Earlier]:
-        return request.data, await read_earlier(request.process, request.auth, request.data)
+        body, turns = request.data, request.turns
+        earlier = await read_earlier(request.process, request.auth, body, turns)
+        if turns is not None and not earlier.is_local:  # else the request has these among its own
+            turns.earlier = earlier.items
+        return body, earlier
+
+    async def prepare(self, request: APIRequest) -> PreparedRequest:
+        prepared = await super().prepare(request)
+        response = prepared.request.response
+        if request.turns is not None and response is not None and response.is_local:
+            request.turns.keep_asked(response.items)
+        return prepared
 
 
 class ResponseView(CompletionView):

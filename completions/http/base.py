@@ -16,6 +16,7 @@ from completions.http.authentication import authenticate, permit
 from completions.http.bodies import BodyWriter, find_body_writer
 from completions.http.multipart import MultiPartParser
 from completions.http.process import WebProcess, find_process
+from completions.http.socket_turns import SocketTurns, find_turns
 from completions.models import Scope
 from completions.requests.fair_semaphore import NOBODY
 
@@ -37,6 +38,11 @@ class APIRequest(Request):
     @property
     def body_writer(self) -> BodyWriter | None:
         return find_body_writer(self._request)
+
+    @property
+    def turns(self) -> SocketTurns | None:
+        """Those of the WebSocket connection, if the request is an event of one."""
+        return find_turns(self._request)
 
     @property
     def owner(self) -> int:

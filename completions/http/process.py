@@ -18,6 +18,7 @@ from completions.accounts import last_use
 from completions.accounts.keys import KeyRing
 from completions.database.release import run_and_release
 from completions.exceptions import APIError
+from completions.http.socket_turns import KeptTurns
 from completions.http.web_shard import WebShard
 from completions.jobs.operate import (
     Backlog,
@@ -61,6 +62,7 @@ class WebProcess:
         self.web_id = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
         self.key_ring = KeyRing()
         self.refusals = refusals.RefusalCounter()
+        self.kept_turns = KeptTurns()
         layout = Layout.read(settings)
         self.redis = layout.connect_async()
         self.rids = Rids(self.redis.central)

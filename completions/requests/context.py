@@ -31,6 +31,8 @@ class Earlier:
     """The primary key of the last of these, where they are those of a conversation; 0 for none."""
     by_id: Mapping[str, Item] = field(default_factory=dict)
     """The items that the request refers to."""
+    is_local: bool = False
+    """Whether the items are those of a response that is not stored."""
     past: Past | None = None
     """What the session holds that the request is a turn of."""
 

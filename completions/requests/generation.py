@@ -75,6 +75,11 @@ class ResponseSettings:
     last_item: int
     """As in Earlier."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing stores the response and its items."""
+        return not self.store and self.conversation_id is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:

@@ -181,11 +181,14 @@ class ResponsesRequestObject(ResponseFields[GenerationRequest]):
             top_logprobs=values.top_logprobs if values.include else None,
         )
         request = _make_fitting(chat, context, values.truncation == "auto")
+        before: Sequence[Item] = ()
+        if (earlier := context.earlier).is_local:  # nothing else will know these
+            before = [{name: item[name] for name in item if name != "id"} for item in earlier.items]
         response = ResponseSettings(
             shown=_show(values, context),
-            items=values.input or [],
+            items=[*before, *(values.input or ())],
             store=values.store,
-            previous_id=values.previous_response_id or "",
+            previous_id="" if earlier.is_local else values.previous_response_id or "",
             conversation_id=values.conversation,
             last_item=context.earlier.last_item,
         )

@@ -25,7 +25,8 @@ default too; nginx and load balancers after 60 s."""
 # Without proxy headers: project/asgi.py reads them, for QUIRE_TRUSTED_PROXIES.
 _UVICORN = (
     "-m uvicorn project.asgi:application --http project.server.http_protocol:Protocol "
-    "--loop uvloop --lifespan on --ws none --no-access-log --no-server-header --no-use-colors "
+    "--ws project.server.web_socket_protocol:WebSocketProtocol --loop uvloop --lifespan on "
+    "--no-access-log --no-server-header --no-use-colors "
     f"--timeout-graceful-shutdown {WEB_GRACE} --timeout-keep-alive {KEEP_ALIVE} --no-proxy-headers "
     "--workers 1"  # or uvicorn would start as many as WEB_CONCURRENCY says
 )

@@ -9,6 +9,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from completions.http.error_handlers import API_PATHS, is_disk_full, make_api_er
 from completions.http.process import WebProcess
 from completions.requests import validation
 from project.server import request_spans
+from project.server.web_sockets import WebSocket
 from workers.watchdog import RENEWAL, Watchdog
 
 if TYPE_CHECKING:
@@ -73,7 +75,12 @@ class Gateway:
         if scope["type"] == "lifespan":
             await self._serve_lifespan(scope["state"], receive, send)
         elif scope["type"] == "http":
-            await self._serve_http(scope, receive, send)
+            await self._serve_http(self._application, scope, receive, send)
+        elif scope["type"] == "websocket":
+            answer = partial(self._serve_http, self._application)
+            socket = WebSocket(answer, scope, receive, send)
+            handshake = socket.make_handshake()
+            await self._serve_http(socket.run, handshake, receive, socket.send_head)
 
     async def _serve_lifespan(
         self, state: MutableMapping[str, Any], receive: Receive, send: Send
@@ -95,21 +102,24 @@ class Gateway:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_http(
+        self, application: Application, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         facts = access_log.begin(_get_header(scope, b"x-request-id").decode("latin-1"))
         if (tracer := tracing.tracer) is None or not scope["path"].startswith(API_PATHS):
-            await self._answer(scope, receive, send, facts, None)
+            await self._answer(application, scope, receive, send, facts)
             return
         with request_spans.start_span(tracer, scope, facts["request_id"]) as span:
-            await self._answer(scope, receive, send, facts, span)
+            await self._answer(application, scope, receive, send, facts, span)
 
     async def _answer(
         self,
+        application: Application,
         scope: Scope,
         receive: Receive,
         send: Send,
         facts: dict[str, Any],
-        span: "Span | None",
+        span: "Span | None" = None,
     ) -> None:
         started = time.monotonic()
         status = HUNG_UP
@@ -137,7 +147,7 @@ class Gateway:
             if scope["path"].startswith(API_PATHS):
                 await self._turnstile.wait()
             body = _Body(scope, receive, self._find_limit(scope))  # starts the clock
-            await self._application(scope, body.receive, send_tagged)
+            await application(scope, body.receive, send_tagged)
         except (APIError, OSError, asyncio.CancelledError) as error:
             final = _make_final_error(error)
             if status != HUNG_UP or final is None:

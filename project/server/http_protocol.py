@@ -4,7 +4,8 @@
   limit.
 - Trailers are dropped; uvicorn adds them to the headers, where they can forge what a proxy sets.
 - The body of a request that offers another protocol (`Upgrade: h2c`, as Java's client sends it) is
-  read. uvicorn drops it, or parses it as further requests, which a proxy does not expect.
+  read. uvicorn drops it, or parses it as further requests, which a proxy does not expect. Only
+  WebSocket is taken, and only by `GET /v1/responses`.
 - A hang-up cancels the running request even if others are pipelined behind it.
 - A refusal reaches a client that is still sending: the connection is half-closed and read for
   another 5 s. A reset could destroy the response in the client's buffer (RFC 9112, section 9.6).
@@ -42,6 +43,7 @@ MAX_DISCARDED_BYTES = 256 * 1024 * 1024
 """Bytes to read from a refused connection: enough for an upload slightly over the limit."""
 
 
+_WEB_SOCKET_PATH = b"/v1/responses"
 _BEFORE_CHUNKS = ("0.9", "1.0")
 """Versions of HTTP without chunks."""
 
@@ -64,6 +66,7 @@ class Protocol(HttpToolsProtocol):
         self._lingering = False
         self._discarded = 0
         self._shutting_down = False
+        self._upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -82,7 +85,7 @@ class Protocol(HttpToolsProtocol):
             return
         self._head_bytes += len(data)  # the callbacks below reset it at each new part
         super().data_received(data)
-        if self.is_ending():
+        if self._upgraded or self.is_ending():
             return
         self._limit_pipelining(len(data))
         if (self._in_head or self._in_body) and self._head_bytes > MAX_HEAD_BYTES:
@@ -100,9 +103,11 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.get_method() == b"CONNECT":
             raise httptools.HttpParserError("This is no proxy.")
-        if self.parser.should_upgrade():
+        if self.parser.should_upgrade() and not self.may_upgrade():
             return  # the parser begins again
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            return
         self._in_head = False
         self._in_body = True
         self._head_bytes = 0
@@ -131,6 +136,22 @@ class Protocol(HttpToolsProtocol):
         else:
             _offer_body_writer(cycle)
         super()._start_asgi_task(cycle, app)
+
+    def may_upgrade(self) -> bool:
+        """Return whether the request begins a WebSocket connection to a path that has them."""
+        names = {name for name, _ in self.headers}
+        return (
+            (self.parser.get_method(), self.parser.get_http_version()) == (b"GET", "1.1")
+            and self.url.partition(b"?")[0] == _WEB_SOCKET_PATH
+            and self._should_upgrade()
+            and not names & {b"content-length", b"transfer-encoding"}
+            and not self._is_answering()
+        )
+
+    def handle_websocket_upgrade(self) -> None:
+        self._upgraded = True
+        self._stop_waiting()
+        super().handle_websocket_upgrade()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -291,8 +312,9 @@ class _UnchunkedApplication:
 
 
 class _Parser:
-    """httptools' parser for a server that changes to no other protocol. If a head asks for another
-    one, httptools leaves the body to it; so the head is parsed again without `Upgrade`."""
+    """httptools' parser for a server that changes to no other protocol than WebSocket. If a head
+    asks for another one, httptools leaves the body to it; so the head is parsed again without
+    `Upgrade`."""
 
     def __init__(self, connection: Protocol) -> None:
         self._connection = connection
@@ -311,6 +333,8 @@ class _Parser:
             try:
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
+                if self._connection.may_upgrade():
+                    raise
                 head, rest = self._make_head(), rest[upgrade.args[0] :]
                 self._begin()
                 self._parser.feed_data(head)

@@ -281,17 +281,6 @@ def test_a_compaction_stands_for_its_conversation(served: httpx.Client) -> None:
     assert refused.json()["error"]["param"] == "input[0].encrypted_content"
 
 
-def test_web_sockets_are_refused(served: httpx.Client) -> None:
-    """The suite's other requests, which Quire does not serve."""
-    upgrade = {
-        "Connection": "Upgrade",
-        "Upgrade": "websocket",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
-    }
-    assert served.get("/v1/responses", headers=upgrade).status_code == 405
-
-
 @pytest.mark.parametrize(
     "part",
     [

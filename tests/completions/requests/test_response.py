@@ -287,3 +287,16 @@ def test_a_bad_grammar_is_named_after_its_field(api: Client) -> None:
     body = {"model": "tiny", "input": "Hi", "text": {"format": form}}
     refused = api.post("/v1/responses", body, content_type="application/json").json()["error"]
     assert (refused["code"], refused["param"]) == ("invalid_grammar", "text.format.definition")
+
+
+@pytest.mark.usefixtures("chat_models")
+def test_a_stored_response_holds_the_items_of_an_unstored_one_before_it() -> None:
+    """Nothing else has them; but those of a stored one stay there."""
+    said = {"id": "msg_1", **message("assistant", "Ho")}
+    body = {"model": "caller", "input": "Hi", "previous_response_id": "resp_1"}
+    for is_local, count, previous in ((True, 2, ""), (False, 1, "resp_1")):
+        earlier = Earlier([said], is_local=is_local)
+        response = ResponsesRequestObject().validate_for(body, KEY, earlier).response
+        assert response is not None
+        assert (len(response.items), response.previous_id) == (count, previous)
+        assert "id" not in response.items[0]

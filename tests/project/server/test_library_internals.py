@@ -19,6 +19,7 @@ from pytest_django.fixtures import Settings
 from uvicorn.config import Config
 from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from whitenoise.middleware import WhiteNoiseMiddleware
 
@@ -49,6 +50,10 @@ PARAMETERS = {
     HttpToolsProtocol.on_response_complete: "self",
     HttpToolsProtocol.send_400_response: "self msg",
     HttpToolsProtocol.shutdown: "self",
+    HttpToolsProtocol.handle_websocket_upgrade: "self",
+    HttpToolsProtocol._should_upgrade: "self",
+    WebSocketsSansIOProtocol.__init__: "self config server_state app_state _loop",
+    WebSocketsSansIOProtocol.shutdown: "self",
     HttpToolsProtocol._start_asgi_task: "self cycle app",
     HttpToolsProtocol._unset_keepalive_if_required: "self",
 }
