@@ -25,7 +25,13 @@ from completions.requests.conversion import (
 )
 from completions.requests.fields.base import BooleanField, ChoiceField, IntegerField, T, TextField
 from completions.requests.fields.chat.tools import MAX_TOOLS
-from completions.requests.fields.conversions.items import ItemField, ItemsField, make_messages
+from completions.requests.fields.conversions.items import (
+    CALLS,
+    OUTPUTS,
+    ItemField,
+    ItemsField,
+    make_messages,
+)
 from completions.requests.fields.conversions.response_fields import (
     LOGPROBS,
     RESPONSE_TOOL,
@@ -220,12 +226,28 @@ def read_messages(values: Any, context: Context) -> list[Mapping[str, Any]]:
     given, owner = context.given, context.principal.organization_id
     before = "conversation" if given.get("conversation") else "previous_response_id"
     items = [item for each in context.earlier.items for item in _open_item(each, owner, before)]
+    _check_outputs(context.earlier.items, values.input or ())
     for index, each in enumerate(values.input or ()):
         items += _open_item(each, owner, f"input[{index}].encrypted_content")
     messages += make_messages(items)
     if not messages:
         raise FieldError("this field is required.", "input", code="missing_required_parameter")
     return messages
+
+
+def _check_outputs(earlier: Sequence[Item], given: Sequence[Item]) -> None:
+    """Raise FieldError for an output whose call is in no item. A compaction may stand for it."""
+    items = (*earlier, *given)
+    if any(item["type"] == COMPACTION for item in items):
+        return
+    calls = {item["call_id"] for item in items if item["type"] in CALLS}
+    for index, item in enumerate(given):
+        if item["type"] in OUTPUTS and item["call_id"] not in calls:
+            message = (
+                f"No tool call found for function call output with call_id {item['call_id'][:100]}."
+                " Send the call too, or the previous_response_id of the response that has it."
+            )
+            raise FieldError(message, f"input[{index}].call_id")
 
 
 def _open_item(item: Item, owner: int, path: str) -> Sequence[Item]:

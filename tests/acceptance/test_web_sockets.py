@@ -133,6 +133,12 @@ def test_a_failed_continuation_forgets_the_response(http: httpx.Client) -> None:
         assert ask(socket, temperature=9)["status"] == 400  # another chain
         assert ask(socket, **later, temperature=9)["error"]["param"] == "temperature"
         assert code(ask(socket, **later))[1] == "previous_response_not_found"
+        second = ask(socket, store=False)["id"]
+        output = {"type": "function_call_output", "call_id": "call_missing", "output": "a"}
+        refused = ask(socket, [output], store=False, previous_response_id=second)
+        assert refused["error"]["param"] == "input[0].call_id"
+        missing = ask(socket, store=False, previous_response_id=second)
+        assert code(missing)[1] == "previous_response_not_found"
 
 
 def test_a_compaction_begins_a_chain(http: httpx.Client) -> None:

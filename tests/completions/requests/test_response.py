@@ -12,12 +12,15 @@ from completions.requests.context import Earlier
 from completions.requests.fields.conversions.items import make_messages
 from completions.requests.generation import GenerationRequest
 from completions.requests.response import ResponsesRequestObject
+from completions.responses.compaction import seal
 
 KEY = Principal(1, 1, public_id="k", allowed_models=(), expires_at=None)
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 CUSTOM = {"type": "custom", "name": "c"}
 LARK = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}
 USER = {"role": "user", "content": "a"}
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "64 degrees"}
 
 
 def read(body: dict[str, Any], *earlier: Any) -> GenerationRequest:
@@ -72,6 +75,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [{"type": "web_search_call"}]}, "input[0].type", "'web_search_call'"),
     ({"input": [{"type": "item_reference", "id": "msg_2"}]}, "input[0].id", "no stored item"),
     ({"input": [{**USER, "content": [{"type": "input_image"}]}]}, "input[0].content[0].type", "te"),
+    ({"input": [OUTPUT]}, "input[0].call_id", "No tool call found for function call output with c"),
+    ({"input": [CALL, {**OUTPUT, "call_id": "y" * 999}]}, "input[1].call_id", "y. Send the call"),
+    ({"input": [{**OUTPUT, "type": "custom_tool_call_output"}]}, "input[0].call_id", "call_id c."),
     ({"input": []}, "input", "required"),
     ({"input": 1}, "input", "an array"),
     ({"prompt": {"id": "p"}}, "prompt", "Send input"),
@@ -89,6 +95,17 @@ def test_what_is_refused(roomy: str, body: dict[str, Any], param: str, words: st
         read({**model, **body})
     assert caught.value.param == param
     assert words in caught.value.message
+
+
+def test_an_output_follows_its_call_or_a_compaction(served: None) -> None:
+    content = seal([message("user", "a")], KEY.organization_id)
+    sealed = {"type": "compaction", "encrypted_content": content}
+    for earlier, given in (
+        ((), [CALL, OUTPUT]),
+        ((CALL,), [OUTPUT]),
+        ((), [sealed, OUTPUT]),
+    ):
+        assert "64 degrees" in prompt(read({"input": given}, *earlier))
 
 
 def test_the_context_is_named_after_the_input(served: None) -> None:

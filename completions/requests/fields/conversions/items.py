@@ -119,6 +119,9 @@ class CompactionItemObject(OpenObject[Item]):
         return {"type": COMPACTION, **values.list_values()}
 
 
+CALLS: Final = ("function_call", "custom_tool_call")
+OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+"""The types of the items that are calls of tools, and those that answer them."""
 _PREFIXES: Final[Mapping[str, str]] = {
     "message": "msg_",
     "reasoning": "rs_",
@@ -228,7 +231,7 @@ def make_messages(items: Iterable[Item]) -> list[Message]:
         kind = item["type"]
         if kind == "reasoning" and not item["content"]:
             continue  # a summary alone, as other servers write
-        if kind in ("function_call_output", "custom_tool_call_output"):
+        if kind in OUTPUTS:
             output = {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
             messages.append(output)
         elif kind == "message" and item["role"] != "assistant":
