@@ -17,7 +17,7 @@ from tests.workers.engine.backends.cpu.test_decoder import engine_of, native_of,
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from tests.workers.engine.whole.test_equality import DEMO
 from workers.engine.backends.cpu.layers.library import why_no_kernels
-from workers.engine.backends.cpu.recognition import decoders
+from workers.engine.backends.cpu.recognition import layers
 from workers.engine.build import build_engine
 from workers.engine.checkpoints import loader
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
@@ -122,9 +122,9 @@ def test_logits_that_are_all_higher_lose_nothing(
 def test_a_forward_that_loses_much_of_a_text_is_refused_with_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    rule = decoders._whole_rule
+    rule = layers._whole_rule
     monkeypatch.setattr(ParityCheck, "check_native", lambda self: None)
-    monkeypatch.setattr(decoders, "_whole_rule", lambda *args: replace(rule(*args), scale=2.0))
+    monkeypatch.setattr(layers, "_whole_rule", lambda *args: replace(rule(*args), scale=2.0))
     with pytest.raises(UnsupportedModel) as refused:
         engine_of(save_model(tmp_path, SHAPE), dtype=dtype)
     assert re.fullmatch(

@@ -10,7 +10,7 @@ import torch
 
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.cpu.layers.library import load_library
-from workers.engine.backends.cpu.recognition import decoders
+from workers.engine.backends.cpu.recognition import decoders, layers
 from workers.engine.backends.cpu.recognition.rotary import Angles
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
@@ -89,7 +89,7 @@ def _rotate_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _change_rules(patch: pytest.MonkeyPatch, **changes: Any) -> None:
-    patch.setattr(decoders, "_whole_rule", lambda rule, _: replace(rule, **changes))
+    patch.setattr(layers, "_whole_rule", lambda rule, _: replace(rule, **changes))
 
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
