@@ -7,8 +7,7 @@ can do nothing with its user's browser.
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -27,8 +26,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-logger = logging.getLogger(__name__)
 
 LIFETIME: Final = 60 * 60.0
 """Seconds, as with OpenAI and in Open Responses."""
@@ -141,7 +138,8 @@ class WebSocket:
         except Exception as exc:  # noqa: BLE001 - the connection outlives it
             await self._refuse(make_api_error(exc))
         finally:
-            self._is_answering = False
+            if self._is_answering:  # it ended without its last event
+                self._end(None)
 
     async def send(self, text: str) -> None:
         with suppress(OSError):  # the client is gone, as `_receive` says
@@ -220,8 +218,7 @@ class _Frames:
         await self._send(data.decode())
 
 
-def _make_error(status: int, error: object, headers: object) -> str:
-    assert isinstance(error, dict)
+def _make_error(status: int, error: Any, headers: Mapping[str, str]) -> str:
     shown = {**error, **({"headers": headers} if headers else {})}
     return orjson.dumps({"type": "error", "status": status, "error": shown}).decode()
 

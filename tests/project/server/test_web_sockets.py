@@ -162,3 +162,24 @@ async def test_the_end_waits_for_the_response(monkeypatch, is_late):
     assert closed == {"type": "websocket.close", "code": 1001 if is_late else 1012}
     await connection.came.put({"type": "websocket.disconnect"})
     await asyncio.wait_for(serving, 10)
+
+
+async def test_a_response_without_a_last_event_leaves_no_items(monkeypatch):
+    connection, serving = await open_(monkeypatch)
+    connection.may_end.clear()
+    await connection.hear()
+    await connection.say("{}")
+    await connection.hear()
+    turns = connection.scopes[0]["extensions"][TURNS_EXTENSION]
+    turns.keep_asked([{"role": "user"}])
+    last, connection.last = connection.last, b""
+    connection.may_end.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    connection.last = last
+    await connection.say("{}")
+    await connection.hear()
+    assert (await connection.hear())["response"]["id"] == "resp_1"
+    assert turns.find("resp_1") is None
+    await connection.came.put({"type": "websocket.disconnect"})
+    await asyncio.wait_for(serving, 10)

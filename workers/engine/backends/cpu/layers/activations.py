@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, relu, silu, softplus
+from transformers.activations import ACT2FN
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -30,8 +31,6 @@ _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     _quick_gelu,
 )
 """In the order of kernels/model.h; kernels/activations.h computes them in C."""
-
-SILU = 0
 
 CLAMPED_SWIGLU = len(_ACTIVATIONS)
 """The activation of gpt-oss, which takes both products of an MLP."""
@@ -61,6 +60,11 @@ def activate(activation: int, limit: float, gate: Tensor, up: Tensor) -> Tensor:
 def activate_alone(activation: int, x: Tensor) -> Tensor:
     """Return the activation of an MLP without a gate, which is not the clamped one."""
     return _ACTIVATIONS[activation](x)
+
+
+def is_silu(name: Any) -> bool:
+    """Return whether transformers' ``name`` of an activation means SiLU."""
+    return name in ACT2FN and recognise_activation(ACT2FN[name]) == _ACTIVATIONS.index(silu)
 
 
 def recognise_activation(function: Any) -> int | None:

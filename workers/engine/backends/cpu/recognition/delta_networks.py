@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
-from transformers.activations import ACT2FN
 
-from workers.engine.backends.cpu.layers.activations import SILU, recognise_activation
+from workers.engine.backends.cpu.layers.activations import is_silu
 from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.recognition.convolutions import Taps, read_taps
 from workers.engine.backends.cpu.recognition.parts import (
@@ -86,7 +85,7 @@ def read_delta_network(module: Any) -> DeltaParts:
     inputs = heads.value_heads * heads.value_dim
     expect(output.in_features == inputs, "a delta network has an unexpected width")
     expect(rates.dtype == torch.bfloat16, "rates of a delta network are not in bfloat16")
-    expect(_is_silu(module), "a delta network has an unknown activation")
+    expect(is_silu(module.activation), "a delta network has an unknown activation")
     return DeltaParts(
         module=module,
         heads=heads,
@@ -99,11 +98,6 @@ def read_delta_network(module: Any) -> DeltaParts:
         decay_bias=module.dt_bias.detach().float(),
         norm=norm,
     )
-
-
-def _is_silu(module: Any) -> bool:
-    name = module.activation
-    return name in ACT2FN and recognise_activation(ACT2FN[name]) == SILU
 
 
 def _sizes(module: Any) -> tuple[int, int, int, int]:

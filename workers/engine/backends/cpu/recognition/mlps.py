@@ -130,7 +130,7 @@ def _read_experts(children: dict[str, Any], correction: Tensor | None = None) ->
     expect(router_norm is None or shared is None, "a router reads other rows than a shared MLP")
     is_plain = gate is None or (type(gate) is nn.Linear and gate.bias is None)
     expect(is_plain, "a shared expert has an unexpected gate")
-    read = _halves if experts.has_gate else _ungated
+    read = _read_halves if experts.has_gate else _read_ungated
     mlps = tuple(
         read(up, down, experts.activation)
         for up, down in zip(experts.up, experts.down, strict=True)
@@ -156,14 +156,14 @@ def _router_norm(router: Any, hidden: int) -> NormParts | None:
     return replace(norm, weight=norm.weight * router.scale.detach() * router.scalar_root_size)
 
 
-def _halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
+def _read_halves(both: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
     size = down.in_features
     expect(both.out_features == 2 * size, "an MLP has an unexpected width")
     gate, up = Columns(both, 0, size), Columns(both, size, 2 * size)
     return MlpParts(gate, up, Columns(down, 0, down.out_features), activation)
 
 
-def _ungated(up: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
+def _read_ungated(up: TiledLinear, down: TiledLinear, activation: int) -> MlpParts:
     size = down.in_features
     expect(up.out_features == size, "an MLP is uneven")
     return MlpParts(None, Columns(up, 0, size), Columns(down, 0, down.out_features), activation)
@@ -190,7 +190,7 @@ def _mlp(mlp: Any, children: dict[str, Any]) -> MlpParts:
         both = require_packed(take_one(children, _GATE_AND_UP))
         is_known = not children and bends is None and not is_scaled
         expect(is_known, f"an MLP has {sorted(children)}, xIELU or factors too")
-        return _halves(both, down, activation)
+        return _read_halves(both, down, activation)
     if any(name in children for name in _GATE):
         gate = Columns(require_packed(take_one(children, _GATE)), 0, size)
     up = Columns(require_packed(take_one(children, _UP)), 0, size)

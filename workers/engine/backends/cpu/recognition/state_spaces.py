@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
-from transformers.activations import ACT2FN
 
-from workers.engine.backends.cpu.layers.activations import SILU, recognise_activation
+from workers.engine.backends.cpu.layers.activations import is_silu
 from workers.engine.backends.cpu.layers.linear import TiledLinear
 from workers.engine.backends.cpu.layers.rated_linear import RatedLinear
 from workers.engine.backends.cpu.recognition.convolutions import Taps, read_taps
@@ -100,7 +99,7 @@ def read_state_space(module: Any) -> StateSpaceParts:
     is_known = layer.packed.out_features == outputs + channels and len(layer.rates) == heads
     expect(is_known and output.in_features == outputs, "a state-space layer has another width")
     expect(layer.rates.dtype == torch.bfloat16, "rates of a state-space layer are not in bfloat16")
-    expect(_is_silu(module), "a state-space layer has an unknown activation")
+    expect(is_silu(module.activation), "a state-space layer has an unknown activation")
     factors = _read_factors(module, outputs, channels)
     bias = module.dt_bias.detach().float()
     if layer.rates_bias is not None:
@@ -125,11 +124,6 @@ def read_state_space(module: Any) -> StateSpaceParts:
         norm=norm,
         factors=factors,
     )
-
-
-def _is_silu(module: Any) -> bool:
-    name = module.activation
-    return name in ACT2FN and recognise_activation(ACT2FN[name]) == SILU
 
 
 def _read_factors(module: Any, outputs: int, channels: int) -> Factors:
@@ -157,13 +151,13 @@ def _read_gated_norm(module: Any, size: int) -> GatedNorm:
     draw = torch.Generator().manual_seed(4)
     x, gate = torch.randn(2, 1, 4, size, generator=draw).unbind()
 
-    def normalized(rows: Tensor) -> Tensor:
+    def normalize(rows: Tensor) -> Tensor:
         parts = rows.view(*rows.shape[:-1], -1, span)
         result: Tensor = rms_norm(parts, (span,), eps=epsilon).view_as(rows) * weight
         return result
 
     answer = module(x, gate)
-    forms = {False: normalized(x * silu(gate)), True: normalized(x) * silu(gate)}
+    forms = {False: normalize(x * silu(gate)), True: normalize(x) * silu(gate)}
     for comes_first, expected in forms.items():
         if torch.allclose(answer, expected, rtol=_CLOSE, atol=_CLOSE):
             norm = NormParts(weight, None, epsilon, centers=False)
