@@ -3,10 +3,15 @@
 
        random_forward DTYPE CHUNK
 
-   Compiled with -DHEAD_SIZE=..., and perhaps with -DVALUE_SIZE=... for heads from latents or with
-   -DDELTA_SIZE=... for a gated delta network in the first layer and gated attention, it writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is
-   "bfloat16", "int8" or "int4"; the text is computed CHUNK tokens per step, beside another one. The same arguments give
-   the same weights and tokens on every processor. */
+   Compiled with -DHEAD_SIZE=..., and perhaps with one of
+
+       -DVALUE_SIZE=...  for heads from latents,
+       -DDELTA_SIZE=...  for a gated delta network in the first layer, and gated attention,
+       -DSPACE_SIZE=...  for state spaces: in the first layer in place of attention, in the second beside it,
+
+   it writes the logits [TOKENS][VOCABULARY] to standard output, in float32. DTYPE is "bfloat16", "int8" or
+   "int4"; the text is computed CHUNK tokens per step, beside another one. The same arguments give the same
+   weights and tokens on every processor. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +30,12 @@ enum { HAS_DELTA = 1, STATE_DIM = DELTA_SIZE };
 enum { HAS_DELTA = 0, STATE_DIM = 16 };
 #endif
 
+#ifdef SPACE_SIZE
+enum { HAS_SPACE = 1, SPACE_STATE = SPACE_SIZE };
+#else
+enum { HAS_SPACE = 0, SPACE_STATE = 16 };
+#endif
+
 enum {
     TOKENS = 100, HIDDEN = 128, HEAD_DIM = HEAD_SIZE, KV_HEADS = HEAD_DIM % 32 ? 4 : 1,
     HEADS = HAS_LATENTS ? KV_HEADS : 2 * KV_HEADS, INTERMEDIATE = 96, WIDEST = HEADS * HEAD_DIM,
@@ -36,8 +47,12 @@ enum {
     QUERY_LATENT_BEGIN = LATENT_BEGIN + (HAS_LATENTS ? RANK + TURNED : 0),
     KEY_DIM = 48, KEY_GROUPS = 2, VALUES = 4 * STATE_DIM, CHANNELS = 2 * KEY_GROUPS * KEY_DIM + VALUES,
     DELTA_WIDTH = HAS_DELTA ? CHANNELS + VALUES + 8 : 0,
+    SPACE_HEADS = 6, SPACE_DIM = 16, SPACE_GROUPS = 2, SPACE_VALUES = SPACE_HEADS * SPACE_DIM,
+    SPACE_CHANNELS = SPACE_VALUES + 2 * SPACE_GROUPS * SPACE_STATE,
+    SPACE_WIDTH = HAS_SPACE ? SPACE_VALUES + SPACE_CHANNELS + SPACE_HEADS : 0,
+    STATE_WIDTH = DELTA_WIDTH > SPACE_WIDTH ? DELTA_WIDTH : SPACE_WIDTH,
     ATTENTION_WIDTH = QUERY_LATENT_BEGIN + (HAS_LATENTS ? QUERY_RANK : 0),
-    WIDTH_OF_ROW = DELTA_WIDTH > ATTENTION_WIDTH ? DELTA_WIDTH : ATTENTION_WIDTH,
+    WIDTH_OF_ROW = STATE_WIDTH > ATTENTION_WIDTH ? STATE_WIDTH : ATTENTION_WIDTH,
     OUTPUTS = HEADS * VALUE_DIM > VALUES ? HEADS * VALUE_DIM : VALUES,
     INPUTS = OUTPUTS > WIDEST ? OUTPUTS : WIDEST,
     VOCABULARY = 96, LAYERS = 2, BLOCK = 16, BLOCKS = 16, MAX_TOKENS = 112, ROWS = 2 * TOKENS + 32
@@ -113,6 +128,13 @@ static const Latents *random_latents(int bits) {
     return latents;
 }
 
+static Convolution random_convolution(int channels) {
+    return (Convolution){
+        .taps = random_floats(4 * channels, 0, 0.5f), .bias = random_floats(channels, 0, 0.1f),
+        .inputs = room(2 * 4 * (size_t)channels * sizeof(bf16)), .kernel = 4, .channels = channels,
+    };
+}
+
 static const Delta *random_delta(int bits) {
     Delta *delta = room(sizeof(Delta));
     *delta = (Delta){
@@ -121,10 +143,7 @@ static const Delta *random_delta(int bits) {
         .rates = random_bf16(8 * HIDDEN, 0.1f),
         .decay = random_floats(4, -0.5f, 0.4f),
         .decay_bias = random_floats(4, 0, 1),
-        .convolution = {
-            .taps = random_floats(4 * CHANNELS, 0, 0.5f), .bias = random_floats(CHANNELS, 0, 0.1f),
-            .inputs = room(2 * 4 * CHANNELS * sizeof(bf16)), .kernel = 4, .channels = CHANNELS,
-        },
+        .convolution = random_convolution(CHANNELS),
         .norm = random_norm(STATE_DIM),
         .states = room(2 * 4 * KEY_DIM * STATE_DIM * sizeof(float)),
         .key_heads = KEY_GROUPS, .value_heads = 4, .key_dim = KEY_DIM, .value_dim = STATE_DIM,
@@ -135,6 +154,28 @@ static const Delta *random_delta(int bits) {
     return delta;
 }
 
+/* Beside attention, outputs are normalized before they are gated, as in Falcon-H1. */
+static const StateSpace *random_space(int bits, int is_beside) {
+    StateSpace *space = room(sizeof(StateSpace));
+    *space = (StateSpace){
+        .input = random_linear(HIDDEN, SPACE_VALUES + SPACE_CHANNELS, bits),
+        .rates = random_bf16(SPACE_HEADS * HIDDEN, 0.1f),
+        .rate_bias = random_floats(SPACE_HEADS, -1, 1),
+        .decay = random_floats(SPACE_HEADS, -0.5f, 0.4f),
+        .skip = random_floats(SPACE_HEADS, 1, 0.3f),
+        .factors = is_beside ? random_floats(SPACE_CHANNELS, 1, 0.2f) : NULL,
+        .convolution = random_convolution(SPACE_CHANNELS),
+        .norm = random_norm(SPACE_VALUES),
+        .states = room(2 * SPACE_VALUES * SPACE_STATE * sizeof(float)),
+        .heads = SPACE_HEADS, .groups = SPACE_GROUPS, .dim = SPACE_DIM, .size = SPACE_STATE,
+        .norm_span = SPACE_VALUES / SPACE_GROUPS, .norms_first = is_beside,
+        .gate_factor = 0.9f, .rate_factor = 1.1f, .least_rate = 0.001f, .most_rate = 3,
+        .output = is_beside ? random_linear(SPACE_VALUES, HIDDEN, bits) : (Linear){0},
+        .output_factor = 0.8f, .attention_factor = 0.7f,
+    };
+    return space;
+}
+
 static const Heads HEADS_OF_ALL = {
     .heads = HEADS, .kv_heads = KV_HEADS, .dim = HEAD_DIM, .value_dim = VALUE_DIM,
     .head_step = HEAD_STEP, .query_step = HEADS / KV_HEADS * HEAD_STEP, .kv_step = KEY_STEP,
@@ -143,17 +184,20 @@ static const Heads HEADS_OF_ALL = {
     .rotary_dim = TURNED, .pairing = HAS_LATENTS ? PARTED_NEIGHBOURS : NEIGHBOURS,
 };
 
-static Layer random_layer(int bits, int64_t window, int is_delta) {
+static Layer random_layer(int bits, int64_t window, int is_first) {
     enum { KV = KV_HEADS * HEAD_DIM, SLOTS = KV_HEADS * BLOCKS * BLOCK };
     const int is_normed = HEAD_DIM % 16 == 0 && !HAS_LATENTS;
+    const int is_delta = HAS_DELTA && is_first, is_space = HAS_SPACE && is_first;
+    const int outputs = is_delta ? VALUES : is_space ? SPACE_VALUES : HEADS * VALUE_DIM;
     return (Layer){
-        .heads = &HEADS_OF_ALL,
+        .heads = is_space ? NULL : &HEADS_OF_ALL,
         .query = random_linear(HAS_LATENTS ? QUERY_RANK : HIDDEN, QUERIES, bits),
         .key = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
         .value = HAS_LATENTS ? (Linear){0} : random_linear(HIDDEN, KV, bits),
         .latents = HAS_LATENTS ? random_latents(bits) : NULL,
         .delta = is_delta ? random_delta(bits) : NULL,
-        .output = random_linear(is_delta ? VALUES : HEADS * VALUE_DIM, HIDDEN, bits),
+        .state_space = HAS_SPACE ? random_space(bits, !is_first) : NULL,
+        .output = random_linear(outputs, HIDDEN, bits),
         .mlp = {
             .gate = random_linear(HIDDEN, INTERMEDIATE, bits),
             .up = random_linear(HIDDEN, INTERMEDIATE, bits),
@@ -212,7 +256,7 @@ static void run(const Model *model, int begin, int count, float *logits) {
         .room = room(2 * (size_t)quire_thread_room(model)),
     };
     batch.attended =
-        HAS_LATENTS || HAS_DELTA ? room(ROWS * OUTPUTS * sizeof(bf16)) : batch.queries;
+        HAS_LATENTS || HAS_DELTA || HAS_SPACE ? room(ROWS * OUTPUTS * sizeof(bf16)) : batch.queries;
     quire_forward(model, &batch);
 }
 
@@ -221,7 +265,7 @@ int main(int count, char **arguments) {
     const int bits = !strcmp(arguments[1], "int8") ? 8 : !strcmp(arguments[1], "int4") ? 4 : 16;
     const int chunk = atoi(arguments[2]);
     Layer layers[LAYERS];
-    for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits, i ? MAX_TOKENS : 23, HAS_DELTA && !i);
+    for (int i = 0; i < LAYERS; i++) layers[i] = random_layer(bits, i ? MAX_TOKENS : 23, !i);
     const Model model = {
         .hidden = HIDDEN, .width = WIDTH_OF_ROW, .num_layers = LAYERS, .kinds = 1,
         .block_size = BLOCK, .heads = &HEADS_OF_ALL,

@@ -28,9 +28,11 @@ PROCESSORS = {
 HEADS = {
     **{size: [f"-DHEAD_SIZE={size}"] for size in ("64", "72", "80")},
     "64 beside a delta network": ["-DHEAD_SIZE=64", "-DDELTA_SIZE=80"],
+    "64 beside state spaces": ["-DHEAD_SIZE=64", "-DSPACE_SIZE=80"],
     "80 from latents": ["-DHEAD_SIZE=80", "-DVALUE_SIZE=40"],
 }
-"""The sizes of heads: all but the first end within a register of AVX512."""
+"""The sizes of heads, and what computes beside them. All but the first end within a register of
+AVX512, and states within what registers hold at once."""
 
 Logits = NDArray[np.float32]
 Run = Callable[[str, int, str], Logits]

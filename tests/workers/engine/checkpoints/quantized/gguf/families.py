@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import quantize
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.workers.engine.checkpoints.quantized.gguf.small_files import SIZES, add_tokenizer
@@ -244,8 +245,15 @@ def make_model(family: Family, tied: bool) -> Any:
     return model.eval()
 
 
-def write_family(path: Path, name: str, model: Any) -> Path:
-    """Write ``model`` as the family of this name."""
+def write_family(
+    path: Path,
+    name: str,
+    model: Any,
+    metadata: dict[str, Any] | None = None,
+    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
+) -> Path:
+    """Write ``model`` as the family of this name, with further ``metadata``, and the matrices in
+    blocks of ``kind``."""
     architecture, config = name.split()[0], model.config
     writer = GGUFWriter(path, architecture)
     common = {
@@ -255,17 +263,27 @@ def write_family(path: Path, name: str, model: Any) -> Path:
         "attention.value_length": 8, "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.freq_base": 5000.0,
     }  # fmt: skip
-    for key, value in {**common, **FAMILIES[name].metadata}.items():
+    for key, value in {**common, **FAMILIES[name].metadata, **(metadata or {})}.items():
         if value is not None:
             _add(writer, f"{architecture}.{key}", value)
     add_tokenizer(writer, "{{ messages }}", ())
     for stored, values in store(name, model).items():
-        writer.add_tensor(stored, values.contiguous().numpy())
+        numbers = values.contiguous().numpy()
+        if kind == GGMLQuantizationType.F32 or not _is_in_blocks(stored, values):
+            writer.add_tensor(stored, numbers)
+        else:
+            writer.add_tensor(stored, quantize(numbers, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _is_in_blocks(name: str, values: torch.Tensor) -> bool:
+    """llama.cpp leaves vectors, norms, routers and convolutions as they are."""
+    stays = ("norm.weight", "ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight")
+    return name.endswith(".weight") and not name.endswith(stays) and values.dim() > 1
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
