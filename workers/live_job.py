@@ -28,8 +28,8 @@ AUDIENCES: Final[Mapping[Kind, Audience]] = {
 STORED_TOKENS = 16
 """Tokens of a stream that may be shown before they are stored."""
 UNWATCHED_INTERVAL = 1.0
-"""Seconds between two times at which tokens are stored that no client sees before the job ends; the
-first are stored at once. An attempt that takes over computes again what was not stored."""
+"""Seconds between two times at which tokens are stored that no client sees before the job ends. An
+attempt that takes over computes again what was not stored."""
 
 Done = Callable[[], None]
 """Lets Celery acknowledge a message. Must not raise."""
@@ -51,6 +51,8 @@ class LiveJob:
     """When the worker last asked Redis whether to continue."""
     stepped_at: float
     """When it last gave tokens to publish."""
+    pending_since: float
+    """When the first tokens of `choices` were generated."""
     deadline: float
     times: RequestTimes
     span: AttemptSpan | None
@@ -74,6 +76,8 @@ class LiveJob:
     def take(self, output: RequestOutput, now: float) -> None:
         """Add an output of the engine."""
         gained = sum(len(delta.token_ids) for delta in output.deltas)
+        if not self.pending:
+            self.pending_since = now
         self.choices += [encode_choice(delta, self.build) for delta in output.deltas]
         self.completion_tokens += gained
         self.pending += gained
@@ -88,19 +92,18 @@ class LiveJob:
 
     def is_due(self, stream_interval: int, is_asked: bool, now: float) -> bool:
         """Return whether to publish now: at `stream_interval` tokens or where `is_asked` if a
-        client may watch, else only where `is_asked` after an interval; and always the first tokens,
-        whose time is recorded."""
-        if self.sequence_number == 1:
-            return True
+        client may watch, and always its first tokens; else only where `is_asked` after an
+        interval."""
         if not self.claim.can_be_followed:
             return is_asked and now - self.stepped_at >= UNWATCHED_INTERVAL
-        return is_asked or stream_interval <= max(1, self.pending)
+        return is_asked or self.sequence_number == 1 or stream_interval <= max(1, self.pending)
 
     def step(self, stream_interval: int, now: float) -> StepEvent:
         """Return what the job has gained since the last step, which is to be stored too."""
         each = self.claim.can_be_followed and stream_interval == 1
         choices = self.choices if each else join_choices(self.choices)
-        step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices)
+        age = now - self.pending_since if self.pending else 0.0
+        step = StepEvent(self.claim.job_id, self.claim.attempt, self.sequence_number, choices, age)
         self.sequence_number += len(choices)
         self.unstored.append(step)
         self.unstored_tokens += self.pending

@@ -214,6 +214,7 @@ class Relay:
             sequence_number=claim.sequence_number,
             asked_at=self._clock(),
             stepped_at=self._clock(),
+            pending_since=self._clock(),
             deadline=self._clock() + claim.seconds_left,
             times=self.metrics.begin(claim, resumed=bool(published)),
             span=self._begin_span(claim),
@@ -287,13 +288,15 @@ class Relay:
                 if job.reader:
                     shown.append((job.reader, step))
             has_asked = job.asked_at > self._asked_at and not job.reader
-            if job.must_store(asking or self._must_store) or (
-                asking and not is_last and not has_asked
-            ):
+            must_store, last = job.must_store(asking or self._must_store), None
+            if must_store and is_last and not job.reader:
+                last = job.store()  # what was shown of a stream is stored before it is forgotten
+            elif must_store or (asking and not is_last and not has_asked):
                 steps.append(job.store())
                 job.asked_at = now
             if job.ending is not None:
-                endings.append(replace(job.ending, sequence_number=job.sequence_number))
+                number = job.sequence_number
+                endings.append(replace(job.ending, sequence_number=number, last=last))
         if asking:
             self._asked_at, self._refused = now, ()
         output = Output(steps, endings, shown, is_complete=asking)

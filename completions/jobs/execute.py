@@ -107,6 +107,9 @@ class StepEvent:
     attempt: int
     sequence_number: int
     choices: Sequence[events.ChoiceEvent]
+    age: float = 0.0
+    """Seconds since the first of its tokens were generated, where they were not published at
+    once."""
     _gains: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
@@ -117,7 +120,9 @@ class StepEvent:
         first = steps[0]
         choices = [choice for step in steps for choice in step.choices]
         gains = b",".join([step.encode() for step in steps])
-        return cls(first.job_id, first.attempt, first.sequence_number, choices, gains)
+        return cls(
+            first.job_id, first.attempt, first.sequence_number, choices, first.age, _gains=gains
+        )
 
     def encode(self) -> bytes:
         """Return the choices as `events.encode_gains` does, which runs once: what is shown is
@@ -131,6 +136,16 @@ class StepEvent:
         return events.encode_line(
             self.job_id, self.attempt, self.sequence_number, count, tokens, self.encode()
         )
+
+    def list_numbers(self) -> tuple[int, int, int, float]:
+        """Return its sequence number, its numbers of choices and of tokens, and its age, as the
+        scripts read them."""
+        return self.sequence_number, len(self.choices), self.count_tokens(), self.age
+
+    def make_event(self) -> bytes:
+        """Return the event to store, empty if there are no choices."""
+        gains = self.encode()
+        return events.make_event(self.sequence_number, gains) if gains else b""
 
     def count_tokens(self) -> int:
         return sum([len(choice.token_ids) for choice in self.choices])
@@ -146,6 +161,8 @@ class Ending:
     state: events.EndState
     error: events.JobError | None
     usage: Usage | None
+    last: StepEvent | None = None
+    """What the job gained last, if no step of the same output stores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,10 +292,7 @@ class Execution:
     def _publish_args(self, steps: Sequence[StepEvent], is_complete: bool) -> list[object]:
         args: list[object] = [self.worker_id, int(is_complete)]
         for step in steps:
-            number, gains = step.sequence_number, step.encode()
-            event = events.make_event(number, gains) if gains else b""
-            count, tokens = len(step.choices), step.count_tokens()
-            args += (step.job_id, step.attempt, number, count, tokens, event)
+            args += (step.job_id, step.attempt, *step.list_numbers(), step.make_event())
         return args
 
     def _show_args(self, shown: Sequence[tuple[str, StepEvent]]) -> list[object]:
@@ -295,7 +309,9 @@ class Execution:
         usage = orjson.dumps(ending.usage) if ending.usage else ""
         error = orjson.dumps(ending.error) if ending.error else ""
         fence = ending.job_id, self.worker_id, ending.attempt
-        return [*fence, ending.state, event, usage, error, ending.sequence_number]
+        last = ending.last
+        gained = [*last.list_numbers(), last.make_event()] if last else [0, 0, 0, 0, ""]
+        return [*fence, ending.state, event, usage, error, ending.sequence_number, *gained]
 
     def release(self, jobs: Sequence[tuple[str, int]], lost: bool) -> None:
         """Return jobs (id, attempt) to the queue. With `lost`, each of them counts as having lost

@@ -1,6 +1,7 @@
 -- Publish what jobs gained: append their events, and return which of them must stop.
 -- ARGV: worker id, 1 if these are all of its jobs with a reader and what it has shown of them, then per job: id, attempt,
--- sequence number of the event, number of choices in it, number of tokens in it, event ('' to ask only).
+-- sequence number of the event, number of choices in it, number of tokens in it, seconds since its first tokens were generated,
+-- event ('' to ask only).
 -- Returns per job 0 to go on, 1 to cancel it (by its client, or its web process has gone), 2 to drop it (it is no longer
 -- this worker's), 3 to go on without its reader, which has gone.
 local worker = ARGV[1]
@@ -13,8 +14,8 @@ local function gone(web)
   return leases[web] == 0
 end
 
-for i = 3, #ARGV, 6 do
-  local id, attempt, sequence_number, event = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 5]
+for i = 3, #ARGV, 7 do
+  local id, attempt, sequence_number, event = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 6]
   local job = redis.call('HMGET', job_key(id), 'state', 'owner', 'attempt', REDIS.cancelling, 'web', REDIS.sequence_number,
     'generated', 'reader')
   local reply = 0
@@ -23,7 +24,7 @@ for i = 3, #ARGV, 6 do
   else
     local stored = tonumber(job[6])
     if event ~= '' then -- if it is not the next, the worker is repeating it
-      store(id, sequence_number, ARGV[i + 3], ARGV[i + 4], event, stored, tonumber(job[7] or 0))
+      store(id, sequence_number, ARGV[i + 3], ARGV[i + 4], event, stored, tonumber(job[7] or 0), ARGV[i + 5])
     end
     if job[4] or (job[5] ~= '' and gone(job[5])) then
       cancelled_by(id, 'web')

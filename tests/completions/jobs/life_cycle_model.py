@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from completions.contract.usage import Usage
-from completions.jobs.execute import MAX_WORKER_FAILURES, Claim, Room, Showing, StepEvent, Verdict
+from completions.jobs.execute import (
+    MAX_WORKER_FAILURES,
+    Claim,
+    Ending,
+    Room,
+    Showing,
+    StepEvent,
+    Verdict,
+)
 from completions.jobs.new_job import NewJob
 from completions.maintenance.reconcile import FAILED_AFTER
 
@@ -302,14 +310,17 @@ class Model:
         is_read = job.new.kind != "stream" or job.reader in self.leases
         return Verdict.GO_ON if is_read else Verdict.UNREAD
 
-    def finish(self, held: Held, number: int, state: str, usage: Usage) -> bool:
-        job = self._own(held)
+    def finish(self, held: Held, ending: Ending) -> bool:
+        job, last = self._own(held), ending.last
         if job is None:
             return False
-        if state == "completed" and number > job.next_number:
+        if last is not None and last.sequence_number == job.next_number:
+            job.tokens += [token for choice in last.choices for token in choice.token_ids]
+        is_whole = ending.sequence_number <= job.next_number
+        if not is_whole and (last is not None or ending.state == "completed"):
             self.give_back(job)
             return False
-        job.end(state, usage=usage)
+        job.end(ending.state, usage=ending.usage)
         return True
 
     def release(self, every: Iterable[Held], lost: bool) -> None:

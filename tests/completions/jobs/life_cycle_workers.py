@@ -128,10 +128,20 @@ class Workers(RuleBasedStateMachine):
         ),
         ahead=st.sampled_from([0, 0, 1]),
         again=st.booleans(),
+        joined=st.booleans(),
     )
-    def step(self, pick: int, many: bool, size: int, then: Any, ahead: int, again: bool) -> None:
+    def step(
+        self,
+        pick: int,
+        many: bool,
+        size: int,
+        then: Any,
+        ahead: int,
+        again: bool,
+        joined: bool,
+    ) -> None:
         """One or many claims of a worker. `again` if the reply was lost, `ahead` if Redis has lost
-        the step before."""
+        the step before, `joined` if an end stores what its job gained last."""
         held = self.held[-1 - pick % len(self.held)]
         chosen = [it for it in self.held if many and it.worker == held.worker] or [held]
         (worker,) = (it for it in self.workers if it.worker_id == held.worker)
@@ -144,7 +154,8 @@ class Workers(RuleBasedStateMachine):
                 self.publish(worker, chosen, size, "completed", 0, again)  # the former attempt
                 self.release(worker, chosen, lost=True)
         else:
-            self.publish(worker, chosen, size, None if then == "go on" else then, ahead, again)
+            end = None if then == "go on" else then
+            self.publish(worker, chosen, size, end, ahead, again, joined)
 
     def publish(
         self,
@@ -154,8 +165,9 @@ class Workers(RuleBasedStateMachine):
         end: Any,
         ahead: int,
         again: bool,
+        joined: bool = False,
     ) -> None:
-        steps, endings = [], []
+        steps, stepping, endings = [], [], []
         own = [it for it in self.held if it.worker == worker.worker_id and not it.is_left]
         is_complete = all(it in chosen for it in own)
         if end and ahead:
@@ -167,22 +179,28 @@ class Workers(RuleBasedStateMachine):
             before = [
                 replace(it, sequence_number=it.sequence_number + ahead) for it in held.unstored
             ]
-            steps.append(StepEvent.join([*before, *([step] if choices or not before else [])]))
+            gained = StepEvent.join([*before, *([step] if choices or not before else [])])
+            last = gained if joined and gained.choices and not held.claim.reader else None
+            if not end or last is None:
+                steps.append(gained)
+                stepping.append(held)
             held.unstored = []
             held.number += size
             if end:
                 usage = Usage(2, held.number - 1)
                 state: EndState = "completed" if ahead else end
                 job_id, attempt = held.claim.job_id, held.claim.attempt
-                endings.append(Ending(job_id, attempt, number + size, state, None, usage))
+                endings.append(Ending(job_id, attempt, number + size, state, None, usage, last))
         for _ in range(1 + again):
             reply = worker.send(Output(steps, endings, is_complete=is_complete))
-            self._expect(worker, chosen, is_complete, steps, reply.verdicts)
+            self._expect(worker, stepping, is_complete, steps, reply.verdicts)
             for held, it, done in zip(chosen, endings, reply.written, strict=False):
                 assert it.usage is not None
-                assert done == self.model.finish(held, it.sequence_number, it.state, it.usage)
-        for held, verdict in zip(chosen, reply.verdicts, strict=True):
-            held.is_left |= verdict is Verdict.NOT_YOURS or bool(end)
+                assert done == self.model.finish(held, it)
+        for held, verdict in zip(stepping, reply.verdicts, strict=True):
+            held.is_left |= verdict is Verdict.NOT_YOURS
+        for held in chosen:
+            held.is_left |= bool(end)
 
     @precondition(lambda self: self.held)
     @rule(pick=picks, many=st.booleans(), size=st.integers(1, 2), again=st.booleans())

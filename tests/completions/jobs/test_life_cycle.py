@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -70,6 +71,30 @@ async def test_a_job_runs_from_submission_to_its_end(submission, worker, redis_c
     assert entry[b"id"] == b"cmpl-1"
     assert orjson.loads(entry[b"usage"])["completion_tokens"] == 1
     assert redis_client.zcard(f"{PREFIX}open") == 0
+
+
+async def test_an_end_stores_what_its_job_gained_last(submission, worker, redis_client):
+    await submission.submit(new_job())
+    (claim,) = worker.claim(["cmpl-1"])
+    last = replace(step(claim, [(0, [5], "a"), (0, [6], "b", "stop", 6)]), age=30.0)
+    before = time.time()
+    for _ in range(2):  # the first reply was lost
+        worker.publish([], [replace(ending(claim, 3), last=last)])
+    events, end = stream(redis_client)
+    assert [event.sequence_number for event in events] == [1, 2]
+    assert end == EndEvent(3, "completed", None, Usage(2, 1))
+    record = await submission.fetch("cmpl-1")
+    assert before - 30.1 <= record.first <= time.time() - 29.9  # when its tokens were generated
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+async def test_a_job_whose_last_gain_leaves_a_gap_goes_back(submission, worker, state):
+    await submission.submit(new_job())
+    (claim,) = worker.claim(["cmpl-1"])
+    gap = step(claim, [(0, [6], "b", "stop", 6)], 2)  # Redis has lost the one before
+    _, written = worker.publish([], [replace(ending(claim, 3, state), last=gap)])
+    assert written == [False]
+    assert (await submission.fetch("cmpl-1")).state == "queued"
 
 
 async def test_a_full_queue_and_an_unserved_model_refuse(submission, worker):

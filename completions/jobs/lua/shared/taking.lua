@@ -10,13 +10,14 @@ local TAKEOVER_KEPT = 86400 -- seconds; longer than a job waits for another work
 
 local function call_attention(worker) redis.call('SET', prefix .. 'attention:' .. worker, 1, 'EX', TAKEOVER_KEPT) end
 
--- Store what a job gained in a step. Returns whether that was the next.
-local function store(id, first, count, tokens, event, stored, generated)
+-- Store what a job gained in a step; `since` is how many seconds ago its first tokens were generated. Returns whether that
+-- was the next.
+local function store(id, first, count, tokens, event, stored, generated, since)
   if first ~= stored then return false end
   local key = job_key(id)
   redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, REDIS.sequence_number, first + count, 'generated', generated + tokens)
-  if generated == 0 and tonumber(tokens) > 0 then redis.call('HSETNX', key, 'first', tostring(now())) end
+  if generated == 0 and tonumber(tokens) > 0 then redis.call('HSETNX', key, 'first', tostring(now() - since)) end
   return true
 end
 
@@ -31,7 +32,7 @@ local function store_shown(worker, id)
       if string.sub(line, 1, #head) == head then
         local first, count, tokens, gains = string.match(line, '^(%d+),(%d+),(%d+),(.*)%]$', #head + 1)
         local event = '{"s":' .. first .. ',"c":[' .. gains .. ']}'
-        if store(id, tonumber(first), count, tokens, event, stored, generated) then
+        if store(id, tonumber(first), count, tokens, event, stored, generated, 0) then
           stored, generated = stored + count, generated + tokens
         end
       end
