@@ -106,7 +106,6 @@ class Architecture:
     """How one kind of decoder differs from the common form."""
 
     model_type: str
-    model_class: str
     rotates_in_part: bool = False
     """Whether rotary positions may turn a part of each head only."""
     epsilons: Mapping[str, str] = field(
@@ -121,6 +120,12 @@ class Architecture:
     """The same for tensors of layers."""
     edits: Mapping[str, Edit] = field(default_factory=dict)
     """How weights are made whose names end so; the first that fits."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Further fields of the config, and the metadata that hold them."""
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the config that are true if any layer has the tensor."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the config that are the same for all files."""
     more: Callable[[Source, Fields], Fields] = lambda source, fields: {}
     """Further fields of the config, from the source and the fields so far."""
     varying: frozenset[str] = frozenset()

@@ -15,7 +15,6 @@ def make_falcon(norms: dict[str, str]) -> Architecture:
     """Make the record of one of Falcon's sizes, which name the norms before a layer differently."""
     return Architecture(
         "falcon",
-        "FalconForCausalLM",
         epsilons={"attention.layer_norm_epsilon": "layer_norm_epsilon"},
         tensors={"token_embd": "transformer.word_embeddings", "output_norm": "transformer.ln_f"},
         layers="transformer.h",
@@ -27,16 +26,17 @@ def make_falcon(norms: dict[str, str]) -> Architecture:
             "ffn_down": "mlp.dense_4h_to_h",
         },
         edits={"query_key_value.weight": edits.group_falcon},
+        shown={"bias": "attn_qkv.bias", "new_decoder_architecture": "attn_norm_2.weight"},
+        constants={"alibi": False, "parallel_attn": True},
         more=dense.read_falcon,
         without=frozenset({"head_dim", "num_key_value_heads", "intermediate_size"}),
     )
 
 
-def make_deepseek(model_type: str, model_class: str) -> Architecture:
+def make_deepseek(model_type: str) -> Architecture:
     """Make the record of one of DeepSeek's versions, which have attention over latent vectors."""
     return Architecture(
         model_type,
-        model_class,
         rotates_in_part=True,
         layer_tensors=names.LATENT,
         edits={"kv_b_proj.weight": edits.compose_latent},
@@ -46,41 +46,40 @@ def make_deepseek(model_type: str, model_class: str) -> Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture("llama", "LlamaForCausalLM", edits=edits.INTERLEAVED),
-    "arcee": Architecture("arcee", "ArceeForCausalLM", edits=edits.INTERLEAVED),
+    "llama": Architecture("llama", edits=edits.INTERLEAVED),
+    "arcee": Architecture("arcee", edits=edits.INTERLEAVED),
     "command-r": Architecture(
         "cohere",
-        "CohereForCausalLM",
         epsilons=_LAYER_NORM,
-        more=dense.read_command_r,
+        fields={"logit_scale": "logit_scale"},
+        shown={"use_qk_norm": "attn_q_norm.weight"},
     ),
-    "deepseek2": make_deepseek("deepseek_v3", "DeepseekV3ForCausalLM"),
-    "ernie4_5": Architecture("ernie4_5", "Ernie4_5ForCausalLM"),
-    "exaone4": Architecture(
-        "exaone4",
-        "Exaone4ForCausalLM",
-        layer_tensors=names.NORMS_AFTER,
-        more=dense.read_windows,
-    ),
+    "deepseek2": make_deepseek("deepseek_v3"),
+    "ernie4_5": Architecture("ernie4_5"),
+    "exaone4": Architecture("exaone4", layer_tensors=names.NORMS_AFTER, more=dense.read_windows),
     "falcon": make_falcon({"attn_norm": "input_layernorm"}),
-    "gemma": Architecture("gemma", "GemmaForCausalLM", edits=edits.NORMS_PLUS_ONE),
+    "gemma": Architecture("gemma", edits=edits.NORMS_PLUS_ONE),
     "gemma2": Architecture(
         "gemma2",
-        "Gemma2ForCausalLM",
         layer_tensors=names.FOUR_NORMS,
         edits=edits.NORMS_PLUS_ONE,
+        fields={
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+            "sliding_window": dense.WINDOW,
+        },
+        constants={"hidden_activation": "gelu_pytorch_tanh"},
         more=dense.read_gemma2,
     ),
     "gemma3": Architecture(
         "gemma3_text",
-        "Gemma3ForCausalLM",
         layer_tensors=names.FOUR_NORMS,
         edits=edits.NORMS_PLUS_ONE,
+        fields={"sliding_window": dense.WINDOW},
         more=dense.read_gemma3,
     ),
     "gemma4": Architecture(
         "gemma4_text",
-        "Gemma4ForCausalLM",
         tensors={
             "per_layer_token_embd": "model.embed_tokens_per_layer",
             "per_layer_model_proj": "model.per_layer_model_projection",
@@ -101,23 +100,22 @@ ARCHITECTURES: dict[str, Architecture] = {
             "ffn_gate_up_exps": "experts.gate_up_proj/0",
             "ffn_down_exps": "experts.down_proj/0",
         },
+        fields={"sliding_window": dense.WINDOW},
         more=dense.read_gemma4,
         varying=frozenset({"feed_forward_length", KEY_HEADS}),
     ),
     "glm4": Architecture(
         "glm4",
-        "Glm4ForCausalLM",
         rotates_in_part=True,
         layer_tensors={
             "ffn_up": "mlp.gate_up_proj",
             "post_attention_norm": "post_self_attn_layernorm",
             "post_ffw_norm": "post_mlp_layernorm",
         },
-        more=dense.read_biases,
+        shown=dense.BIASES,
     ),
     "glm4moe": Architecture(
         "glm4_moe",
-        "Glm4MoeForCausalLM",
         rotates_in_part=True,
         layer_tensors={
             **names.SECOND_NORM,
@@ -125,11 +123,11 @@ ARCHITECTURES: dict[str, Architecture] = {
             **names.CORRECTION,
             **names.name_shared_experts("mlp.shared_experts"),
         },
-        more=mixtures.read_glm4_moe,
+        shown={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
+        more=mixtures.read_routed,
     ),
     "gpt-oss": Architecture(
         "gpt_oss",
-        "GptOssForCausalLM",
         layer_tensors={
             **names.SECOND_NORM,
             **names.name_experts("mlp", "router"),
@@ -143,14 +141,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             "experts.gate_up_proj_bias": edits.alternate,
             "experts.down_proj": edits.transpose,
         },
+        fields={**mixtures.NARROW_EXPERTS, "sliding_window": dense.WINDOW},
+        shown={"attention_bias": "attn_q.bias"},
         more=mixtures.read_gpt_oss,
     ),
-    "granite": Architecture(
-        "granite", "GraniteForCausalLM", edits=edits.INTERLEAVED, more=dense.read_granite
-    ),
+    "granite": Architecture("granite", edits=edits.INTERLEAVED, fields=dense.GRANITE),
     "granitehybrid": Architecture(
         "granitemoehybrid",
-        "GraniteMoeHybridForCausalLM",
         layer_tensors={
             **names.name_experts("block_sparse_moe", "router"),
             **names.GRANITE_SHARED,
@@ -158,23 +155,22 @@ ARCHITECTURES: dict[str, Architecture] = {
             **names.MAMBA2,
         },
         edits={**edits.INTERLEAVED, **edits.MAMBA2},
+        fields={**dense.GRANITE, **hybrids.MAMBA2},
+        shown=hybrids.MAMBA2_BIASES,
         more=hybrids.read_granite_hybrid,
         varying=frozenset({KEY_HEADS}),
         without=frozenset({"head_dim"}),
     ),
     "granitemoe": Architecture(
         "granitemoe",
-        "GraniteMoeForCausalLM",
         layer_tensors=names.name_experts("block_sparse_moe", "router"),
         edits=edits.INTERLEAVED,
-        more=mixtures.read_granite_experts,
+        fields={**dense.GRANITE, **mixtures.LOCAL_EXPERTS},
+        more=mixtures.read_shared_granite,
     ),
-    "hunyuan-dense": Architecture(
-        "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", layer_tensors=names.HUNYUAN_NORMS
-    ),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense", layer_tensors=names.HUNYUAN_NORMS),
     "hunyuan-moe": Architecture(
         "hunyuan_v1_moe",
-        "HunYuanMoEV1ForCausalLM",
         layer_tensors={
             **names.HUNYUAN_NORMS,
             **names.name_experts("mlp", "gate.wg"),
@@ -184,18 +180,19 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "lfm2": Architecture(
         "lfm2",
-        "Lfm2ForCausalLM",
         epsilons=_NORM_EPS,
         tensors=_EMBEDDING_NORM,
         layer_tensors=names.SHORT_CONVOLUTIONS,
         edits={"conv.conv.weight": edits.widen_convolution},
+        fields=hybrids.SHORT_CONVOLUTIONS,
+        shown=hybrids.SHORT_BIASES,
+        constants={"block_auto_adjust_ff_dim": False},
         more=hybrids.read_lfm2,
         varying=frozenset({KEY_HEADS}),
         without=frozenset({"head_dim"}),
     ),
     "lfm2moe": Architecture(
         "lfm2_moe",
-        "Lfm2MoeForCausalLM",
         epsilons=_NORM_EPS,
         tensors=_EMBEDDING_NORM,
         layer_tensors={
@@ -204,13 +201,19 @@ ARCHITECTURES: dict[str, Architecture] = {
             "exp_probs_b.bias": "feed_forward.expert_bias",
         },
         edits={"conv.conv.weight": edits.widen_convolution},
-        more=hybrids.read_lfm2_moe,
+        fields={
+            **hybrids.SHORT_CONVOLUTIONS,
+            **mixtures.EXPERTS,
+            "num_dense_layers": "leading_dense_block_count",
+        },
+        shown={**hybrids.SHORT_BIASES, "use_expert_bias": "exp_probs_b.bias"},
+        constants={"block_auto_adjust_ff_dim": False, "norm_topk_prob": True},
+        more=hybrids.read_lfm2,
         varying=frozenset({KEY_HEADS}),
         without=frozenset({"head_dim"}),
     ),
     "llama4": Architecture(
         "llama4_text",
-        "Llama4ForCausalLM",
         layer_tensors={
             **names.name_experts("feed_forward", "router"),
             **names.name_shared_experts("feed_forward.shared_expert"),
@@ -218,39 +221,36 @@ ARCHITECTURES: dict[str, Architecture] = {
             "ffn_up": "feed_forward.up_proj",
             "ffn_down": "feed_forward.down_proj",
         },
-        edits={
-            "experts.gate_up_proj": edits.transpose,
-            "experts.down_proj": edits.transpose,
+        edits={"experts.gate_up_proj": edits.transpose, "experts.down_proj": edits.transpose},
+        fields={
+            **mixtures.NARROW_EXPERTS,
+            "intermediate_size_mlp": "feed_forward_length",
+            "interleave_moe_layer_step": "interleave_moe_layer_step",
         },
         more=mixtures.read_llama4,
     ),
     "minimax-m2": Architecture(
         "minimax_m2",
-        "MiniMaxM2ForCausalLM",
         rotates_in_part=True,
         layer_tensors={**names.EXPERTS, "exp_probs_b.bias": "mlp.e_score_correction_bias"},
-        more=mixtures.read_minimax,
+        fields=mixtures.NARROW_EXPERTS,
     ),
-    "mistral3": Architecture(
-        "ministral3",
-        "Ministral3ForCausalLM",
-        edits=edits.INTERLEAVED,
-        more=dense.read_ministral3,
-    ),
+    "mistral3": Architecture("ministral3", edits=edits.INTERLEAVED, more=dense.read_ministral3),
     "nemotron": Architecture(
         "nemotron",
-        "NemotronForCausalLM",
         rotates_in_part=True,
         epsilons={"attention.layer_norm_epsilon": "norm_eps"},
         edits=edits.NORMS_PLUS_ONE,
     ),
-    "olmo2": Architecture("olmo2", "Olmo2ForCausalLM", layer_tensors=names.NORMS_AFTER),
+    "olmo2": Architecture("olmo2", layer_tensors=names.NORMS_AFTER),
     "olmoe": Architecture(
-        "olmoe", "OlmoeForCausalLM", layer_tensors=names.EXPERTS, more=mixtures.read_olmoe
+        "olmoe",
+        layer_tensors=names.EXPERTS,
+        fields={"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+        constants={"norm_topk_prob": False},
     ),
     "phi2": Architecture(
         "phi",
-        "PhiForCausalLM",
         rotates_in_part=True,
         epsilons=_LAYER_NORM,
         tensors={"output_norm": "model.final_layernorm"},
@@ -262,46 +262,45 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "phi3": Architecture(
         "phi3",
-        "Phi3ForCausalLM",
         rotates_in_part=True,
         layer_tensors={"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
         more=dense.read_phi3,
     ),
-    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM"),
+    "qwen2": Architecture("qwen2"),
     "qwen2moe": Architecture(
         "qwen2_moe",
-        "Qwen2MoeForCausalLM",
         layer_tensors={**names.EXPERTS, **names.QWEN_SHARED},
         edits={"shared_expert_gate.weight": edits.join_shared},
-        more=mixtures.read_qwen2_experts,
+        fields=mixtures.QWEN_SHARED,
+        constants={"norm_topk_prob": False},
     ),
-    "qwen3": Architecture("qwen3", "Qwen3ForCausalLM"),
+    "qwen3": Architecture("qwen3"),
     "qwen35": Architecture(
         "qwen3_5_text",
-        "Qwen3_5ForCausalLM",
         rotates_in_part=True,
         layer_tensors=names.QWEN35,
         edits=edits.GROUPED_DELTA_NET,
+        fields=hybrids.DELTA_NET,
         more=hybrids.read_qwen35,
     ),
     "qwen35moe": Architecture(
         "qwen3_5_moe_text",
-        "Qwen3_5MoeForCausalLM",
         rotates_in_part=True,
         layer_tensors={**names.QWEN35, **names.EXPERTS, **names.QWEN_SHARED},
         edits=edits.GROUPED_DELTA_NET,
+        fields={**hybrids.DELTA_NET, **mixtures.QWEN_SHARED},
+        constants={"norm_topk_prob": True},
         more=hybrids.read_qwen35_moe,
         varying=frozenset({"feed_forward_length"}),
     ),
     "qwen3moe": Architecture(
         "qwen3_moe",
-        "Qwen3MoeForCausalLM",
         layer_tensors=names.EXPERTS,
-        more=mixtures.read_qwen_experts,
+        fields=mixtures.EXPERTS,
+        constants={"norm_topk_prob": True},
     ),
     "qwen3next": Architecture(
         "qwen3_next",
-        "Qwen3NextForCausalLM",
         rotates_in_part=True,
         layer_tensors={
             **names.DELTA_NET,
@@ -313,18 +312,18 @@ ARCHITECTURES: dict[str, Architecture] = {
             "attn_gate.weight": "linear_attn.in_proj_qkvz.weight/1",
         },
         edits=edits.DELTA_NET,
+        fields={**hybrids.DELTA_NET, **mixtures.QWEN_SHARED},
+        constants={"norm_topk_prob": True},
         more=hybrids.read_qwen3_next,
         varying=frozenset({"feed_forward_length"}),
     ),
-    "seed_oss": Architecture(
-        "seed_oss", "SeedOssForCausalLM", layer_tensors=names.SECOND_NORM, more=dense.read_biases
-    ),
-    "smollm3": Architecture("smollm3", "SmolLM3ForCausalLM", edits=edits.INTERLEAVED),
+    "seed_oss": Architecture("seed_oss", layer_tensors=names.SECOND_NORM, shown=dense.BIASES),
+    "smollm3": Architecture("smollm3", edits=edits.INTERLEAVED),
     "starcoder2": Architecture(
         "starcoder2",
-        "Starcoder2ForCausalLM",
         epsilons={"attention.layer_norm_epsilon": "norm_epsilon"},
         layer_tensors={"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"},
+        shown={"use_bias": "attn_q.bias"},
         more=dense.read_starcoder2,
     ),
 }

@@ -3,6 +3,7 @@
 from typing import Any
 
 from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from workers.engine.checkpoints.quantized.gguf.architecture import (
     HEADS,
@@ -59,6 +60,9 @@ def make_config(architecture: Architecture, source: Source) -> Any:
     fields["rope_parameters"] = read_positions(source, fields["head_dim"])
     if architecture.rotates_in_part:
         fields["rope_parameters"]["partial_rotary_factor"] = turned / fields["head_dim"]
+    fields |= {field: metadata[key] for field, key in architecture.fields.items()}
+    fields |= {setting: source.has(tensor) for setting, tensor in architecture.shown.items()}
+    fields |= architecture.constants
     fields |= architecture.more(source, fields)
     if LOG_MULTIPLIER in metadata and "mscale_all_dim" not in fields["rope_parameters"]:
         refuse_log_multiplier(metadata)
@@ -67,5 +71,5 @@ def make_config(architecture: Architecture, source: Source) -> Any:
         **{name: value for name, value in fields.items() if name not in architecture.without},
         vocab_size=source.shapes[EMBEDDING][0],
         tie_word_embeddings="output.weight" not in source.shapes,
-        architectures=[architecture.model_class],
+        architectures=[MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[architecture.model_type]],
     )

@@ -7,18 +7,22 @@ from workers.engine.checkpoints.quantized.gguf.positions import LOG_MULTIPLIER, 
 
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 _GEMMA3_PATTERN = 6
-_WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+GRANITE = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+BIASES = {"attention_bias": "attn_q.bias", "attention_out_bias": "attn_output.bias"}
+"""For classes that have biases by default."""
 _FULL_OR_SLIDING = ("full_attention", "sliding_attention")
 
 
 def read_gemma2(source: Source, fields: Fields) -> Fields:
     is_27b = fields["num_hidden_layers"] == _GEMMA2_27B_LAYERS
     return {
-        "attn_logit_softcapping": source.metadata["attn_logit_softcapping"],
-        "final_logit_softcapping": source.metadata["final_logit_softcapping"],
-        "sliding_window": source.metadata[_WINDOW],
         "query_pre_attn_scalar": _per_head(fields) if is_27b else fields["head_dim"],
-        "hidden_activation": "gelu_pytorch_tanh",
     }
 
 
@@ -26,7 +30,6 @@ def read_gemma3(source: Source, fields: Fields) -> Fields:
     is_27b = fields["num_hidden_layers"] == _GEMMA3_27B_LAYERS
     kinds = ["sliding_attention"] * (_GEMMA3_PATTERN - 1) + ["full_attention"]
     return {
-        "sliding_window": source.metadata[_WINDOW],
         "query_pre_attn_scalar": _per_head(fields) if is_27b else fields["head_dim"],
         "layer_types": [kinds[i % _GEMMA3_PATTERN] for i in range(fields["num_hidden_layers"])],
         "rope_parameters": {
@@ -62,7 +65,6 @@ def read_gemma4(source: Source, fields: Fields) -> Fields:
         "intermediate_size": widths[0],
         "use_double_wide_mlp": widths[-1] == 2 * widths[0],
         "num_kv_shared_layers": count - len(unshared),
-        "sliding_window": metadata[_WINDOW],
         "layer_types": kinds,
         "final_logit_softcapping": metadata.get("final_logit_softcapping"),
         "hidden_size_per_layer_input": metadata.get("embedding_length_per_layer_input", 0),
@@ -89,7 +91,7 @@ def read_phi3(source: Source, fields: Fields) -> Fields:
     rope = fields["rope_parameters"]
     more = {
         "partial_rotary_factor": rope["partial_rotary_factor"],
-        "sliding_window": source.metadata.get(_WINDOW) or None,
+        "sliding_window": source.metadata.get(WINDOW) or None,
     }
     trained = rope.get("original_max_position_embeddings")
     return more | {"original_max_position_embeddings": trained} if LONG in source.factors else more
@@ -97,7 +99,7 @@ def read_phi3(source: Source, fields: Fields) -> Fields:
 
 def read_windows(source: Source, fields: Fields) -> Fields:
     """Return the window of the layers that have one."""
-    window = source.metadata.get(_WINDOW)
+    window = source.metadata.get(WINDOW)
     if not window:
         return {"sliding_window": None, "layer_types": ["full_attention"] * source.num_layers}
     return {
@@ -118,14 +120,6 @@ def read_olmo3(source: Source, fields: Fields) -> Fields:
     }
 
 
-def read_biases(source: Source, fields: Fields) -> Fields:
-    """Return whether attention has biases, for classes that have them by default."""
-    return {
-        "attention_bias": source.has("attn_q.bias"),
-        "attention_out_bias": source.has("attn_output.bias"),
-    }
-
-
 def read_ministral3(source: Source, fields: Fields) -> Fields:
     scale = source.metadata.get(LOG_MULTIPLIER, 0.0)
     beta = {"llama_4_scaling_beta": source.metadata["attention.temperature_scale"]}
@@ -138,38 +132,14 @@ def make_mscales(scale: float) -> Fields:
     return {"mscale": scale, "mscale_all_dim": scale} if scale else {}
 
 
-def read_granite(source: Source, fields: Fields) -> Fields:
-    return {
-        "attention_multiplier": source.metadata["attention.scale"],
-        "embedding_multiplier": source.metadata["embedding_scale"],
-        "residual_multiplier": source.metadata["residual_scale"],
-        "logits_scaling": source.metadata["logit_scale"],
-    }
-
-
 def read_falcon(source: Source, fields: Fields) -> Fields:
-    is_new = source.has("attn_norm_2.weight")
     key_heads = fields["num_key_value_heads"]
     return {
-        "alibi": False,
-        "bias": source.has("attn_qkv.bias"),
-        "new_decoder_architecture": is_new,
         "multi_query": key_heads == 1,
-        "parallel_attn": True,
         "num_kv_heads": key_heads,
         "ffn_hidden_size": fields["intermediate_size"],
     }
 
 
-def read_command_r(source: Source, fields: Fields) -> Fields:
-    return {
-        "logit_scale": source.metadata["logit_scale"],
-        "use_qk_norm": source.has("attn_q_norm.weight"),
-    }
-
-
 def read_starcoder2(source: Source, fields: Fields) -> Fields:
-    return {
-        "use_bias": source.has("attn_q.bias"),
-        "sliding_window": source.metadata.get(_WINDOW),
-    }
+    return {"sliding_window": source.metadata.get(WINDOW)}

@@ -1,22 +1,29 @@
 """The further fields of configurations of decoders some of whose layers keep a state."""
 
 from workers.engine.checkpoints.quantized.gguf.architecture import KEY_HEADS, Fields, Source
-from workers.engine.checkpoints.quantized.gguf.dense import read_granite
-from workers.engine.checkpoints.quantized.gguf.mixtures import read_qwen_experts
 
 _INTERVAL = 4
+DELTA_NET = {
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+}
+MAMBA2 = {
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_d_conv": "ssm.conv_kernel",
+}
+MAMBA2_BIASES = {"mamba_conv_bias": "ssm_conv1d.bias", "mamba_proj_bias": "ssm_in.bias"}
+SHORT_CONVOLUTIONS = {"conv_L_cache": "shortconv.l_cache"}
+SHORT_BIASES = {"conv_bias": "shortconv.conv.bias"}
 
 
 def read_delta_net(source: Source, fields: Fields) -> Fields:
-    metadata = source.metadata
-    heads = metadata["ssm.time_step_rank"]
-    interval = metadata.get("full_attention_interval", _INTERVAL)
+    heads = source.metadata["ssm.time_step_rank"]
+    interval = source.metadata.get("full_attention_interval", _INTERVAL)
     return {
-        "linear_conv_kernel_dim": metadata["ssm.conv_kernel"],
-        "linear_key_head_dim": metadata["ssm.state_size"],
-        "linear_num_key_heads": metadata["ssm.group_count"],
         "linear_num_value_heads": heads,
-        "linear_value_head_dim": metadata["ssm.inner_size"] // heads,
+        "linear_value_head_dim": source.metadata["ssm.inner_size"] // heads,
         "layer_types": [
             "linear_attention" if (i + 1) % interval else "full_attention"
             for i in range(source.num_layers)
@@ -25,14 +32,9 @@ def read_delta_net(source: Source, fields: Fields) -> Fields:
 
 
 def read_qwen3_next(source: Source, fields: Fields) -> Fields:
-    shared = source.metadata["expert_shared_feed_forward_length"]
+    shared = fields["shared_expert_intermediate_size"]
     width = source.metadata.get("feed_forward_length", shared)
-    return {
-        **read_delta_net(source, fields),
-        **read_qwen_experts(source, fields),
-        "shared_expert_intermediate_size": shared,
-        "intermediate_size": width,
-    }
+    return {**read_delta_net(source, fields), "intermediate_size": width}
 
 
 def read_qwen35(source: Source, fields: Fields) -> Fields:
@@ -55,7 +57,6 @@ def read_granite_hybrid(source: Source, fields: Fields) -> Fields:
     has_experts = source.has("ffn_gate_exps.weight")
     dense = metadata.get("expert_shared_feed_forward_length", fields["intermediate_size"])
     return {
-        **read_granite(source, fields),
         "num_key_value_heads": max(key_heads),
         "layer_types": ["full_attention" if count else "mamba" for count in key_heads],
         "num_local_experts": metadata["expert_count"] if has_experts else 0,
@@ -64,12 +65,7 @@ def read_granite_hybrid(source: Source, fields: Fields) -> Fields:
         "position_embedding_type": "rope" if metadata.get("rope.scaling.finetuned") else "nope",
         "mamba_n_heads": heads,
         "mamba_d_head": metadata["ssm.inner_size"] // heads,
-        "mamba_n_groups": metadata["ssm.group_count"],
-        "mamba_d_state": metadata["ssm.state_size"],
-        "mamba_d_conv": metadata["ssm.conv_kernel"],
         "mamba_expand": metadata["ssm.inner_size"] // fields["hidden_size"],
-        "mamba_conv_bias": source.has("ssm_conv1d.bias"),
-        "mamba_proj_bias": source.has("ssm_in.bias"),
     }
 
 
@@ -78,16 +74,4 @@ def read_lfm2(source: Source, fields: Fields) -> Fields:
     return {
         "num_key_value_heads": max(key_heads),
         "layer_types": ["full_attention" if count else "conv" for count in key_heads],
-        "conv_L_cache": source.metadata["shortconv.l_cache"],
-        "conv_bias": source.has("shortconv.conv.bias"),
-        "block_auto_adjust_ff_dim": False,
-    }
-
-
-def read_lfm2_moe(source: Source, fields: Fields) -> Fields:
-    return {
-        **read_lfm2(source, fields),
-        **read_qwen_experts(source, fields),
-        "num_dense_layers": source.metadata["leading_dense_block_count"],
-        "use_expert_bias": source.has("exp_probs_b.bias"),
     }

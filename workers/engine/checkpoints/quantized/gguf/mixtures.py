@@ -1,72 +1,35 @@
 """The further fields of configurations of mixtures of experts."""
 
 from workers.engine.checkpoints.quantized.gguf.architecture import Fields, Source
-from workers.engine.checkpoints.quantized.gguf.dense import make_mscales, read_granite
+from workers.engine.checkpoints.quantized.gguf.dense import make_mscales
 from workers.engine.checkpoints.quantized.gguf.positions import LOG_MULTIPLIER
 
 _NO_NORMS_128 = 128
 """How many experts the Llama 4 has whose queries and keys are not normalized."""
-
-
-def read_experts(source: Source, fields: Fields) -> Fields:
-    return {
-        "num_local_experts": source.metadata["expert_count"],
-        "num_experts_per_tok": source.metadata["expert_used_count"],
-    }
-
-
-def read_qwen_experts(source: Source, fields: Fields) -> Fields:
-    return {
-        "num_experts": source.metadata["expert_count"],
-        "num_experts_per_tok": source.metadata["expert_used_count"],
-        "moe_intermediate_size": source.metadata["expert_feed_forward_length"],
-        "norm_topk_prob": True,
-    }
-
-
-def read_qwen2_experts(source: Source, fields: Fields) -> Fields:
-    shared = source.metadata["expert_shared_feed_forward_length"]
-    own = {"norm_topk_prob": False, "shared_expert_intermediate_size": shared}
-    return read_qwen_experts(source, fields) | own
+LOCAL_EXPERTS = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+NARROW_EXPERTS = {**LOCAL_EXPERTS, "intermediate_size": "expert_feed_forward_length"}
+"""Of models that have no other MLPs."""
+EXPERTS = {
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+}
+QWEN_SHARED = {**EXPERTS, "shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
 
 
 def read_gpt_oss(source: Source, fields: Fields) -> Fields:
     rope = fields["rope_parameters"]
-    return {
-        **read_experts(source, fields),
-        "intermediate_size": source.metadata["expert_feed_forward_length"],
-        "sliding_window": source.metadata["attention.sliding_window"],
-        "attention_bias": source.has("attn_q.bias"),
-        "rope_parameters": rope | {"truncate": False} if rope["rope_type"] == "yarn" else rope,
-    }
+    return {"rope_parameters": rope | {"truncate": False} if rope["rope_type"] == "yarn" else rope}
 
 
 def read_llama4(source: Source, fields: Fields) -> Fields:
     metadata = source.metadata
     is_chunked = metadata.get("attention.sliding_window", 1) != 0
     layers = {} if is_chunked else {"layer_types": ["full_attention"] * source.num_layers}
-    return {
-        **read_experts(source, fields),
-        **layers,
-        "intermediate_size": metadata["expert_feed_forward_length"],
-        "intermediate_size_mlp": fields["intermediate_size"],
-        "interleave_moe_layer_step": metadata["interleave_moe_layer_step"],
-        "use_qk_norm": metadata["expert_count"] != _NO_NORMS_128,
-    }
+    return {**layers, "use_qk_norm": metadata["expert_count"] != _NO_NORMS_128}
 
 
-def read_glm4_moe(source: Source, fields: Fields) -> Fields:
-    metadata = source.metadata
-    return {
-        "attention_bias": source.has("attn_q.bias"),
-        "use_qk_norm": source.has("attn_q_norm.weight"),
-        **_read_routed(source),
-        "n_group": metadata.get("expert_group_count", 1),
-        "topk_group": metadata.get("expert_group_used_count", 1),
-    }
-
-
-def _read_routed(source: Source) -> Fields:
+def read_routed(source: Source, fields: Fields) -> Fields:
     metadata = source.metadata
     return {
         "n_routed_experts": metadata["expert_count"],
@@ -76,6 +39,8 @@ def _read_routed(source: Source) -> Fields:
         "first_k_dense_replace": _count_dense(source),
         "routed_scaling_factor": metadata.get("expert_weights_scale", 1.0),
         "norm_topk_prob": bool(metadata.get("expert_weights_norm", False)),
+        "n_group": metadata.get("expert_group_count", 1),
+        "topk_group": metadata.get("expert_group_used_count", 1),
         "num_mtp_layers": 0,
     }
 
@@ -93,8 +58,7 @@ def read_deepseek(source: Source, fields: Fields) -> Fields:
     turned = metadata["rope.dimension_count"]
     key = metadata.get("attention.key_length_mla", metadata["attention.key_length"])
     value = metadata.get("attention.value_length_mla", metadata["attention.value_length"])
-    groups = metadata.get("expert_group_count", 1)
-    is_grouped = groups > 1
+    is_grouped = metadata.get("expert_group_count", 1) > 1
     scale = metadata.get(LOG_MULTIPLIER, 0.0) * 10
     rope = {
         name: value
@@ -102,7 +66,7 @@ def read_deepseek(source: Source, fields: Fields) -> Fields:
         if name != "partial_rotary_factor"
     }
     return {
-        **_read_routed(source),
+        **read_routed(source, fields),
         "num_key_value_heads": fields["num_attention_heads"],
         "q_lora_rank": metadata.get("attention.q_lora_rank"),
         "kv_lora_rank": metadata["attention.kv_lora_rank"],
@@ -110,16 +74,13 @@ def read_deepseek(source: Source, fields: Fields) -> Fields:
         "qk_nope_head_dim": key - turned,
         "v_head_dim": value,
         "topk_method": "group_limited_greedy" if is_grouped else "greedy",
-        "n_group": groups,
-        "topk_group": metadata.get("expert_group_used_count", 1),
         "rope_parameters": rope | make_mscales(scale),
     }
 
 
-def read_granite_experts(source: Source, fields: Fields) -> Fields:
+def read_shared_granite(source: Source, fields: Fields) -> Fields:
     shared = source.metadata.get("expert_shared_feed_forward_length")
-    more = {} if shared is None else {"shared_intermediate_size": shared}
-    return {**read_granite(source, fields), **read_experts(source, fields), **more}
+    return {} if shared is None else {"shared_intermediate_size": shared}
 
 
 def read_hunyuan_experts(source: Source, fields: Fields) -> Fields:
@@ -131,19 +92,4 @@ def read_hunyuan_experts(source: Source, fields: Fields) -> Fields:
         "intermediate_size": metadata["expert_feed_forward_length"],
         "moe_intermediate_size": [metadata["expert_feed_forward_length"]] * count,
         "num_shared_expert": [metadata.get("expert_shared_count", 1)] * count,
-    }
-
-
-def read_minimax(source: Source, fields: Fields) -> Fields:
-    return {
-        **read_experts(source, fields),
-        "intermediate_size": source.metadata["expert_feed_forward_length"],
-    }
-
-
-def read_olmoe(source: Source, fields: Fields) -> Fields:
-    return {
-        "num_experts": source.metadata["expert_count"],
-        "num_experts_per_tok": source.metadata["expert_used_count"],
-        "norm_topk_prob": False,
     }

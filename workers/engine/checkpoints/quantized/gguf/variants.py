@@ -24,13 +24,12 @@ _VARIANTS: dict[str, tuple[Callable[[Source], bool], Architecture]] = {
         lambda source: bool(source.metadata.get("expert_count")),
         Architecture(
             "mixtral",
-            "MixtralForCausalLM",
             layer_tensors=names.EXPERTS,
             edits=edits.INTERLEAVED,
-            more=mixtures.read_experts,
+            fields=mixtures.LOCAL_EXPERTS,
         ),
     ),
-    "deepseek2": (_lacks_correction, make_deepseek("deepseek_v2", "DeepseekV2ForCausalLM")),
+    "deepseek2": (_lacks_correction, make_deepseek("deepseek_v2")),
     "falcon": (
         lambda source: source.has("attn_norm_2.weight"),
         make_falcon({"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}),
@@ -39,24 +38,22 @@ _VARIANTS: dict[str, tuple[Callable[[Source], bool], Architecture]] = {
         lambda source: source.has("ffn_gate_shexp.weight"),
         Architecture(
             "granitemoeshared",
-            "GraniteMoeSharedForCausalLM",
             layer_tensors={
                 **names.name_experts("block_sparse_moe", "router"),
                 **names.GRANITE_SHARED,
             },
             edits=edits.INTERLEAVED,
-            more=mixtures.read_granite_experts,
+            fields={**dense.GRANITE, **mixtures.LOCAL_EXPERTS},
+            more=mixtures.read_shared_granite,
         ),
     ),
     "mistral3": (
         lambda source: "attention.temperature_scale" not in source.metadata,
-        Architecture("mistral", "MistralForCausalLM", edits=edits.INTERLEAVED),
+        Architecture("mistral", edits=edits.INTERLEAVED),
     ),
     "olmo2": (
         lambda source: "attention.sliding_window" in source.metadata,
-        Architecture(
-            "olmo3", "Olmo3ForCausalLM", layer_tensors=names.NORMS_AFTER, more=dense.read_olmo3
-        ),
+        Architecture("olmo3", layer_tensors=names.NORMS_AFTER, more=dense.read_olmo3),
     ),
 }
 """What files of the same architecture hold instead, if the source says so."""
