@@ -231,10 +231,6 @@ def measure_prefill(
     return count * length / elapsed, count * prefill_flops(shape, length) / elapsed / limits.flops
 
 
-def page_size(device: torch.device) -> int:
-    return adapt(EngineConfig(device=str(device), dtype="bfloat16")).block_size
-
-
 def count_cached_tokens(batches: Sequence[int], job: Job, page: int) -> int:
     """Return the most tokens that a run caches, in whole pages, plus a page for a cut prompt."""
     decoding = max(batches) * (-(-(job.prompt_tokens + job.new_tokens) // page) + 1)
@@ -248,7 +244,9 @@ def measure(
     """Measure one shape. The engine's cache is as large as the job needs, so that 8b fits into 24
     GB."""
     shape = SHAPES[name]
-    needed = count_cached_tokens(batches, job, page_size(device))
+    needed = count_cached_tokens(
+        batches, job, adapt(EngineConfig(device=str(device), dtype="bfloat16")).block_size
+    )
     engine = make_engine(
         shape, str(device), "bfloat16", max(batches), kv_cache_bytes=shape.kv_bytes(needed, 2)
     )

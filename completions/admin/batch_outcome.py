@@ -186,7 +186,7 @@ def make_summary(batch: Batch) -> dict[str, Any] | None:
     fields: dict[str, list[tuple[str, str, str]]] = {}
     cut = []
     for name, each in search.list_counted(batch).items():
-        link = _link_counted(batch, name)
+        link = _link(batch, value=name) if batch.organization.store_prompts else ""
         if each.value is None:
             cut.append((each.field or "/", format_exact(each.answers), link))
         else:
@@ -203,10 +203,6 @@ def _link(batch: Batch, **query: str) -> str:
     """Return the address of these results; empty while the batch runs."""
     page = reverse("console:results", args=[batch.id])
     return f"{page}?{urlencode(query)}" if batch.has_ended else ""
-
-
-def _link_counted(batch: Batch, name: str) -> str:
-    return _link(batch, value=name) if batch.organization.store_prompts else ""
 
 
 # What is left ------------------------------------------------------------------------------------

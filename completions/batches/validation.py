@@ -83,10 +83,6 @@ CacheOf = Callable[[str], CacheSize | None]
 """The size of a model's KV cache, if a worker has reported it."""
 
 
-def _report_no_size(_model: str) -> None:
-    return None
-
-
 class InterruptedValidationError(Exception):
     """Another worker has taken over and starts from the beginning."""
 
@@ -100,7 +96,7 @@ def validate(
     validator: Validator,
     alive: Alive,
     rids: BatchRids,
-    cache_of: CacheOf = _report_no_size,
+    cache_of: CacheOf = lambda _model: None,
 ) -> None:
     """Validate and store every line, then start the batch, or fail it with all errors.
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 import orjson
 
@@ -153,6 +153,11 @@ class BooleanField(Field[T]):
         return expect(data, bool, "true or false")
 
 
+class _Bounds(TypedDict, total=False):
+    min_value: int | None
+    max_value: int | None
+
+
 class IntegerField(Field[T]):
     """An integer in `range`, which defaults to the field's range, or between the two bounds."""
 
@@ -160,12 +165,7 @@ class IntegerField(Field[T]):
     def __init__(self: "IntegerField[int]", help: str = "", *, range: Range[int]) -> None: ...
     @overload
     def __init__(
-        self: "IntegerField[int]",
-        help: str = "",
-        *,
-        default: int,
-        min_value: int | None = None,
-        max_value: int | None = None,
+        self: "IntegerField[int]", help: str = "", *, default: int, **bounds: Unpack[_Bounds]
     ) -> None: ...
     @overload
     def __init__(
@@ -173,16 +173,11 @@ class IntegerField(Field[T]):
         help: str = "",
         *,
         required: Literal[True],
-        min_value: int | None = None,
-        max_value: int | None = None,
+        **bounds: Unpack[_Bounds],
     ) -> None: ...
     @overload
     def __init__(
-        self: "IntegerField[int | None]",
-        help: str = "",
-        *,
-        min_value: int | None = None,
-        max_value: int | None = None,
+        self: "IntegerField[int | None]", help: str = "", **bounds: Unpack[_Bounds]
     ) -> None: ...
     def __init__(
         self,
@@ -232,35 +227,24 @@ class NumberField(Field[float]):
         return check_number(data, self.range)
 
 
+class _Form(TypedDict, total=False):
+    max_length: int | None
+    pattern: str
+
+
 class TextField(Field[T]):
     """A string. Nothing is trimmed. `pattern` must match the whole string."""
 
     @overload
     def __init__(
-        self: "TextField[str]",
-        help: str = "",
-        *,
-        required: Literal[True],
-        max_length: int | None = None,
-        pattern: str = "",
+        self: "TextField[str]", help: str = "", *, required: Literal[True], **form: Unpack[_Form]
     ) -> None: ...
     @overload
     def __init__(
-        self: "TextField[str]",
-        help: str = "",
-        *,
-        default: str,
-        max_length: int | None = None,
-        pattern: str = "",
+        self: "TextField[str]", help: str = "", *, default: str, **form: Unpack[_Form]
     ) -> None: ...
     @overload
-    def __init__(
-        self: "TextField[str | None]",
-        help: str = "",
-        *,
-        max_length: int | None = None,
-        pattern: str = "",
-    ) -> None: ...
+    def __init__(self: "TextField[str | None]", help: str = "", **form: Unpack[_Form]) -> None: ...
     def __init__(
         self,
         help: str = "",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard, overload
+from typing import Any, Literal, Required, TypedDict, TypeGuard, Unpack, overload
 
 from completions.exceptions import FieldError
 from completions.requests.context import Context
@@ -16,6 +16,12 @@ from completions.requests.fields.base import (
 )
 
 
+class _Items(TypedDict, total=False):
+    child: Required[Field[Any]]
+    max_length: int | None
+    not_empty: bool
+
+
 class ListField(Field[T]):
     """An array of at most `max_length` items, each read by the `child` field."""
 
@@ -24,19 +30,12 @@ class ListField(Field[T]):
         self: "ListField[list[Any]]",
         help: str = "",
         *,
-        child: Field[Any],
         required: Literal[True],
-        max_length: int | None = None,
-        not_empty: bool = False,
+        **items: Unpack[_Items],
     ) -> None: ...
     @overload
     def __init__(
-        self: "ListField[list[Any] | None]",
-        help: str = "",
-        *,
-        child: Field[Any],
-        max_length: int | None = None,
-        not_empty: bool = False,
+        self: "ListField[list[Any] | None]", help: str = "", **items: Unpack[_Items]
     ) -> None: ...
     def __init__(
         self,

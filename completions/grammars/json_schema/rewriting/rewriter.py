@@ -241,10 +241,7 @@ class _Walk:
             patterns
         ):
             return True
-        return "oneOf" in node and not self._are_disjoint(node["oneOf"])
-
-    def _are_disjoint(self, options: list[JSONSchema]) -> bool:
-        return disjointness.are_disjoint(options, self._reader)
+        return "oneOf" in node and not disjointness.are_disjoint(node["oneOf"], self._reader)
 
 
 _FAILURES = (TooManyShapesError, CircularError, PatternError)

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from workers.engine.backends.base.lora import Adapters
 from workers.engine.backends.recurrent.batch import StateBatch, StateGroup
-from workers.engine.backends.recurrent.states import StateKey, StateShape, StateShapes
+from workers.engine.backends.recurrent.states import CacheStandIn, StateKey, StateShape, StateShapes
 from workers.engine.exceptions import UnsupportedModel
 
 CACHE_ARGUMENTS = ("past_key_values", "cache_params")
@@ -141,7 +141,7 @@ def find_mixers(model: nn.Module, run: Callable[[dict[str, Any]], object]) -> Mi
     return Mixers(probe.shapes) if probe.shapes else None
 
 
-class _StateProbe:
+class _StateProbe(CacheStandIn):
     """Stands in for the cache in a first forward of one short prompt, and records which modules
     keep states, and their shapes."""
 
@@ -161,16 +161,13 @@ class _StateProbe:
             raise UnsupportedModel(f"{type(self._running[-1]).__name__} runs more than once")
         states[key] = StateShape(sizes or tuple(state.shape[1:]), state.dtype)
 
+    def _get(self, key: StateKey) -> None:
+        return None
+
+    def _put(self, key: StateKey, state: Tensor) -> None:
+        self._note(key, state)
+
     # What modules of transformers call -----------------------------------------------------------
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        return None
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        return None
-
-    def get_linear_cache(self, layer_idx: int) -> None:
-        return None
 
     def update_conv_state(
         self,
@@ -187,21 +184,9 @@ class _StateProbe:
         missing = max(0, kernel - conv_states.shape[-1])
         return pad(conv_states, (missing, 0))
 
-    def update_recurrent_state(
-        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
-    ) -> Tensor:
-        self._note(StateKey("recurrence", state_idx), recurrent_states)
-        return recurrent_states
-
-    def set_linear_cache(self, layer_idx: int, linear_cache: Tensor) -> None:
-        self._note(StateKey("recurrence"), linear_cache)
-
     def has_previous_state(
         self, layer_idx: int | None = None, state_idx: int | None = None
     ) -> bool:
-        return False
-
-    def is_recording_past(self, layer_idx: int) -> bool:
         return False
 
     def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,38 @@ def _make_states(key: StateKey, shape: StateShape, num_rows: int, device: torch.
     return make(num_rows, kernel, *channels).movedim(1, -1)
 
 
-class RowStates:
+class CacheStandIn:
+    """What modules of transformers call to take states from a cache, and to hand them back."""
+
+    def _get(self, key: StateKey) -> Tensor | None:
+        raise NotImplementedError
+
+    def _put(self, key: StateKey, state: Tensor) -> None:
+        raise NotImplementedError
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self._get(StateKey("convolution", state_idx))
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self._get(StateKey("recurrence", state_idx))
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
+    ) -> Tensor:
+        self._put(StateKey("recurrence", state_idx), recurrent_states)
+        return recurrent_states
+
+    def get_linear_cache(self, layer_idx: int) -> Tensor | None:
+        return self._get(StateKey("recurrence"))
+
+    def set_linear_cache(self, layer_idx: int, linear_cache: Tensor) -> None:
+        self._put(StateKey("recurrence"), linear_cache)
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
+
+
+class RowStates(CacheStandIn):
     """Stands in for a transformers cache while one module computes some rows.
 
     Modules change some states in place and hand others back; :meth:`store` writes back the former.
@@ -108,14 +139,6 @@ class RowStates:
         if isinstance(self._rows, Tensor):
             for key, state in self._taken.items():
                 self._tensors[key].index_copy_(0, self._rows, state)
-
-    # What modules of transformers call -----------------------------------------------------------
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        return self._get(StateKey("convolution", state_idx))
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        return self._get(StateKey("recurrence", state_idx))
 
     def update_conv_state(
         self,
@@ -136,25 +159,10 @@ class RowStates:
         self._put(key, columns[..., -kernel:])
         return columns
 
-    def update_recurrent_state(
-        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
-    ) -> Tensor:
-        self._put(StateKey("recurrence", state_idx), recurrent_states)
-        return recurrent_states
-
-    def get_linear_cache(self, layer_idx: int) -> Tensor | None:
-        return self._get(StateKey("recurrence"))
-
-    def set_linear_cache(self, layer_idx: int, linear_cache: Tensor) -> None:
-        self._put(StateKey("recurrence"), linear_cache)
-
     def has_previous_state(
         self, layer_idx: int | None = None, state_idx: int | None = None
     ) -> bool:
         return not self._is_fresh
-
-    def is_recording_past(self, layer_idx: int) -> bool:
-        return False
 
     def _get(self, key: StateKey) -> Tensor | None:
         if self._is_fresh:
