@@ -64,7 +64,7 @@ def write_ranges(ranges: Ranges) -> str:
 
 
 def write_repetition(low: int, high: int | None) -> str:
-    """Return the suffix that repeats what it follows."""
+    """Return the suffix that repeats what it follows, in a pattern or in Lark."""
     if low == high:
         return f"{{{low}}}"
     return _REPETITIONS.get((low, high)) or f"{{{low},{'' if high is None else high}}}"

@@ -1,7 +1,7 @@
 """What the choices of a job have gained so far, folded from its events."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
 from completions.jobs.events import (
     ChoiceEvent,
@@ -97,24 +97,9 @@ class ChoiceRecord:
 
 def _extend(scores: TokenScores, more: TokenScores) -> None:
     """Append the elements of another event of the same choice."""
-    if "chosen" in more:
-        scores.setdefault("chosen", []).extend(more["chosen"])
-    if "offsets" in more:
-        scores.setdefault("offsets", []).extend(more["offsets"])
-    if "top_ids" in more:
-        scores.setdefault("top_ids", []).extend(more["top_ids"])
-    if "top" in more:
-        scores.setdefault("top", []).extend(more["top"])
-    if "named" in more:
-        scores.setdefault("named", []).extend(more["named"])
-    if "forced" in more:
-        scores.setdefault("forced", []).extend(more["forced"])
-    if "counts" in more:
-        scores.setdefault("counts", []).extend(more["counts"])
-    if "log_mass" in more:
-        scores.setdefault("log_mass", []).extend(more["log_mass"])
-    if "support_ids" in more:
-        scores.setdefault("support_ids", []).extend(more["support_ids"])
+    whole = cast("dict[str, list[Any]]", scores)
+    for name, elements in cast("dict[str, list[Any]]", more).items():
+        whole.setdefault(name, []).extend(elements)
 
 
 class Choices:

@@ -1,11 +1,15 @@
 """SGLang's `meta_info` of a choice, with its log probabilities."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from completions.jobs.events import TokenScores
 from completions.responses import constraint_report, token_texts
 from completions.responses.choice_record import ABORT, ChoiceRecord, Choices
 from completions.responses.response_context import SGLangLogprobs
+
+_SHOWN = ("chosen", "top_ids", "top", "named")
+"""Arrays of scores that `meta_info` shows."""
 
 
 def make_meta_info(
@@ -116,16 +120,9 @@ def _cut_last(scores: TokenScores, length: int) -> TokenScores:
 
 def _slice(scores: TokenScores, rows: slice) -> TokenScores:
     """Return copies of the arrays that `meta_info` shows."""
-    cut = TokenScores()
-    if "chosen" in scores:
-        cut["chosen"] = scores["chosen"][rows]
-    if "top_ids" in scores:
-        cut["top_ids"] = scores["top_ids"][rows]
-    if "top" in scores:
-        cut["top"] = scores["top"][rows]
-    if "named" in scores:
-        cut["named"] = scores["named"][rows]
-    return cut
+    arrays = cast("dict[str, list[Any]]", scores)
+    shown = {name: arrays[name][rows] for name in _SHOWN if name in arrays}
+    return cast("TokenScores", shown)
 
 
 def make_logprob_arrays(

@@ -27,10 +27,10 @@ from completions.grammars.ebnf.productions import Loop, Productions, Rule, Symbo
 from completions.grammars.tokens import IdRanges
 from completions.regular import code_points
 from completions.regular.code_points import Ranges
+from completions.regular.writer import write_repetition
 
 _ANY = "(?s:.)"
 """The pattern of any character, newline included."""
-_LOOPS = {(0, None): "*", (1, None): "+", (0, 1): "?"}
 MAX_PATTERN_SIZE = 4_000
 """Expressions in one regular expression; larger ones are assembled from several."""
 MAX_PATTERN_DEPTH = 60
@@ -188,13 +188,6 @@ class _Binding(IntEnum):
 
 
 _Piece = tuple[Expression, _Binding] | str
-
-
-def write_repetition(low: int, high: int | None) -> str:
-    """Return the suffix that repeats a pattern, or a symbol of Lark."""
-    if low == high:
-        return f"{{{low}}}"
-    return _LOOPS.get((low, high)) or f"{{{low},{'' if high is None else high}}}"
 
 
 def _write_pattern(node: Expression, rules: Mapping[str, Expression]) -> str:

@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from completions.grammars.ebnf.writer import write_repetition
 from completions.grammars.exceptions import GrammarError
 from completions.grammars.tokens import IdRanges
+from completions.regular.writer import write_repetition
 
 ANY = "/(?s:.)/"
 """Sentinel: the part can begin with any character."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from completions.grammars import ebnf, tokens
 from completions.grammars.compiler import DEFAULT_COMPILER, Compiler
-from completions.grammars.ebnf.writer import write_repetition
 from completions.grammars.exceptions import Diagnostic, GrammarError
 from completions.grammars.limits import NOT_LARK_NAMES, check_chains
 from completions.grammars.structural_tag.parts import (
@@ -27,6 +26,7 @@ from completions.grammars.structural_tag.parts import (
     quote,
 )
 from completions.grammars.tokens import IdRanges
+from completions.regular.writer import write_repetition
 
 MAX_INLINE = 40
 """Characters. Longer symbols are written once and named, as several tools may share one."""
