@@ -35,156 +35,99 @@ _PIECE = re.compile(
 character. What does not end is one piece too, so that a line is read once."""
 _QUOTES = 'write a string as "a", and a pattern as /[a-z]+/'
 _TERMINAL = "which can stand only in rules, whose names are in lower case"
-_MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), message)
-    for pattern, message in (
-        (
-            r"no start rule found",
-            "there is no rule named start; add the rule that the whole text matches",
-        ),
-        (
-            r'duplicate (?:rule|token): "(.*)"',
-            r"\1 is defined twice; write one definition with | "
-            "between the alternatives",
-        ),
-        (
-            r'circular reference in token "([a-z].*)" definition',
-            r"the rule \1 contains itself, "
-            "which a rule with lazy or suffix cannot; leave that out",
-        ),
-        (
-            r'circular reference in token "(.*)" definition',
-            r"the terminal \1 contains itself; make "
-            "it a rule, with a name in lower case",
-        ),
-        (
-            r"unknown grammar @(\S*).*",
-            r"there is no grammar named \1; give one of the grammars "
-            "this name",
-        ),
-        (
-            r"range start must be a single character|range end must be a single character",
-            'a range is between single characters, as in "a".."z"',
-        ),
-        (
-            r"invalid range order: (.*)",
-            r"the range \1 is reversed; write the smaller character "
-            "first",
-        ),
-        (
-            r"range end must be >= start, got \((\d+), (\d+)\)",
-            r"the repetition {\1,\2} has a "
-            "minimum above its maximum; write the smaller number first",
-        ),
-        (
-            r"range start must be >= 0, got (-\d+)",
-            r"a repetition cannot have \1 as its minimum; "
-            "write 0 or more",
-        ),
-        (
-            r"flags not allowed in this context",
-            "a range has no flags; remove the letter after the quotation mark, or write a pattern",
-        ),
-        (
-            r"(.)-flag is not supported in regexes",
-            r"the flag \1 is not supported; use i, m, s or "
-            "x",
-        ),
-        (r"Unexpected condition '(.*)'", r"the condition \1 is unknown; remove %if"),
-        (
-            r'rule "(.*)" not found',
-            r"the rule \1 is not defined; define it, or write a string in "
-            "double quotes",
-        ),
-        (
-            r"End number in range cannot be 0",
-            "a repetition of at most 0 times matches nothing; remove it",
-        ),
-        (
-            r"Unknown common regex: (.*); following are available: (.*)",
-            r"there is no \1 to import; "
-            r"use one of: \2",
-        ),
-        (
-            r"(declare|override) statement not supported yet",
-            r"%\1 is not supported; define the "
-            "terminal in this text",
-        ),
-        (r"priority not supported yet", "a priority is not supported; remove the number"),
-        (
-            r"(?:params|template usage) not supported yet",
-            "templates are not supported; write out the rule for each use",
-        ),
-        (
-            r"Unknown attribute: max_chars",
-            "a rule has no attribute max_chars; bound its characters, as in /.{0,80}/",
-        ),
-        (r"Unknown attribute: (.*)", r"a rule has no attribute \1; use lazy, suffix or capture"),
-        (r"Token range end too large: (\d+)", r"the model has no token \1; give smaller ids"),
-        (
-            r'invalid token range: "(.*)"',
-            r"the token range \1 cannot be read; write ids as in "
-            "<[1,5-9]>, the smaller one first",
-        ),
-        (r"empty token range", "the token range is empty; write ids as in <[1,5-9]>"),
-        (
-            r"(?:negated wildcard token <\[\^\*\]> is|wildcard token range '\*' must) not .*",
-            "a wildcard stands alone, as in <[*]>; write ids as in <[1,5-9]> or <[^1,5-9]>",
-        ),
-        (
-            r"Cannot have multiple stop/suffix conditions",
-            "a rule has one suffix; remove the others",
-        ),
-        (r"stop_capture_name requires .*", "stop_capture needs suffix beside it; leave it out"),
-        (
-            r"panic: assertion failed: !state\.has_lowest_match\(\)",
-            "a lazy rule cannot match the empty text; require a character, as in /[a-z]+/",
-        ),
-        (
-            r"invalid digit found in string",
-            "token ids are numbers, as in <[1,5-9]>; a special "
-            "token is written with its name, as in <|im_end|>",
-        ),
-        (
-            r"special tokens \(like \"(.*)\"\) cannot be used in terminals",
-            rf"\1 is a token, "
-            f"{_TERMINAL}",
-        ),
-        (r"%json literals cannot be used in terminals", f"%json is a grammar, {_TERMINAL}"),
-        (
-            r"failed to parse \"?%json\"?: (.*?)(?: at line \d+ column \d+)?",
-            r"what follows %json "
-            r"is not a JSON object: \1",
-        ),
-        (r"failed to compile JSON schema: .*", "a schema after %json must be an object"),
-        (
-            r"failed to parse \"?%regex\"?: .*|no fields set on %regex|only one field can be .*",
-            "what follows %regex must be an object with one of substring_chunks, an array of "
-            "strings, substring_words and substring_chars, strings",
-        ),
-        (
-            r"failed to parse \"?%llguidance(?: declaration)?\"?: invalid type.*",
-            "what follows %llguidance must be an object of its options",
-        ),
-        (r"number too large to fit in target type", "a number is too large; write a smaller one"),
-        (r"duplicate grammar name: @(.*)", r"two grammars are named \1; rename one"),
-        (
-            r"failed to parse \"?%llguidance(?: declaration)?\"?: "
-            r"(.*?)(?: at line \d+ column \d+)?",
-            r"what follows %llguidance must be an object of its options: \1",
-        ),
-        (
-            r"rollback not supported with .*",
-            "stop is not supported; write suffix instead, whose "
-            "text is part of the output, or lazy",
-        ),
-        (
-            r"& is only supported for tokens, not rules; .*",
-            "& joins only terminals; define a terminal, with a name in upper case, and use it here",
-        ),
-    )
-)
-"""The first pattern that matches llguidance's whole message decides."""
+_MESSAGES: dict[str, str] = {
+    "no start rule found": "there is no rule named start; add the rule that the whole text matches",
+    'duplicate (?:rule|token): "(.*)"': (
+        r"\1 is defined twice; write one definition with | between the alternatives"
+    ),
+    'circular reference in token "([a-z].*)" definition': (
+        r"the rule \1 contains itself, which a rule with lazy or suffix cannot; leave that out"
+    ),
+    'circular reference in token "(.*)" definition': (
+        r"the terminal \1 contains itself; make it a rule, with a name in lower case"
+    ),
+    r"unknown grammar @(\S*).*": (
+        r"there is no grammar named \1; give one of the grammars this name"
+    ),
+    "range start must be a single character|range end must be a single character": (
+        'a range is between single characters, as in "a".."z"'
+    ),
+    "invalid range order: (.*)": r"the range \1 is reversed; write the smaller character first",
+    r"range end must be >= start, got \((\d+), (\d+)\)": (
+        r"the repetition {\1,\2} has a minimum above its maximum; write the smaller number first"
+    ),
+    r"range start must be >= 0, got (-\d+)": (
+        r"a repetition cannot have \1 as its minimum; write 0 or more"
+    ),
+    "flags not allowed in this context": (
+        "a range has no flags; remove the letter after the quotation mark, or write a pattern"
+    ),
+    "(.)-flag is not supported in regexes": r"the flag \1 is not supported; use i, m, s or x",
+    "Unexpected condition '(.*)'": r"the condition \1 is unknown; remove %if",
+    'rule "(.*)" not found': (
+        r"the rule \1 is not defined; define it, or write a string in double quotes"
+    ),
+    "End number in range cannot be 0": "a repetition of at most 0 times matches nothing; remove it",
+    "Unknown common regex: (.*); following are available: (.*)": (
+        r"there is no \1 to import; use one of: \2"
+    ),
+    "(declare|override) statement not supported yet": (
+        r"%\1 is not supported; define the terminal in this text"
+    ),
+    "priority not supported yet": "a priority is not supported; remove the number",
+    "(?:params|template usage) not supported yet": (
+        "templates are not supported; write out the rule for each use"
+    ),
+    "Unknown attribute: max_chars": (
+        "a rule has no attribute max_chars; bound its characters, as in /.{0,80}/"
+    ),
+    "Unknown attribute: (.*)": r"a rule has no attribute \1; use lazy, suffix or capture",
+    r"Token range end too large: (\d+)": r"the model has no token \1; give smaller ids",
+    'invalid token range: "(.*)"': (
+        r"the token range \1 cannot be read; write ids as in <[1,5-9]>, the smaller one first"
+    ),
+    "empty token range": "the token range is empty; write ids as in <[1,5-9]>",
+    r"(?:negated wildcard token <\[\^\*\]> is|wildcard token range '\*' must) not .*": (
+        "a wildcard stands alone, as in <[*]>; write ids as in <[1,5-9]> or <[^1,5-9]>"
+    ),
+    "Cannot have multiple stop/suffix conditions": "a rule has one suffix; remove the others",
+    "stop_capture_name requires .*": "stop_capture needs suffix beside it; leave it out",
+    r"panic: assertion failed: !state\.has_lowest_match\(\)": (
+        "a lazy rule cannot match the empty text; require a character, as in /[a-z]+/"
+    ),
+    "invalid digit found in string": (
+        "token ids are numbers, as in <[1,5-9]>; a special token is written with its name, as in "
+        "<|im_end|>"
+    ),
+    r"special tokens \(like \"(.*)\"\) cannot be used in terminals": (
+        rf"\1 is a token, {_TERMINAL}"
+    ),
+    "%json literals cannot be used in terminals": f"%json is a grammar, {_TERMINAL}",
+    r"failed to parse \"?%json\"?: (.*?)(?: at line \d+ column \d+)?": (
+        r"what follows %json is not a JSON object: \1"
+    ),
+    "failed to compile JSON schema: .*": "a schema after %json must be an object",
+    r"failed to parse \"?%regex\"?: .*|no fields set on %regex|only one field can be .*": (
+        "what follows %regex must be an object with one of substring_chunks, an array of strings, "
+        "substring_words and substring_chars, strings"
+    ),
+    r"failed to parse \"?%llguidance(?: declaration)?\"?: invalid type.*": (
+        "what follows %llguidance must be an object of its options"
+    ),
+    "number too large to fit in target type": "a number is too large; write a smaller one",
+    "duplicate grammar name: @(.*)": r"two grammars are named \1; rename one",
+    r"failed to parse \"?%llguidance(?: declaration)?\"?: (.*?)(?: at line \d+ column \d+)?": (
+        r"what follows %llguidance must be an object of its options: \1"
+    ),
+    "rollback not supported with .*": (
+        "stop is not supported; write suffix instead, whose text is part of the output, or lazy"
+    ),
+    "& is only supported for tokens, not rules; .*": (
+        "& joins only terminals; define a terminal, with a name in upper case, and use it here"
+    ),
+}
+"""What to write instead, by a pattern of llguidance's whole message. The first that matches
+decides."""
 _TOKEN_NAMES = re.compile(r' \(at ".*')
 """What llguidance read at the place of the fault."""
 _SPECIAL = re.compile(
@@ -208,8 +151,8 @@ def explain(message: str, text: str = "", line: int | None = None, column: int |
     if match := _UNDEFINED.fullmatch(first):
         return _explain_undefined(match[1], text)
     first = _TOKEN_NAMES.sub("", first)
-    for pattern, advice in _MESSAGES:
-        if match := pattern.fullmatch(first):
+    for pattern, advice in _MESSAGES.items():
+        if match := re.fullmatch(pattern, first):
             return _fill(advice, match)
     return truncate(first, 500)
 
