@@ -18,22 +18,7 @@ from workers.engine.stats import EngineStats
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
-_SECONDS = (
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    120.0,
-    300.0,
-)
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _TOKEN_SECONDS = (
     0.002,
     0.005,

@@ -73,13 +73,7 @@ def rotate(key: ApiKey, grace: timedelta, actor: Actor) -> str:
     return secret
 
 
-_SECRETS = [
-    "public_id",
-    "digest",
-    "previous_public_id",
-    "previous_digest",
-    "previous_expires_at",
-]
+_SECRETS = ["public_id", "digest", "previous_public_id", "previous_digest", "previous_expires_at"]
 
 
 def revoke(key: ApiKey, actor: Actor) -> bool:

@@ -51,13 +51,7 @@ from completions.models.organizations import (
 )
 from completions.usage.refusals import select_refusals
 
-GRACES = (
-    (0, "now"),
-    (1, "in an hour"),
-    (24, "in a day"),
-    (168, "in a week"),
-    (720, "in 30 days"),
-)
+GRACES = ((0, "now"), (1, "in an hour"), (24, "in a day"), (168, "in a week"), (720, "in 30 days"))
 """Hours for which the old secret still works after a rotation, with their labels."""
 
 
@@ -132,10 +126,7 @@ class ApiKeyAdmin(ModelAdmin[ApiKey]):
     change_form_outer_after_template = "quire/key_actions.html"
     groups = (
         ("Access", ["role", "scopes", "allowed_models", "allowed_networks", "expires_at"]),
-        (
-            "Limits",
-            [*(limit.column for limit in LIMITS), "default_priority", "max_priority"],
-        ),
+        ("Limits", [*(limit.column for limit in LIMITS), "default_priority", "max_priority"]),
         ("Budgets", BUDGETS),
     )
     member_groups = (("Access", ["scopes", "allowed_models", "allowed_networks", "expires_at"]),)

@@ -79,11 +79,7 @@ def _iter_backlog(backlog: Backlog) -> Iterable[Metric]:
         ("jobs_open", "Jobs that have not ended.", backlog.open_jobs),
         ("jobs_unsettled", "Ended jobs that SQL does not have yet.", backlog.unsettled),
         ("jobs_unsettled_age_seconds", "Age of the oldest of them.", backlog.unsettled_age),
-        (
-            "reconciler_lag_seconds",
-            "Delay of the reconciler's checks.",
-            backlog.reconciler_lag,
-        ),
+        ("reconciler_lag_seconds", "Delay of the reconciler's checks.", backlog.reconciler_lag),
         ("redis_memory_bytes", "Memory that Redis uses.", backlog.memory_used),
         ("redis_memory_limit_bytes", "maxmemory; 0 for no limit.", backlog.memory_limit),
     ):

@@ -40,12 +40,7 @@ class TextsField(Field[str | list[str] | None]):
     accepts = {
         "anyOf": [
             {"type": "string"},
-            {
-                "type": "array",
-                "items": {"type": "string"},
-                "minItems": 1,
-                "maxItems": MAX_PROMPTS,
-            },
+            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_PROMPTS},
         ]
     }
 

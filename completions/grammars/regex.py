@@ -18,11 +18,7 @@ _PARSE_ERROR = re.compile(r"regex parse error:\n {4}[^\n]*\n {4}( *)\^[^\n]*\ner
 _ESCAPE_OR_CHARACTER = re.compile(r"\\.|.", re.DOTALL)
 _END_ANCHOR = re.compile(r"(?<!\\)(?P<escapes>(?:\\\\)*)\$\Z")
 _WORD_BOUNDARIES = (r"\b", r"\B", r"\<", r"\>")
-_ASCII = {
-    "d": "0-9",
-    "w": "0-9A-Za-z_",
-    "s": r"\t\n\v\f\r\x20",
-}
+_ASCII = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\v\f\r\x20"}
 _FLAGS_OR_ESCAPE = re.compile(
     r"\\(?P<escaped>.)|(?P<class>\[(?:[^\]\\]|\\.)*+\]?+)"
     r"|\((?:\?(?P<on>[a-zA-Z]*)(?:-(?P<off>[a-zA-Z]*))?(?P<end>[:)]))?|\)",

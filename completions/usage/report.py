@@ -112,10 +112,7 @@ class Writer(Protocol):
 
 
 _COUNTS = tuple(each.name for each in USAGE_COUNTS)
-_NAMES = {
-    "organization_id": ("organization",),
-    "api_key_id": ("api_key", "api_key_name"),
-}
+_NAMES = {"organization_id": ("organization",), "api_key_id": ("api_key", "api_key_name")}
 """The columns of groups whose names are not their own."""
 _FIGURES = (
     *_COUNTS,

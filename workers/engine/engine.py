@@ -324,11 +324,7 @@ class Engine:
                 limits = [seq.max_output_tokens for seq in state.sequences]
                 banned = list_never_allowed(request.sampling, self.vocab_size)
                 compile_ = partial(compile_, limits=limits, banned=banned)
-            compile_(
-                request.grammar,
-                len(state.sequences),
-                partial(self._receive, state),
-            )
+            compile_(request.grammar, len(state.sequences), partial(self._receive, state))
 
     def _receive(self, state: RequestState, result: list[GrammarMatcher] | EngineError) -> None:
         """Take a compiled grammar, on the thread that compiled it. Continuations are followed here,

@@ -66,11 +66,7 @@ def describe(source: Path, target: Path, dtype: str, named: str) -> None:
     file = GGUFFile(source)
     config = file.config()
     file.weights()  # raises for names that no module takes
-    config.quantization_config = {
-        "quant_method": "gguf",
-        "file": named,
-        "type": file.type_name,
-    }
+    config.quantization_config = {"quant_method": "gguf", "file": named, "type": file.type_name}
     _write_config(config, target, dtype)
     if (source.parent / _TOKENIZER).is_file():
         for name in _TOKENIZER_FILES:

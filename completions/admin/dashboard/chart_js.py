@@ -103,12 +103,7 @@ def _make_options(unit: str, stacked: bool, legend: bool, has_lines: bool) -> di
             "legend": {
                 "display": legend,
                 "align": "start",
-                "labels": {
-                    "padding": 12,
-                    **marks,
-                    "color": _TEXT,
-                    "font": {"size": 11},
-                },
+                "labels": {"padding": 12, **marks, "color": _TEXT, "font": {"size": 11}},
             },
         },
         "scales": {

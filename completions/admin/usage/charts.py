@@ -69,11 +69,7 @@ def make_month_chart(month: Month, budget: float | None, now: datetime) -> Chart
     return chart_js.make_lines([f"{day:%b %-d}" for day in days], series, curved=False)
 
 
-_EXPECTED = (
-    ("expected", chart_js.PRIMARY),
-    ("low", chart_js.GREY),
-    ("high", chart_js.GREY),
-)
+_EXPECTED = (("expected", chart_js.PRIMARY), ("low", chart_js.GREY), ("high", chart_js.GREY))
 
 
 def _round(value: float | None) -> float | None:

@@ -22,13 +22,7 @@ from completions.grammars import tokens
 from completions.requests import preparation, validation
 from completions.requests.fair_semaphore import Checks
 
-_CHANGING_TEXT = (
-    "echo",
-    "suffix",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "tools",
-)
+_CHANGING_TEXT = ("echo", "suffix", "skip_special_tokens", "spaces_between_special_tokens", "tools")
 """Fields that make the returned text differ from the text of its tokens."""
 _OTHER_MESSAGE = "its message differs from its text"
 _FREE_ORIGINS = (TokenOrigin.GIVEN, TokenOrigin.SAMPLED)

@@ -35,10 +35,7 @@ EVENT = make_named(
         "id": make_optional(
             Example(
                 "7",
-                {
-                    "type": "string",
-                    "description": "The sequence number, if `sse_ids` is true.",
-                },
+                {"type": "string", "description": "The sequence number, if `sse_ids` is true."},
             )
         ),
     },

@@ -48,12 +48,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[str], object], str], ...] = (
     ("--monthly-token-budget", "monthly_token_budget", _count, "tokens per month (UTC)"),
     ("--daily-cost-budget", "daily_cost_budget", _money, "cost per day, see models.toml"),
     ("--monthly-cost-budget", "monthly_cost_budget", _money, "cost per month, see models.toml"),
-    (
-        "--max-enqueued-tokens",
-        "max_enqueued_tokens",
-        _count,
-        "prompt tokens in unfinished batches",
-    ),
+    ("--max-enqueued-tokens", "max_enqueued_tokens", _count, "prompt tokens in unfinished batches"),
 )
 """Options, the fields of ApiKey that they set, their types and help texts."""
 

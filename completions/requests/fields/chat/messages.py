@@ -31,12 +31,7 @@ from completions.requests.fields.tokens import encode_text, make_context_error
 
 MAX_NAMED = 16
 """The most ignored fields of messages that the header names."""
-_TEXT_KEYS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-}
+_TEXT_KEYS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """The key of a part that holds its text, by the part's type."""
 _UNREAD_PARTS = (
     "thinking", "redacted_thinking", "reasoning", "reasoning_text", "tool_use", "function_call",
@@ -194,11 +189,7 @@ class ResultObject(MessageObject):
 
 
 _PROMPT, _ANSWER, _RESULT = PromptMessageObject(), AnswerObject(), ResultObject()
-_BY_ROLE: Mapping[Any, MessageObject] = {
-    "assistant": _ANSWER,
-    "tool": _RESULT,
-    "function": _RESULT,
-}
+_BY_ROLE: Mapping[Any, MessageObject] = {"assistant": _ANSWER, "tool": _RESULT, "function": _RESULT}
 
 
 class ChatMessageField(Field[object]):

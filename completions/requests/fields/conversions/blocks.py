@@ -145,11 +145,7 @@ def _join(role: str, parts: Sequence[Message]) -> Sequence[Message]:
 
 
 TURN: Final = TypedObjectField(
-    {
-        "user": UserTurnObject(),
-        "assistant": AssistantTurnObject(),
-        "system": SystemTurnObject(),
-    },
+    {"user": UserTurnObject(), "assistant": AssistantTurnObject(), "system": SystemTurnObject()},
     "{0!r} is no side of a conversation; send one of: {1}.",
     key="role",
     code="invalid_value",

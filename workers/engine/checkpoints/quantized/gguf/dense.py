@@ -102,10 +102,7 @@ def read_windows(source: Source, fields: Fields) -> Fields:
     window = source.metadata.get(WINDOW)
     if not window:
         return {"sliding_window": None, "layer_types": ["full_attention"] * source.num_layers}
-    return {
-        "sliding_window": window,
-        "layer_types": source.get_kinds(_PATTERN, _FULL_OR_SLIDING),
-    }
+    return {"sliding_window": window, "layer_types": source.get_kinds(_PATTERN, _FULL_OR_SLIDING)}
 
 
 def read_olmo3(source: Source, fields: Fields) -> Fields:

@@ -40,10 +40,7 @@ def read_qwen3_next(source: Source, fields: Fields) -> Fields:
 def read_qwen35(source: Source, fields: Fields) -> Fields:
     sections = source.metadata.get_list("rope.dimension_sections", 4)
     kinds = {"mrope_section": sections[:3], "mrope_interleaved": True}
-    return {
-        **read_delta_net(source, fields),
-        "rope_parameters": fields["rope_parameters"] | kinds,
-    }
+    return {**read_delta_net(source, fields), "rope_parameters": fields["rope_parameters"] | kinds}
 
 
 def read_qwen35_moe(source: Source, fields: Fields) -> Fields:

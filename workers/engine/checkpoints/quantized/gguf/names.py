@@ -5,11 +5,7 @@ among its parts. The names follow
 https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py.
 """
 
-TENSORS = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
+TENSORS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_TENSORS = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
