@@ -64,8 +64,6 @@ class Batch:
     mean: float
     due: float = 0.0
     is_promised: bool = False
-    asks_quoted: bool = True
-    """Whether its window is what the forecast says is enough with 90 %."""
     outlook: Outlook = NOTHING_KNOWN
     ended: float = 0.0
     """Lines, in parts too."""
@@ -148,7 +146,6 @@ class Simulation:
             _, quote = admit(queue, batch.queue(speed, ratio), track, self.now)
             batch.due = quote.done_by + 1
         if self.random.random() < 0.5:
-            batch.asks_quoted = False
             batch.due = self.now + (batch.due - self.now) * self.random.lognormvariate(0.3, 0.8)
         placed, batch.outlook = admit(queue, batch.queue(speed, ratio), track, self.now)
         batch.is_promised = placed.is_promised
