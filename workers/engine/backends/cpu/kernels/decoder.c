@@ -16,6 +16,7 @@
 #include "recurrent/short_convolution.h"
 #include "recurrent/state_space.h"
 #include "removal.h"
+#include "rest.h"
 
 /* Multiply this thread's rows of the residual. */
 static void scale_rows(const Model *m, const Batch *b, float factor) {
@@ -68,10 +69,11 @@ static void project_latents(const Model *m, const Layer *layer, const Batch *b, 
     expand_latents(m, b, &l->norm, &l->up, h->latent_begin, h->key_begin, barrier);
 }
 
-/* Compute queries, keys and values of all rows, and their attention. */
-static void run_attention(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
+/* Compute queries, keys and values of all rows, and attention of those that go on. */
+static void run_attention(const Model *m, const Layer *layer, Batch *b, const Course *course,
                           Barrier *barrier) {
     const Heads *h = layer->heads;
+    Plan *plan = course->plans + (h - m->heads);
     const Rows normed = {b->normed, &b->prepared};
     normalize_rows(m, b, &layer->attention_norm,
                    layer->latents ? &layer->latents->down : &layer->query);
@@ -90,8 +92,13 @@ static void run_attention(const Model *m, const Layer *layer, const Batch *b, Pl
         place_latent_rows(m, layer, b);
     else
         place_rows(m, layer, b);
+    if (layer == course->rest.layer && !keeps_states(layer)) {
+        meet(barrier);
+        leave_rows(m, layer, b, course);
+    }
     if (omp_get_thread_num() == 0) atomic_store(&plan->taken, 0);
     meet(barrier);
+    if (!b->rows) return;
     attend_rows(m, layer, b, plan);
     configure_tiles(b->rows);
 }
@@ -137,8 +144,8 @@ static void run_state_space(const Model *m, const Layer *layer, const Batch *b, 
 }
 
 /* Add a state-space layer and attention, which read the same residual, to it. */
-static void add_state_space_and_attention(const Model *m, const Layer *layer, const Batch *b, Plan *plan,
-                                          Barrier *barrier) {
+static void add_state_space_and_attention(const Model *m, const Layer *layer, Batch *b,
+                                          const Course *course, Barrier *barrier) {
     const StateSpace *s = layer->state_space;
     const Rows rows = {b->attended, &b->prepared};
     float *attention = b->projected; /* [rows][hidden], once the heads have been placed */
@@ -146,7 +153,7 @@ static void add_state_space_and_attention(const Model *m, const Layer *layer, co
     await_rows(&s->output, b->attended, b, barrier);
     project(&s->output, rows, b->rows, b->branch, m->hidden, 0);
     meet(barrier);
-    run_attention(m, layer, b, plan, barrier);
+    run_attention(m, layer, b, course, barrier);
     await_rows(&layer->output, b->attended, b, barrier);
     project(&layer->output, rows, b->rows, attention, m->hidden, 0);
     meet(barrier);
@@ -159,7 +166,7 @@ static void add_state_space_and_attention(const Model *m, const Layer *layer, co
 }
 
 /* Compute what a layer has in place of attention, or attention. */
-static void run_mixer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
+static void run_mixer(const Model *m, const Layer *layer, Batch *b, const Course *course,
                       Barrier *barrier) {
     if (layer->delta)
         run_delta(m, layer, b, barrier);
@@ -168,17 +175,18 @@ static void run_mixer(const Model *m, const Layer *layer, const Batch *b, Plan *
     else if (layer->state_space)
         run_state_space(m, layer, b, barrier);
     else
-        run_attention(m, layer, b, plans + (layer->heads - m->heads), barrier);
+        run_attention(m, layer, b, course, barrier);
 }
 
 /* Add the first branch of a layer to the residual, if it has one. */
-static void add_mixer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
+static void add_mixer(const Model *m, const Layer *layer, Batch *b, const Course *course,
                       Barrier *barrier) {
     if (!layer->output.packed) return;
     if (layer->state_space && layer->heads) {
-        add_state_space_and_attention(m, layer, b, plans + (layer->heads - m->heads), barrier);
+        add_state_space_and_attention(m, layer, b, course, barrier);
     } else {
-        run_mixer(m, layer, b, plans, barrier);
+        run_mixer(m, layer, b, course, barrier);
+        if (!b->rows) return;
         add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
     }
     meet(barrier);
@@ -195,17 +203,19 @@ static void add_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier 
     meet(barrier);
 }
 
-/* `plans` are those of the model's kinds of heads. */
-static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *plans,
+/* Compute a layer, until no row is left. */
+static void run_layer(const Model *m, const Layer *layer, Batch *b, const Course *course,
                       Barrier *barrier) {
     if (m->parallel) {
-        run_mixer(m, layer, b, plans, barrier);
+        run_mixer(m, layer, b, course, barrier);
+        if (!b->rows) return;
         run_mlp(m, layer, b, barrier);
         add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
         add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, b->activated, b, barrier);
         meet(barrier);
     } else {
-        add_mixer(m, layer, b, plans, barrier);
+        add_mixer(m, layer, b, course, barrier);
+        if (!b->rows) return;
         add_mlp(m, layer, b, barrier);
     }
     if (layer->input) {
@@ -215,6 +225,11 @@ static void run_layer(const Model *m, const Layer *layer, const Batch *b, Plan *
     if (layer->factor != 1) {
         scale_rows(m, b, layer->factor);
         meet(barrier);
+    }
+    if (layer == course->rest.layer && keeps_states(layer)) {
+        leave_rows(m, layer, b, course);
+        meet(barrier);
+        if (b->rows) configure_tiles(b->rows);
     }
 }
 
@@ -262,6 +277,9 @@ void quire_forward(const Model *m, const Batch *b) {
     Segment segments[m->kinds][2 * b->rows];
     Piece pieces[m->kinds][b->rows];
     Plan plans[m->kinds];
+    int64_t kept[3][b->rows], logits_rows[b->num_logits];
+    Course course = {plans, {NULL, 0, kept[0], kept[1], kept[2], logits_rows}};
+    find_rest(m, b, &course.rest);
     for (int i = 0; i < m->kinds; i++) {
         plans[i] = (Plan){.runs = runs[i], .segments = segments[i], .pieces = pieces[i]};
         make_plan(m, m->heads + i, b, plans + i);
@@ -270,11 +288,13 @@ void quire_forward(const Model *m, const Batch *b) {
     {
 #pragma omp single
         barrier.size = omp_get_num_threads();
-        configure_tiles(b->rows);
-        embed(m, b);
-        if (m->inputs) embed_layer_inputs(m, b, &barrier);
-        for (int i = 0; i < m->num_layers; i++) run_layer(m, m->layers + i, b, plans, &barrier);
-        run_head(m, b, &barrier);
+        Batch own = *b;
+        configure_tiles(own.rows);
+        embed(m, &own);
+        if (m->inputs) embed_layer_inputs(m, &own, &barrier);
+        for (int i = 0; i < m->num_layers && own.rows; i++)
+            run_layer(m, m->layers + i, &own, &course, &barrier);
+        run_head(m, &own, &barrier);
         release_tiles();
     }
 }
