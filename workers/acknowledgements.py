@@ -1,0 +1,83 @@
+"""The broker's record of the messages that a worker has: kombu's, in fewer round trips.
+
+kombu removes each acknowledged message from it by a transaction of its own. Here, the removal waits
+for the next message, whose transaction takes it along, or a moment. A worker that dies meanwhile
+leaves messages of jobs that have ended; whoever gets one finds that and acknowledges it.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kombu.asynchronous import get_event_loop
+from kombu.transport import virtual
+from kombu.transport.redis import Channel, QoS
+from redis.exceptions import RedisError
+
+logger = logging.getLogger(__name__)
+
+DELAY = 0.25
+"""Seconds after which acknowledged messages are removed although no other has come."""
+_MOST = 100
+"""Acknowledged messages that are removed without waiting."""
+
+
+class JoinedQoS(QoS):
+    """Used by Celery's main thread, and at the end by whoever closes the channel."""
+
+    channel: Any
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
+        self._acknowledged: list[str] = []
+        """Messages that are to be removed."""
+        self._client: Any = None
+        self._timer: Any = None
+
+    @contextmanager
+    def pipe_or_acquire(self, pipe: Any = None, client: Any = None) -> Iterator[Any]:
+        """Yield a pipeline, which also removes what was acknowledged if it is a new one."""
+        if pipe is not None:
+            yield pipe
+            return
+        if self._client is None:  # kombu makes one each time, which costs more than its use
+            self._client = self.channel.Client(connection_pool=self.channel.pool)
+        own = (client or self._client).pipeline()
+        if tags := self._take():
+            own.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags)
+        yield own
+
+    def ack(self, delivery_tag: str) -> None:
+        virtual.QoS.ack(self, delivery_tag)
+        self._acknowledged.append(delivery_tag)
+        loop = get_event_loop()
+        if loop is None or len(self._acknowledged) >= _MOST:
+            self.remove_acknowledged()
+        elif self._timer is None:
+            self._timer = loop.call_later(DELAY, self.remove_acknowledged)
+
+    def remove_acknowledged(self) -> None:
+        """Remove what was acknowledged now."""
+        self._timer = None
+        if not self._acknowledged:
+            return
+        try:
+            with self.pipe_or_acquire() as pipe:
+                pipe.execute()
+        except (RedisError, OSError) as error:
+            logger.warning("messages of ended jobs stay until they are delivered again: %s", error)
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Give back what is not acknowledged, as the channel closes."""
+        self.remove_acknowledged()
+        super().restore_unacked_once(stderr)
+
+    def _take(self) -> list[str]:
+        taken, self._acknowledged = self._acknowledged, []
+        return taken
+
+
+def join_acknowledgements() -> None:
+    """Have the channels of this process join what they tell the broker."""
+    Channel.QoS = JoinedQoS
