@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 BLOCK = 5.0
 """Seconds that one XREAD waits."""
 _XREAD = ("XREAD", "COUNT", 200, "BLOCK", int(BLOCK * 1000), "STREAMS")
+_ALWAYS_READ = 2
+"""Streams that are no job's: the control stream and the changes of keys."""
 CONTROL_KEPT = 10_000
 """Entries of the control stream: more than can come between two reads."""
 EXPECTED = 5.0
@@ -138,8 +140,10 @@ class EventReader:
         try:
             for job_id, event in decode_lines(entry_id, fields[1]):
                 if followers := self._followers.get(job_id):
-                    is_heard = [each.offer_line(event) for each in tuple(followers)]
-                    self._read_stream(job_id, is_read=not all(is_heard))
+                    heard = [each.offer_line(event) for each in tuple(followers)]
+                    is_heard = all(heard)
+                    if not is_heard or len(self._cursors) > _ALWAYS_READ:
+                        self._read_stream(job_id, is_read=not is_heard)
         except Exception:  # what it had is a gap, which the jobs' own streams fill
             logger.exception("an entry of the control stream has no lines")
 

@@ -56,8 +56,9 @@ class Follower:
 
     def offer_entry(self, entry_id: bytes, event: Event) -> None:
         """Give the client the next entry of the job's own stream."""
-        if isinstance(event, EndEvent) or measure(event)[1] > self.next_number:
-            self._offer(entry_id, event)
+        first, after = measure(event)
+        if after > self.next_number or isinstance(event, EndEvent):
+            self._offer(entry_id, event, first, after)
 
     def offer_line(self, event: Event) -> bool:
         """Give the client what a step shows. Returns False if that has to wait for what is before
@@ -67,15 +68,16 @@ class Follower:
             return False
         # An end has a lower number if Redis has lost what was before it.
         if after > self.next_number or isinstance(event, EndEvent):
-            self._offer(b"", event)
+            self._offer(b"", event, first, after)
         return True
 
-    def _offer(self, entry_id: bytes, event: Event) -> None:
+    def _offer(self, entry_id: bytes, event: Event, first: int, after: int) -> None:
         if self._reason is not None:  # the client would see a gap
             return
-        event = trim(event, self.next_number)
-        self.next_number = measure(event)[1]
-        if self._is_waiting and self._take is not None and self._is_taken(entry_id, event):
+        if first < self.next_number:
+            event = trim(event, self.next_number)
+        self.next_number = after
+        if self._is_waiting and self._take is not None and self._is_taken(entry_id, event, after):
             return
         if len(self._queue) >= BACKLOG:
             self.overflowed = True
@@ -89,7 +91,7 @@ class Follower:
         self._reason.__cause__ = reason
         self._wake_up()
 
-    def _is_taken(self, entry_id: bytes, event: Event) -> bool:
+    def _is_taken(self, entry_id: bytes, event: Event, after: int) -> bool:
         assert self._take is not None
         try:
             if isinstance(event, EndEvent) or not self._take(event):
@@ -99,7 +101,7 @@ class Follower:
             self._wake_up()
             return True
         self._heard_at = asyncio.get_running_loop().time()
-        self._advance(entry_id, event)
+        self.seen, self.number = entry_id or self.seen, after
         return True
 
     def _advance(self, entry_id: bytes, event: Event) -> None:
