@@ -197,6 +197,8 @@ MAX_QUEUED_INTERACTIVE = env.int("QUIRE_MAX_QUEUED_INTERACTIVE", default=4_000)
 MAX_QUEUED_BACKGROUND = env.int("QUIRE_MAX_QUEUED_BACKGROUND", default=8_000)
 MAX_QUEUED_PER_KEY = env.int("QUIRE_MAX_QUEUED_PER_KEY", default=2_000)
 """Calls, streams and background jobs of one API key, so that others have room."""
+MAX_WEB_SOCKETS_PER_KEY = env.int("QUIRE_MAX_WEB_SOCKETS_PER_KEY", default=1_000)
+"""WebSocket connections of one API key to one web process."""
 MAX_QUEUED_BYTES = env.int("QUIRE_MAX_QUEUED_BYTES", default=0)
 """Bytes of the requests of open jobs; 0 for half of Redis's maxmemory."""
 MAX_QUEUED_BYTES_PER_KEY = env.int("QUIRE_MAX_QUEUED_BYTES_PER_KEY", default=0)

@@ -247,6 +247,9 @@ ERRORS: Final[Mapping[str, ErrorKind]] = {
         "This API key has too many requests waiting or running.",
         _make_retry_after(1),
     ),
+    "too_many_web_sockets": _make_limit_error(
+        "requests", "This API key has too many WebSocket connections open.", _make_retry_after(60)
+    ),
     # 500, 503, 504: the server
     "internal_error": _make_failure(
         "The server failed to handle the request. It was logged; retry, and quote the "

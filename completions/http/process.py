@@ -18,7 +18,7 @@ from completions.accounts import last_use
 from completions.accounts.keys import KeyRing
 from completions.database.release import run_and_release
 from completions.exceptions import APIError
-from completions.http.socket_turns import KeptTurns
+from completions.http.socket_turns import KeptTurns, OpenSockets
 from completions.http.web_shard import WebShard
 from completions.jobs.operate import (
     Backlog,
@@ -63,6 +63,7 @@ class WebProcess:
         self.key_ring = KeyRing()
         self.refusals = refusals.RefusalCounter()
         self.kept_turns = KeptTurns()
+        self.sockets = OpenSockets(settings.MAX_WEB_SOCKETS_PER_KEY)
         layout = Layout.read(settings)
         self.redis = layout.connect_async()
         self.rids = Rids(self.redis.central)

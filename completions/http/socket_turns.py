@@ -1,8 +1,9 @@
 """What the responses of a WebSocket connection go on from, beside stored ones: the latest, if it
 was made with `store: false`. The process holds it, and nothing else does."""
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
@@ -39,6 +40,32 @@ class KeptTurns:
 
     def drop(self, response_id: str) -> None:
         self._bytes -= len(self._by_id.pop(response_id, b""))
+
+
+class OpenSockets:
+    """Counts the open connections of each API key: an idle one costs memory and a file descriptor,
+    and no other limit counts it."""
+
+    def __init__(self, max_per_key: int) -> None:
+        self._max_per_key = max_per_key
+        self._by_key: Counter[int] = Counter()
+
+    @contextmanager
+    def hold(self, key_id: int) -> Iterator[None]:
+        """Count one connection of the key meanwhile. Raises APIError if it has too many."""
+        if self._by_key[key_id] >= self._max_per_key:
+            message = (
+                f"This API key has {self._max_per_key} WebSocket connections open, which is the "
+                "most that one web process serves. Close one, or send requests over HTTP."
+            )
+            raise APIError("too_many_web_sockets", message)
+        self._by_key[key_id] += 1
+        try:
+            yield
+        finally:
+            self._by_key[key_id] -= 1
+            if not self._by_key[key_id]:
+                del self._by_key[key_id]
 
 
 class SocketTurns:

@@ -9,6 +9,7 @@
 - A hang-up cancels the running request even if others are pipelined behind it.
 - A refusal reaches a client that is still sending: the connection is half-closed and read for
   another 5 s. A reset could destroy the response in the client's buffer (RFC 9112, section 9.6).
+- A client that takes nothing of a response for 10 minutes is disconnected; uvicorn waits for ever.
 - HTTP/1.0 clients get neither chunks nor 100 Continue, which they do not know; uvicorn sends both.
 - The error bodies are those of the API.
 - An application can write parts of a stream's body itself (`_ChunkWriter`).
@@ -18,6 +19,7 @@ tests/project/server/test_library_internals.py names the internals that it relie
 """
 
 import asyncio
+import socket
 from typing import Any
 
 import httptools
@@ -42,6 +44,9 @@ LINGER_SECONDS = 5.0
 MAX_DISCARDED_BYTES = 256 * 1024 * 1024
 """Bytes to read from a refused connection: enough for an upload slightly over the limit."""
 
+
+STALL_SECONDS = 600.0
+"""Seconds for which a client may take nothing of what is written to it."""
 
 _WEB_SOCKET_PATH = b"/v1/responses"
 _BEFORE_CHUNKS = ("0.9", "1.0")
@@ -70,6 +75,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _limit_stalls(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -249,6 +255,16 @@ class Protocol(HttpToolsProtocol):
         self._discarded += size
         if self._discarded > MAX_DISCARDED_BYTES:
             self.transport.abort()
+
+
+def _limit_stalls(transport: asyncio.Transport) -> None:
+    """Have the kernel end a connection whose client neither acknowledges bytes nor makes room for
+    them (RFC 5482). Only Linux can; a stream's WebSocket keeps the option."""
+    connection = transport.get_extra_info("socket")
+    is_tcp = connection is not None and connection.family != socket.AF_UNIX
+    if is_tcp and hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = int(STALL_SECONDS * 1000)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 class _ChunkWriter:

@@ -17,6 +17,7 @@ from completions.contract.error_codes import ERRORS
 from completions.exceptions import APIError
 from completions.http.authentication import authenticate, permit
 from completions.http.error_handlers import make_api_error
+from completions.http.process import WebProcess
 from completions.http.socket_turns import TURNS_EXTENSION, SocketTurns
 from completions.models import Scope as KeyScope
 from project.server.web_socket_protocol import SHUTDOWN
@@ -53,7 +54,8 @@ class WebSocket:
         self._receive = receive
         self._send = send
         self._scope = scope
-        self._turns = SocketTurns(scope["state"]["process"].kept_turns)
+        self._process: WebProcess = scope["state"]["process"]
+        self._turns = SocketTurns(self._process.kept_turns)
         self._gone = asyncio.Event()
         self._answering: asyncio.Task[None] | None = None
         self._is_answering = False
@@ -75,17 +77,21 @@ class WebSocket:
 
     async def run(self, handshake: Scope, _receive: Receive, send: Send) -> None:
         """Serve the connection from its handshake to its end. Raises APIError for a refusal."""
-        await _check_key(handshake)
-        await send({"type": "http.response.start", "status": 101, "headers": []})
-        try:
-            await self._take_events()
-        finally:
-            self._gone.set()
-            self._turns.forget()
-            left = [task for task in (self._answering, self._closing) if task is not None]
-            if self._closing is not None:
-                self._closing.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        with self._process.sockets.hold(await _check_key(handshake)):
+            await send({"type": "http.response.start", "status": 101, "headers": []})
+            try:
+                await self._take_events()
+            finally:
+                await self._finish()
+
+    async def _finish(self) -> None:
+        """End what runs for a client that is gone."""
+        self._gone.set()
+        self._turns.forget()
+        left = [task for task in (self._answering, self._closing) if task is not None]
+        if self._closing is not None:
+            self._closing.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _take_events(self) -> None:
         ends_at: float | None = asyncio.get_running_loop().time() + LIFETIME
@@ -223,8 +229,9 @@ def _make_error(status: int, error: Any, headers: Mapping[str, str]) -> str:
     return orjson.dumps({"type": "error", "status": status, "error": shown}).decode()
 
 
-async def _check_key(handshake: Scope) -> None:
-    """Raise APIError unless the key may create responses. Each event is checked again."""
+async def _check_key(handshake: Scope) -> int:
+    """Return the key's id. Raises APIError unless it may create responses; each event checks that
+    again."""
     headers = {name: value.decode("latin-1") for name, value in handshake["headers"]}
     address, _port = handshake.get("client") or ("", 0)
     given = headers.get(b"authorization", ""), headers.get(b"x-api-key", "")
@@ -233,3 +240,4 @@ async def _check_key(handshake: Scope) -> None:
         permit(principal, KeyScope.INFERENCE, address)
     except Exception as exc:
         raise make_api_error(exc) from exc
+    return principal.key_id

@@ -9,7 +9,7 @@ import pytest
 
 from completions.exceptions import APIError
 from completions.http import web_metrics
-from completions.http.socket_turns import TURNS_EXTENSION, KeptTurns
+from completions.http.socket_turns import TURNS_EXTENSION, KeptTurns, OpenSockets
 from project.server import web_sockets
 from project.server.gateway import Gateway
 from project.server.web_socket_protocol import SHUTDOWN
@@ -59,16 +59,23 @@ class Connection:
         return orjson.loads(message["text"]) if "text" in message else message
 
 
-async def open_(monkeypatch: Any, refusal: APIError | None = None) -> tuple[Connection, Any]:
-    async def check(_handshake: Any) -> None:
+def make_process(max_sockets: int = 1) -> Any:
+    return SimpleNamespace(kept_turns=KeptTurns(), sockets=OpenSockets(max_sockets))
+
+
+async def open_(
+    monkeypatch: Any, refusal: APIError | None = None, process: Any = None
+) -> tuple[Connection, Any]:
+    async def check(_handshake: Any) -> int:
         if refusal is not None:
             raise refusal
+        return 7
 
     monkeypatch.setattr(web_sockets, "_check_key", check)
     connection = Connection()
     scope = {
         "type": "websocket", "path": "/v1/responses", "scheme": "wss", "headers": KEYS,
-        "state": {"process": SimpleNamespace(kept_turns=KeptTurns())}, "client": None,
+        "state": {"process": process or make_process()}, "client": None,
     }  # fmt: skip
     gateway = Gateway(connection.application, 100)
     serving = asyncio.create_task(gateway(scope, connection.came.get, connection.sent.put))
@@ -114,6 +121,27 @@ async def test_errors_are_events(monkeypatch):
     assert (fault["status"], fault["error"]) == (504, {"message": "m"})
     await connection.came.put({"type": "websocket.disconnect"})
     await asyncio.wait_for(serving, 10)
+
+
+async def test_a_key_has_so_many_connections_at_a_time(monkeypatch):
+    process = make_process(max_sockets=2)
+    opened = [await open_(monkeypatch, process=process) for _ in range(3)]
+    answers = [await connection.hear() for connection, _ in opened]
+    assert [answer["type"] for answer in answers[:2]] == ["websocket.accept"] * 2
+    assert answers[2]["status"] == 429
+    assert dict(answers[2]["headers"])[b"Retry-After"] == b"60"
+    refusal = orjson.loads((await opened[2][0].sent.get())["body"])["error"]
+    assert (refusal["code"], "has 2 WebSocket" in refusal["message"]) == (
+        "too_many_web_sockets", True
+    )  # fmt: skip
+    await opened[0][0].came.put({"type": "websocket.disconnect"})
+    await asyncio.wait_for(opened[0][1], 10)
+    last, serving = await open_(monkeypatch, process=process)
+    assert (await last.hear())["type"] == "websocket.accept"
+    for connection, ending in (opened[1], (last, serving)):
+        await connection.came.put({"type": "websocket.disconnect"})
+        await asyncio.wait_for(ending, 10)
+    assert not process.sockets._by_key
 
 
 async def test_a_handshake_is_refused_as_a_request(monkeypatch):
