@@ -129,7 +129,7 @@ async def test_a_key_has_so_many_connections_at_a_time(monkeypatch):
     answers = [await connection.hear() for connection, _ in opened]
     assert [answer["type"] for answer in answers[:2]] == ["websocket.accept"] * 2
     assert answers[2]["status"] == 429
-    assert dict(answers[2]["headers"])[b"Retry-After"] == b"60"
+    assert dict(answers[2]["headers"])[b"retry-after"] == b"60"
     refusal = orjson.loads((await opened[2][0].sent.get())["body"])["error"]
     assert (refusal["code"], "has 2 WebSocket" in refusal["message"]) == (
         "too_many_web_sockets", True
