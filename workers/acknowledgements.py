@@ -46,7 +46,11 @@ class JoinedQoS(QoS):
         own = (client or self._client).pipeline()
         if tags := self._take():
             own.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags)
-        yield own
+        try:
+            yield own
+        except BaseException:  # at maxmemory, Redis refuses a message, and what comes with it
+            self._acknowledged += tags
+            raise
 
     def ack(self, delivery_tag: str) -> None:
         virtual.QoS.ack(self, delivery_tag)
@@ -66,7 +70,7 @@ class JoinedQoS(QoS):
             with self.pipe_or_acquire() as pipe:
                 pipe.execute()
         except (RedisError, OSError) as error:
-            logger.warning("messages of ended jobs stay until they are delivered again: %s", error)
+            logger.warning("messages of ended jobs are not removed yet: %s", error)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Give back what is not acknowledged, as the channel closes."""

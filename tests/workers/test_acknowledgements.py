@@ -37,6 +37,10 @@ def count_unacknowledged(client):
     return client.hlen("unacked")
 
 
+def fail(*_args):
+    raise RedisConnectionError("away")
+
+
 def pass_time(hub):
     """Run what the event loop would run after a delay."""
     for entry in list(hub.timer.queue):
@@ -79,10 +83,20 @@ def test_a_closed_channel_leaves_nothing_acknowledged_and_gives_back_the_rest(qu
 
 def test_a_broker_that_is_away_ends_no_worker(queue, redis_client, hub, monkeypatch, caplog):
     queue.get().ack()
+    with monkeypatch.context() as patch:
+        patch.setattr("redis.client.Pipeline.execute", fail)
+        pass_time(hub)
+    assert "not removed yet: away" in caplog.text
+    queue.get()
+    assert count_unacknowledged(redis_client) == 1  # the second one alone
 
-    def fail(*_args):
-        raise RedisConnectionError("away")
 
-    monkeypatch.setattr("redis.client.Pipeline.execute", fail)
-    pass_time(hub)
-    assert "delivered again: away" in caplog.text
+def test_a_message_that_redis_refuses_loses_no_acknowledgement(queue, redis_client, monkeypatch):
+    queue.get().ack()
+    with monkeypatch.context() as patch:
+        patch.setattr("redis.client.Pipeline.execute", fail)
+        with pytest.raises(RedisConnectionError):
+            queue.get()
+    assert count_unacknowledged(redis_client) == 1
+    queue.get()
+    assert count_unacknowledged(redis_client) == 1  # the last one alone
