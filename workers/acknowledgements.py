@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kombu.asynchronous import get_event_loop
+from celery import bootsteps
+from kombu.asynchronous import get_event_loop, set_event_loop
 from kombu.transport import virtual
 from kombu.transport.redis import Channel, QoS
 from redis.exceptions import RedisError
@@ -85,3 +86,15 @@ class JoinedQoS(QoS):
 def join_acknowledgements() -> None:
     """Have the channels of this process join what they tell the broker."""
     Channel.QoS = JoinedQoS
+
+
+class NameEventLoop(bootsteps.StartStopStep):
+    """Names the consumer's event loop to kombu again, which forgets it when Celery reconnects."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        set_event_loop(consumer.hub)
+
+    def stop(self, consumer: object) -> None:
+        """Do nothing: the loop outlives the consumer."""

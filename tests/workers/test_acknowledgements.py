@@ -1,5 +1,7 @@
 """kombu's record of messages in a real Redis, and what is removed from it together."""
 
+from types import SimpleNamespace
+
 import pytest
 from kombu import Connection, Queue
 from kombu.asynchronous import Hub, set_event_loop
@@ -8,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from project.celeryconfig import make_broker_url
 from workers import acknowledgements
-from workers.acknowledgements import JoinedQoS
+from workers.acknowledgements import JoinedQoS, NameEventLoop
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +64,17 @@ def test_acknowledged_messages_are_removed_after_a_moment_if_no_other_comes(
     for message in [queue.get() for _ in range(3)]:
         message.ack()
     assert count_unacknowledged(redis_client) == 3
+    pass_time(hub)
+    assert count_unacknowledged(redis_client) == 0
+
+
+def test_a_worker_that_has_reconnected_goes_on_to_join_them(queue, redis_client, hub):
+    consumer = SimpleNamespace(hub=hub)
+    step = NameEventLoop(consumer)
+    hub.reset()  # as Celery does
+    step.start(consumer)
+    queue.get().ack()
+    assert count_unacknowledged(redis_client) == 1
     pass_time(hub)
     assert count_unacknowledged(redis_client) == 0
 
