@@ -52,7 +52,7 @@ class OpenSockets:
 
     @contextmanager
     def hold(self, key_id: int) -> Iterator[None]:
-        """Count one connection of the key meanwhile. Raises APIError if it has too many."""
+        """Count a connection of the key while it is open. Raises APIError if it has too many."""
         if self._by_key[key_id] >= self._max_per_key:
             message = (
                 f"This API key has {self._max_per_key} WebSocket connections open, which is the "

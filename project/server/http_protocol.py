@@ -43,8 +43,6 @@ LINGER_SECONDS = 5.0
 """Seconds that a refused connection stays open while the client still sends."""
 MAX_DISCARDED_BYTES = 256 * 1024 * 1024
 """Bytes to read from a refused connection: enough for an upload slightly over the limit."""
-
-
 STALL_SECONDS = 600.0
 """Seconds for which a client may take nothing of what is written to it."""
 
@@ -259,7 +257,7 @@ class Protocol(HttpToolsProtocol):
 
 def _limit_stalls(transport: asyncio.Transport) -> None:
     """Have the kernel end a connection whose client neither acknowledges bytes nor makes room for
-    them (RFC 5482). Only Linux can; a stream's WebSocket keeps the option."""
+    them (RFC 5482). Only Linux can. A connection that becomes a WebSocket keeps the option."""
     connection = transport.get_extra_info("socket")
     is_tcp = connection is not None and connection.family != socket.AF_UNIX
     if is_tcp and hasattr(socket, "TCP_USER_TIMEOUT"):

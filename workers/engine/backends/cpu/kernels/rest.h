@@ -1,6 +1,6 @@
-/* Which rows go on after the last layer that keeps something for later tokens. Of the other rows nothing
-   is read any more: without logits, they end there. Where many layers share the keys and values of
-   earlier ones (Gemma 4), that is most of a prompt's work. */
+/* Which rows go on after the last layer that keeps something for later tokens. Nothing reads the others,
+   which have no logits, any more: they end there. Where many layers share the keys and values of
+   earlier ones (Gemma 4), that saves most of a prompt's work. */
 
 #pragma once
 #include "attention/plan.h"
