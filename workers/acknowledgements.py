@@ -1,8 +1,8 @@
 """The broker's record of the messages that a worker has: kombu's, in fewer round trips.
 
-kombu removes each acknowledged message from it by a transaction of its own. Here, the removal waits
-for the next message, whose transaction takes it along, or a moment. A worker that dies meanwhile
-leaves messages of jobs that have ended; whoever gets one finds that and acknowledges it.
+kombu removes each acknowledged message from the record by a separate transaction. Here, the
+transaction of the next message removes it, or a timer does after DELAY. A worker that dies before
+that leaves messages of jobs that have ended; the worker that gets one acknowledges it.
 """
 
 import logging
@@ -25,7 +25,8 @@ _MOST = 100
 
 
 class JoinedQoS(QoS):
-    """Used by Celery's main thread, and at the end by whoever closes the channel."""
+    """Removes acknowledged messages in groups. Celery's main thread uses it, and the thread that
+    closes the channel."""
 
     channel: Any
 

@@ -26,8 +26,8 @@ LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 
 
 class Streamed:
-    """An application that writes pieces, and notes how far it came and whether it was told that
-    the client is gone."""
+    """An application that writes pieces. It counts those that it sent, and records whether the
+    client has disconnected."""
 
     def __init__(self) -> None:
         self.sent = 0

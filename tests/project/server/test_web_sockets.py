@@ -82,6 +82,12 @@ async def open_(
     return connection, serving
 
 
+async def hang_up(connection: Connection, serving: Any) -> None:
+    """Disconnect the client, and wait until its connection is no longer served."""
+    await connection.came.put({"type": "websocket.disconnect"})
+    await asyncio.wait_for(serving, 10)
+
+
 async def test_an_event_is_a_request_and_its_stream_is_frames(monkeypatch):
     connection, serving = await open_(monkeypatch)
     accepted = await connection.hear()
@@ -119,8 +125,7 @@ async def test_errors_are_events(monkeypatch):
     await connection.hear()
     fault = await connection.hear()
     assert (fault["status"], fault["error"]) == (504, {"message": "m"})
-    await connection.came.put({"type": "websocket.disconnect"})
-    await asyncio.wait_for(serving, 10)
+    await hang_up(connection, serving)
 
 
 async def test_a_key_has_so_many_connections_at_a_time(monkeypatch):
@@ -134,13 +139,11 @@ async def test_a_key_has_so_many_connections_at_a_time(monkeypatch):
     assert (refusal["code"], "has 2 WebSocket" in refusal["message"]) == (
         "too_many_web_sockets", True
     )  # fmt: skip
-    await opened[0][0].came.put({"type": "websocket.disconnect"})
-    await asyncio.wait_for(opened[0][1], 10)
+    await hang_up(*opened[0])
     last, serving = await open_(monkeypatch, process=process)
     assert (await last.hear())["type"] == "websocket.accept"
-    for connection, ending in (opened[1], (last, serving)):
-        await connection.came.put({"type": "websocket.disconnect"})
-        await asyncio.wait_for(ending, 10)
+    await hang_up(*opened[1])
+    await hang_up(last, serving)
     assert not process.sockets._by_key
 
 
@@ -161,8 +164,7 @@ async def test_a_second_response_waits_and_a_hang_up_ends_the_first(monkeypatch)
     await connection.hear()
     await connection.say("{}")
     assert (await connection.hear())["error"]["code"] == "response_in_progress"
-    await connection.came.put({"type": "websocket.disconnect"})
-    await asyncio.wait_for(serving, 10)
+    await hang_up(connection, serving)
     assert connection.hung_up
     assert len(connection.scopes) == 1
 
@@ -188,8 +190,7 @@ async def test_the_end_waits_for_the_response(monkeypatch, is_late):
         assert limit["error"]["code"] == "websocket_connection_limit_reached"
     closed = await connection.hear()
     assert closed == {"type": "websocket.close", "code": 1001 if is_late else 1012}
-    await connection.came.put({"type": "websocket.disconnect"})
-    await asyncio.wait_for(serving, 10)
+    await hang_up(connection, serving)
 
 
 async def test_a_response_without_a_last_event_leaves_no_items(monkeypatch):
@@ -209,5 +210,4 @@ async def test_a_response_without_a_last_event_leaves_no_items(monkeypatch):
     await connection.hear()
     assert (await connection.hear())["response"]["id"] == "resp_1"
     assert turns.find("resp_1") is None
-    await connection.came.put({"type": "websocket.disconnect"})
-    await asyncio.wait_for(serving, 10)
+    await hang_up(connection, serving)

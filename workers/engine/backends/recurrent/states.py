@@ -5,6 +5,7 @@ their new state. :class:`RowStates` is that cache, for one module and some rows 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -91,14 +92,16 @@ def _make_states(key: StateKey, shape: StateShape, num_rows: int, device: torch.
     return make(num_rows, kernel, *channels).movedim(1, -1)
 
 
-class CacheStandIn:
-    """What modules of transformers call to take states from a cache, and to hand them back."""
+class CacheStandIn(ABC):
+    """The methods of a cache that modules of transformers read and write states with."""
 
+    @abstractmethod
     def _get(self, key: StateKey) -> Tensor | None:
-        raise NotImplementedError
+        """Return a state, or None if there is none yet."""
 
+    @abstractmethod
     def _put(self, key: StateKey, state: Tensor) -> None:
-        raise NotImplementedError
+        """Keep a state that a module computed."""
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         return self._get(StateKey("convolution", state_idx))
