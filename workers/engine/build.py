@@ -157,10 +157,17 @@ def _make_speculation(
     if not config.speculation:
         return None
     if (drafting := runner.drafting) is None:
-        logger.info("speculation is off: the bits of logits depend on the step's other tokens")
+        logger.info(
+            "speculation is off: the bits of logits depend on the step's other tokens, or no memory"
+            " is left for copies of states"
+        )
         return None
-    costs = StepCosts(drafting.try_forward)
-    return Speculation(scheduler, drafting.is_exact, costs, config.max_num_batched_tokens)
+    copies = drafting.copies
+    costs = StepCosts(drafting.try_forward, None if copies is None else copies.try_copy)
+    state_rows = None if copies is None else copies.rows
+    return Speculation(
+        scheduler, drafting.is_exact, costs, config.max_num_batched_tokens, state_rows
+    )
 
 
 def _make_intake(

@@ -46,6 +46,9 @@ class Draft(NamedTuple):
     """For each of ``rows`` but the first, the grammar's state before its token."""
     guesses: tuple[Guess | None, ...] = ()
     """For each drafted token what led to it, None where the grammar forces it."""
+    state_row: int | None = None
+    """The row that gets a copy of the sequence's state before its first drafted token, if layers
+    keep states."""
 
 
 NO_DRAFT = Draft()

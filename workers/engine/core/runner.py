@@ -28,6 +28,14 @@ class Cache(Protocol):
     def num_blocks(self) -> int: ...
 
 
+class StateCopies(NamedTuple):
+    """Where a runner keeps the states of sequences while it computes their drafts."""
+
+    rows: range
+    try_copy: Callable[[], object]
+    """Copies the states of one sequence, to see how long it takes."""
+
+
 class Drafting(NamedTuple):
     """How a runner computes drafted tokens."""
 
@@ -35,6 +43,8 @@ class Drafting(NamedTuple):
     """Whether a sequence's tokens do not depend on how many tokens a step computes."""
     try_forward: Callable[[int], None]
     """Runs a forward pass of one token each of so many sequences, to see how long it takes."""
+    copies: StateCopies | None = None
+    """None unless layers keep states, which a refused token would have changed."""
 
 
 class Runner(Protocol):

@@ -17,6 +17,13 @@ class StateSave(NamedTuple):
     row: int
 
 
+class StateRestore(NamedTuple):
+    """The state in ``row``, to be copied to ``slot``."""
+
+    row: int
+    slot: int
+
+
 @dataclass(slots=True)
 class SchedulerOutput:
     """One step's decision, and all that the model runner sees of the scheduler."""
@@ -30,6 +37,8 @@ class SchedulerOutput:
     """Running sequences with additional blocks."""
     tainted: list[int] = field(default_factory=list)
     """Blocks to scrub before the step."""
+    restores: list[StateRestore] = field(default_factory=list)
+    """States to copy before the step, in this order."""
     saves: list[StateSave] = field(default_factory=list)
     """States to save while the step computes them."""
 

@@ -8,16 +8,12 @@ from workers.engine.core.draft import NO_DRAFT, Draft
 from workers.engine.core.prefix_cache import PrefixCache
 from workers.engine.core.sequence import Sequence
 from workers.engine.core.sequence_parts import UNPLACED
-from workers.engine.core.step import SchedulerOutput
+from workers.engine.core.step import SchedulerOutput, StateRestore, StateSave
 from workers.engine.scheduling.block_pool import BlockPool, SequenceBlocks
 from workers.engine.scheduling.chunk_sizes import ChunkSizes, StepRoom
 from workers.engine.scheduling.pending_prefixes import PendingPrefixes
 from workers.engine.scheduling.turns import find_victims, is_before, is_overdue, take_turns
 from workers.engine.scheduling.waiting_queue import WaitingQueue
-
-_PAID_AHEAD = 64
-"""Output tokens that a sequence is charged for in advance, when it starts and whenever it has used
-them up. So sequences that start together are charged before they generate anything."""
 
 
 class Scheduler:
@@ -67,6 +63,8 @@ class Scheduler:
         self._queue = WaitingQueue(self._blocks.count_cached_tokens)
         self._arrivals = count()
         self._pending = PendingPrefixes(prefix_cache, block_size)
+        self._restores: list[StateRestore] = []
+        """Copies of states that the next step restores."""
         self.preemptions = 0
 
     @property
@@ -87,7 +85,8 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Decide one step: admit and preempt sequences. :meth:`advance` records progress."""
-        output = SchedulerOutput()
+        output = SchedulerOutput(restores=self._restores)
+        self._restores = []
         preemptions = self.preemptions
         self._grow(output)
         crowded = self.preemptions > preemptions  # freed blocks go to running sequences
@@ -164,6 +163,8 @@ class Scheduler:
             if missing > self._pool.num_free - len(self.running):
                 return False
             self._lengthen(sequence, missing, output)
+        if draft.state_row is not None:
+            output.saves.append(StateSave(sequence, len(sequence.token_ids), draft.state_row))
         sequence.draft = draft
         output.chunks[index] = (sequence, size + len(draft.token_ids))
         return True
@@ -171,7 +172,9 @@ class Scheduler:
     def settle(self, sequence: Sequence, spoilt: bool) -> int:
         """Drop a sequence's draft, except for accepted tokens. Return how many were accepted.
 
-        If its keys and values are ``spoilt``, the sequence computes all its tokens again.
+        If its keys and values are ``spoilt``, the sequence computes all its tokens again. If it
+        keeps a state, which tokens that are dropped have changed, it goes on from the copy, and
+        computes accepted tokens again.
         """
         draft, sequence.draft = sequence.draft, NO_DRAFT
         gained = sequence.token_ids[sequence.num_computed :]
@@ -186,7 +189,11 @@ class Scheduler:
             self._preempt(sequence)
             return kept
         # The last token is computed even if it was before: its logits are needed.
-        sequence.num_computed += min(kept, len(gained) - 1) if gained else 0
+        num_right = min(kept, len(gained) - 1) if gained else 0
+        if draft.state_row is None or num_right == len(draft.token_ids):
+            sequence.num_computed += num_right
+        else:
+            self._restores.append(StateRestore(draft.state_row, sequence.slot))
         self._confirm(sequence)
         return kept
 
@@ -224,8 +231,6 @@ class Scheduler:
             self._release(sequence)
         elif not self._pending.leave(sequence):
             self._queue.remove(sequence)
-        if (unused := sequence.turn.num_charged - sequence.num_tokens) > 0:
-            self._queue.charge(sequence, -unused)
         self._queue.forget(sequence)
 
     # Running ------------------------------------------------------------------------------------
@@ -303,13 +308,7 @@ class Scheduler:
                 self._cache.store(sequence)
             self._end_waits(sequence)
         if len(sequence.token_ids) >= sequence.turn.num_charged:
-            self._charge(sequence)
-
-    def _charge(self, sequence: Sequence) -> None:
-        paid = min(sequence.num_tokens + _PAID_AHEAD, sequence.max_total_tokens)
-        if paid > sequence.turn.num_charged:
-            self._queue.charge(sequence, paid - sequence.turn.num_charged)
-            sequence.turn.num_charged = paid
+            self._queue.charge(sequence)
 
     # Waiting ------------------------------------------------------------------------------------
 
@@ -337,6 +336,8 @@ class Scheduler:
 
     def _begin(self, sequence: Sequence, output: SchedulerOutput, room: StepRoom) -> None:
         output.admitted.append(sequence)
+        if (row := sequence.prefix.states.restored_from) is not None:
+            output.restores.append(StateRestore(row, sequence.slot))
         output.tainted += self._pool.take_tainted(sequence.block_ids)
         room.place(sequence, output)
 
@@ -380,7 +381,7 @@ class Scheduler:
             if self._cache is not None:
                 self._cache.queries += sequence.num_tokens
                 self._cache.hits += sequence.num_computed
-        self._charge(sequence)
+        self._queue.charge(sequence)
         if self._cache is not None:
             self._cache.begin(sequence, len(matched))
         self._pending.begin(sequence, len(matched))

@@ -18,6 +18,10 @@ _LOOK_AHEAD = 8
 _MAX_OVERTAKEN = 16
 """How often the head of an organization's queue is overtaken before it must go first."""
 
+_PAID_AHEAD = 64
+"""Output tokens that a sequence is charged for in advance, when it starts and whenever it has used
+them up. So sequences that start together are charged before they generate anything."""
+
 MAX_PASSED_OVER = 32
 """How many sequences of higher priorities may start before a waiting one of a lower priority."""
 
@@ -148,20 +152,25 @@ class WaitingQueue:
         self._find(sequence)[1].running -= 1
 
     def forget(self, sequence: Sequence) -> None:
-        """Drop a sequence that has ended and is not waiting."""
+        """Drop a sequence that has ended and is not waiting, and give back what was charged for
+        tokens that it did not use."""
         if sequence is self._promoted:
             self._promoted = None
         level, tenant = self._find(sequence)
+        tenant.credit += max(0, sequence.turn.num_charged - sequence.num_tokens)
         tenant.members -= 1
         if not tenant.members:
             del level.tenants[sequence.origin.organization]
         if not level.tenants:
             del self._levels[sequence.origin.priority]
 
-    def charge(self, sequence: Sequence, num_tokens: int) -> None:
-        """Charge tokens to a sequence's organization; a negative number gives some back."""
-        _, tenant = self._find(sequence)
-        tenant.credit -= num_tokens
+    def charge(self, sequence: Sequence) -> None:
+        """Charge a sequence's tokens, and some ahead, to its organization."""
+        paid = min(sequence.num_tokens + _PAID_AHEAD, sequence.max_total_tokens)
+        if paid > sequence.turn.num_charged:
+            _, tenant = self._find(sequence)
+            tenant.credit -= paid - sequence.turn.num_charged
+            sequence.turn.num_charged = paid
 
     def peek(self) -> Sequence | None:
         """Return the sequence whose turn it is: the same one until something changes."""

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Sequence as Rows
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 from workers.engine.core.draft import NO_DRAFT, Draft
 from workers.engine.core.sequence import Sequence
@@ -55,9 +55,11 @@ class Speculation:
         is_exact: Callable[[Sequence], bool],
         costs: "StepCosts",
         max_tokens: int,
+        state_rows: Rows[int] | None = None,
     ) -> None:
         """``is_exact`` returns whether a sequence's samples are independent of the number of
-        tokens in a step; ``max_tokens`` bounds that number."""
+        tokens in a step; ``max_tokens`` bounds that number. If layers keep states, at most as many
+        sequences draft in a step as there are ``state_rows`` for copies of theirs."""
         self._scheduler = scheduler
         self._is_exact = is_exact
         self.make_drafter = Drafter
@@ -67,6 +69,7 @@ class Speculation:
         self._luck_of_prose = Luck.make_for_prose(self._prose)
         self.costs = costs
         self._max_tokens = max_tokens
+        self._state_rows = state_rows
         self.drafted_tokens = 0
         self.accepted_tokens = 0
 
@@ -82,15 +85,22 @@ class Speculation:
         is_full = num_tokens + 1 >= len(forward_seconds)
         if is_full or not all(_reaches_end(*chunk) for chunk in chunks):
             return
-        plan = _Plan(forward_seconds, self.costs.row_seconds, num_tokens, len(chunks))
+        plan = _Plan(
+            forward_seconds,
+            self.costs.row_seconds,
+            self.costs.draft_seconds,
+            num_tokens,
+            len(chunks),
+        )
         least = max(_LEAST_SHARE, plan.least_share)
         if least > 1:
             return
         for acceptance in (self._forms, self._prose, self._luck_of_prose):
             acceptance.step()
         proposals = [self._propose(sequence, least) for sequence, _ in chunks]
-        for index, num_legs in plan.choose(proposals).items():
-            draft = proposals[index].cut(num_legs)
+        rows = repeat(None) if self._state_rows is None else self._state_rows
+        for (index, num_legs), row in zip(plan.choose(proposals).items(), rows, strict=False):
+            draft = proposals[index].cut(num_legs)._replace(state_row=row)
             if self._scheduler.extend(step, index, draft):
                 self.drafted_tokens += len(draft.token_ids)
 
@@ -135,12 +145,19 @@ class Speculation:
 
 
 class StepCosts:
-    """The seconds of a forward pass by tokens, and of masks and sampling by row of logits."""
+    """The seconds of a forward pass by tokens, of masks and sampling by row of logits, and of the
+    states of a sequence that drafts."""
 
-    def __init__(self, forward: Callable[[int], None]) -> None:
-        """``forward`` runs a forward pass of the given number of decoding sequences."""
+    def __init__(
+        self, forward: Callable[[int], None], copy: Callable[[], object] | None = None
+    ) -> None:
+        """``forward`` runs a forward pass of the given number of decoding sequences. ``copy``
+        copies the states of one; None if there are none."""
         self.forward_seconds = _curve(_measure(forward))
         """The seconds of passes of 0 to 128 tokens, which never decrease."""
+        self.draft_seconds = 0.0 if copy is None else 2 * _time_copy(copy)
+        """The seconds that a sequence's draft costs beside its tokens: its state is copied, and
+        copied back if a token is refused."""
         self.row_seconds = 0.0
         """The seconds of masks and sampling per row of logits."""
 
@@ -170,6 +187,17 @@ def _measure(forward: Callable[[int], None]) -> dict[int, float]:
     return shortest
 
 
+def _time_copy(copy: Callable[[], object]) -> float:
+    """Return the shortest time of a copy. The first one also gets the memory."""
+    copy()
+    shortest = float("inf")
+    for _ in range(_ROUNDS[1]):
+        start = time.perf_counter()
+        copy()
+        shortest = min(shortest, time.perf_counter() - start)
+    return shortest
+
+
 def _curve(measured: dict[int, float]) -> list[float]:
     """Interpolate linearly between measured sizes; beyond, use the slope of their larger half."""
     half = _SIZES[len(_SIZES) // 2]
@@ -188,10 +216,16 @@ class _Plan:
     """The expected time and tokens of one step, while legs are added to it."""
 
     def __init__(
-        self, forward_seconds: Rows[float], row_seconds: float, num_tokens: int, num_rows: int
+        self,
+        forward_seconds: Rows[float],
+        row_seconds: float,
+        draft_seconds: float,
+        num_tokens: int,
+        num_rows: int,
     ) -> None:
         self._forward_seconds = forward_seconds
         self._row_seconds = row_seconds
+        self._draft_seconds = draft_seconds
         self._num_tokens = num_tokens
         self._seconds = self._forward_seconds[num_tokens] + num_rows * self._row_seconds
         self._expected = float(num_rows)
@@ -199,7 +233,7 @@ class _Plan:
     @property
     def least_share(self) -> float:
         """The probability of acceptance at which a leg of one token is worth its time."""
-        return _MARGIN * self._expected * self._cost(1) / self._seconds
+        return _MARGIN * self._expected * self._cost(1, leg=0) / self._seconds
 
     def choose(self, proposals: list[Proposal]) -> dict[int, int]:
         """Return how many legs of each proposal to take: the likeliest legs, while they are worth
@@ -213,18 +247,19 @@ class _Plan:
             negative, index, leg = heapq.heappop(legs)
             proposal = proposals[index]
             size = proposal.ends[leg] - (proposal.ends[leg - 1] if leg else 0)
-            if not self._add(size, -negative):
+            if not self._add(size, -negative, leg):
                 continue
             chosen[index] = leg + 1
             if leg + 1 < len(proposal.ends):
                 heapq.heappush(legs, (-proposal.shares[leg + 1], index, leg + 1))
         return chosen
 
-    def _add(self, size: int, share: float) -> bool:
-        """Add a leg of ``size`` tokens if it is worth its time. Return whether it was."""
+    def _add(self, size: int, share: float, leg: int) -> bool:
+        """Add a sequence's ``leg``-th leg, of ``size`` tokens, if it is worth its time. Return
+        whether it was."""
         if self._num_tokens + size >= len(self._forward_seconds):
             return False
-        cost, least = self._cost(size), self._cost(1)
+        cost, least = self._cost(size, leg), self._cost(1, leg)
         # If the guess is right, the next step would compute the forced tokens after it.
         wasted = least + (1 - share) * (cost - least)
         if share * self._seconds < _MARGIN * self._expected * wasted:
@@ -234,10 +269,11 @@ class _Plan:
         self._expected += share
         return True
 
-    def _cost(self, size: int) -> float:
-        """Return seconds that a leg adds to the step."""
+    def _cost(self, size: int, leg: int) -> float:
+        """Return the seconds that a sequence's ``leg``-th leg adds to the step."""
         now = self._forward_seconds[self._num_tokens]
-        return self._forward_seconds[self._num_tokens + size] - now + self._row_seconds
+        rest = self._row_seconds + (0 if leg else self._draft_seconds)
+        return self._forward_seconds[self._num_tokens + size] - now + rest
 
 
 def _reaches_end(sequence: Sequence, size: int) -> bool:

@@ -100,8 +100,9 @@ class Bench:
         return output
 
     def _keep_states(self, output: SchedulerOutput) -> None:
+        restored = {slot: row for row, slot in output.restores}
         for seq in output.admitted:
-            row = seq.prefix.states.restored_from
+            row = restored.get(seq.slot)
             assert (row is None) == (seq.num_computed == 0)
             if row is not None:
                 assert self.states[row] == (

@@ -1,3 +1,5 @@
+import pytest
+
 from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
 from workers.engine.core.draft import Draft
 from workers.engine.core.step import SchedulerOutput
@@ -67,6 +69,30 @@ class TestBlocks:
         assert bench.scheduler.extend(output, 0, Draft((7,) * 4, (0, 4)))
         assert output.chunks == [(drafting, 5), (other, 1)]
         assert bench.pool.num_free == 2
+
+    @pytest.mark.parametrize(
+        ("sampled", "is_restored"),
+        [([7, 7, 7, 9], False), ([7, 7, 9], True), ([9], True), ([7, 7, 7], True)],
+        ids=["all right", "one wrong", "all wrong", "no token after them"],
+    )
+    def test_a_state_that_a_dropped_token_changed_is_restored(
+        self, sampled: list[int], is_restored: bool
+    ) -> None:
+        bench = Bench()
+        seq = sequence(5, 16)
+        bench.add(seq)
+        bench.step()
+        output = bench.scheduler.schedule()
+        assert bench.scheduler.extend(output, 0, Draft((7,) * 3, (0, 1, 2, 3), state_row=6))
+        assert output.saves[-1] == (seq, 6, 6)
+        bench.scheduler.advance(output)
+        seq.token_ids.extend(sampled)
+        bench.scheduler.settle(seq, spoilt=False)
+        following = bench.scheduler.schedule()
+        assert following.restores == ([(6, seq.slot)] if is_restored else [])
+        assert following.chunks == [(seq, len(sampled) if is_restored else 1)]
+        assert seq.num_computed + following.chunks[0][1] == len(seq.token_ids)
+        assert bench.scheduler.schedule().restores == []
 
     def test_the_newest_of_the_lowest_priority_gives_way(self) -> None:
         bench = Bench(num_blocks=6, budget=24)

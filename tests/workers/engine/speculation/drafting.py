@@ -77,7 +77,7 @@ class Sure:
 class Costless:
     """A step takes the same time, whatever it computes."""
 
-    row_seconds = 0.0
+    row_seconds = draft_seconds = 0.0
     forward_seconds = (1.0,) * 129
 
     def note_rest(self, num_rows: int, seconds: float) -> None: ...

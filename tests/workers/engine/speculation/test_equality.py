@@ -16,10 +16,11 @@ from msgspec import structs
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
-from tests.workers.engine.backends.cpu.shapes import RECOGNISED
+from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
 from tests.workers.engine.backends.cpu.test_decoder import save, skip_without
 from tests.workers.engine.speculation.drafting import Guesses, draft_eagerly
 from tests.workers.engine.tiny_models import save_model
+from workers.engine.backends.base.budget import CacheBudget
 from workers.engine.backends.cpu.layers.library import load_library
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
@@ -89,6 +90,10 @@ CONFIG = EngineConfig(
     max_model_len=96,
     logit_processors=PROCESSORS,
 )
+WITH_STATES = (
+    "qwen3_5_text", "qwen3_next", "lfm2", "granitemoehybrid with states", "nemotron_h", "falcon_h1",
+    "bamba",
+)  # fmt: skip
 Ask = tuple[str, int, int, int]
 """The kind of a request, the length and salt of its prompt, and its ``max_tokens``."""
 PREEMPTED: list[Ask] = [("endless", 17, salt, 50) for salt in range(3)]
@@ -118,8 +123,8 @@ def request(name: str, ask: Ask, draws: bool, **fields: Any) -> Request:
 class Pair:
     """One model, in an engine that drafts whatever a test says, and in one that never drafts."""
 
-    def __init__(self, path: Path, dtype: str, block_bytes: int) -> None:
-        self._path, self._dtype, self._block_bytes = path, dtype, block_bytes
+    def __init__(self, path: Path, dtype: str) -> None:
+        self._path, self._dtype = path, dtype
         # In float32, through modules, draws at a border depend on the step, with or without drafts.
         self.draws = dtype != "float32"
         config = replace(CONFIG, dtype=dtype, speculation=False, enable_prefix_caching=False)
@@ -131,19 +136,22 @@ class Pair:
         return completion
 
     def drafting(self, num_blocks: int) -> Engine:
-        config = replace(CONFIG, dtype=self._dtype, kv_cache_bytes=num_blocks * self._block_bytes)
-        return build_engine(self._path, config)
+        """Return an engine whose cache has ``num_blocks``, and room for the copies of two states
+        and for some saved ones."""
+        budget = CacheBudget(num_blocks, num_saved_states=5, num_state_copies=2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CacheBudget, "divide", lambda *given: budget)
+            return build_engine(self._path, replace(CONFIG, dtype=self._dtype))
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pair]:
     @cache
-    def pair(dtype: str) -> Pair:
+    def pair(shape: str, dtype: str) -> Pair:
         folder = tmp_path_factory.mktemp("drafted")
         if dtype == "float32":
-            return Pair(save_model(folder), dtype, BLOCK * 2 * 2 * 2 * 16 * 4)
-        path = save(folder, "llama", RECOGNISED["llama"])
-        return Pair(path, dtype, BLOCK * 2 * 2 * 1 * 64 * 2)
+            return Pair(save_model(folder), dtype)
+        return Pair(save(folder, shape, {**RECOGNISED, **SHAPES}[shape]), dtype)
 
     return pair
 
@@ -154,19 +162,32 @@ asks = st.tuples(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "examples"),
-    [("float32", 4), ("bfloat16", 12), ("int4", 12)]
-    + [pytest.param(dtype, 200, marks=pytest.mark.long)
-       for dtype in ("float32", "bfloat16", "int8", "int4")],
-)  # fmt: skip
+    ("shape", "dtype", "examples"),
+    [
+        ("llama", "float32", 4),
+        ("llama", "bfloat16", 12),
+        ("llama", "int4", 12),
+        ("qwen3_5_text", "bfloat16", 12),
+        *(
+            pytest.param("llama", dtype, 200, marks=pytest.mark.long)
+            for dtype in ("float32", "bfloat16", "int8", "int4")
+        ),
+        *(pytest.param(shape, "bfloat16", 100, marks=pytest.mark.long) for shape in WITH_STATES),
+        pytest.param("qwen3_5_text", "int8", 100, marks=pytest.mark.long),
+    ],
+)
 def test_drafts_change_nothing(
-    pairs: Callable[[str], Pair], dtype: str, examples: int, caplog: pytest.LogCaptureFixture
+    pairs: Callable[[str, str], Pair],
+    shape: str,
+    dtype: str,
+    examples: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if dtype != "float32":
         if load_library() is None:
             pytest.skip("needs the C kernels")
         skip_without(dtype)
-    pair = pairs(dtype)
+    pair = pairs(shape, dtype)
     engines: dict[int, Engine] = {}
 
     @settings(

@@ -177,6 +177,7 @@ class TestCosts:
         assert len(costs.forward_seconds) == 129
         assert costs.forward_seconds == sorted(costs.forward_seconds)
         assert set(sizes) >= {1, 8, 64}
+        assert costs.draft_seconds == 0
 
 
 class TestEngine:
@@ -248,6 +249,19 @@ class TestEngine:
         assert [c.choices[0].token_ids for c in completions] == expected
         assert len(spoilt) == 2, "each sequence drafts once"
         assert engine.stats().preemptions == 2
+
+    def test_a_draft_whose_copies_cost_more_than_it_saves_is_not_computed(
+        self, make_engine: MakeEngine
+    ) -> None:
+        engine = make_engine()
+        draft_eagerly(engine, Always(3))
+        assert engine.speculation is not None
+        engine.speculation.costs.draft_seconds = 1.0  # as long as a step
+        run(engine, request("r"))
+        assert engine.stats().drafted_tokens == 0
+        engine.speculation.costs.draft_seconds = 0.5
+        run(engine, request("s"))
+        assert engine.stats().drafted_tokens > 0
 
     def test_requests_with_an_adapter_draft_their_own_tokens(
         self, make_engine: MakeEngine, tiny_llama: Path, tmp_path: Path

@@ -14,7 +14,11 @@ _MEMORY_SHARE = 0.25
 """The share of memory free at start that caches take if no size is configured."""
 
 _SAVED_SHARE = 0.25
-"""Saved states get this share of the memory that the states of running sequences leave."""
+"""Saved states, and copies for drafts, get this share of the memory that the states of running
+sequences leave."""
+
+_COPIES_SHARE = 0.25
+"""Copies for drafts get this share of it where it is too small for all."""
 
 _SAVED_PER_SLOT = 4
 """More saved states than this for each slot are of little use."""
@@ -32,22 +36,33 @@ class CachedModel(Protocol):
 class CacheBudget(NamedTuple):
     num_blocks: int
     num_saved_states: int
+    num_state_copies: int
+    """For sequences that draft."""
 
     @classmethod
     def divide(
-        cls, available: int, loaded: CachedModel, state_bytes: int, config: EngineConfig
+        cls,
+        available: int,
+        loaded: CachedModel,
+        state_bytes: int,
+        config: EngineConfig,
+        num_drafting: int = 0,
     ) -> Self:
-        """Divide ``available`` bytes. ``state_bytes`` is the size of one sequence's states."""
-        num_saved = 0
-        if state_bytes and config.enable_prefix_caching:
-            most = _SAVED_PER_SLOT * config.max_num_seqs
+        """Divide ``available`` bytes. ``state_bytes`` is the size of one sequence's states;
+        ``num_drafting`` sequences may need a copy of theirs at once."""
+        num_saved = num_copies = 0
+        if state_bytes:
+            most = _SAVED_PER_SLOT * config.max_num_seqs if config.enable_prefix_caching else 0
             left = int((available - config.max_num_seqs * state_bytes) * _SAVED_SHARE)
-            num_saved = max(0, min(left // state_bytes, most))
+            num_spare = max(0, min(left // state_bytes, most + num_drafting))
+            num_copies = min(num_drafting, max(num_spare - most, int(num_spare * _COPIES_SHARE)))
+            num_saved = num_spare - num_copies
         block_bytes = loaded.block_bytes(config.block_size)
-        available -= num_saved * state_bytes
+        available -= (num_saved + num_copies) * state_bytes
         return cls(
             count_blocks(available, block_bytes, loaded.max_model_len, config, state_bytes),
             num_saved,
+            num_copies,
         )
 
 

@@ -17,14 +17,18 @@ from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cpu.attention import AttentionMetadata, DecodeGroup, PrefillChunk
 from workers.engine.backends.cpu.kv_cache import KVCache
 from workers.engine.backends.cpu.thread_tuner import ThreadTuner
-from workers.engine.backends.recurrent.batch import lay_out_states
+from workers.engine.backends.recurrent.batch import StateBatch, StatePiece, lay_out_states
 from workers.engine.backends.recurrent.states import StateTable, bytes_per_row
 from workers.engine.config import EngineConfig
 from workers.engine.core.model_input import ModelInput, find_scored_pieces
 from workers.engine.core.plan import NULL_BLOCK, BatchPlan, Placed
-from workers.engine.core.runner import TEXT_TASKS, Drafting
+from workers.engine.core.runner import TEXT_TASKS, Drafting, StateCopies
 from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import SchedulerOutput, StateSave
+
+_MAX_DRAFTING = 8
+"""The most sequences with states that draft in one step: each needs memory for a copy. Drafts of
+large batches are seldom worth their time."""
 
 _MAX_PADDING = 1024
 """Padding slots that a decode group may read before another group is cheaper."""
@@ -57,10 +61,14 @@ class CpuRunner:
         self._mixers = model.mixers
         shapes = {} if self._mixers is None else self._mixers.shapes
         available = cache_bytes(config, loaded.device)
-        budget = CacheBudget.divide(available, loaded, bytes_per_row(shapes), config)
-        num_states = config.max_num_seqs + budget.num_saved_states
-        self._states = StateTable(shapes, num_states)
-        self.saved_states = range(config.max_num_seqs, num_states) if self._mixers else None
+        num_drafting = _MAX_DRAFTING if config.speculation and model.native is not None else 0
+        budget = CacheBudget.divide(
+            available, loaded, bytes_per_row(shapes), config, min(num_drafting, config.max_num_seqs)
+        )
+        num_lasting = config.max_num_seqs + budget.num_saved_states
+        self._state_copies = range(num_lasting, num_lasting + budget.num_state_copies)
+        self._states = StateTable(shapes, self._state_copies.stop)
+        self.saved_states = range(config.max_num_seqs, num_lasting) if self._mixers else None
         """The rows of saved states, after those of the slots."""
         num_blocks = loaded.agree_on(1 + budget.num_blocks)
         self.cache = KVCache(loaded.layer_shapes, num_blocks, config.block_size, loaded.dtype)
@@ -74,10 +82,16 @@ class CpuRunner:
 
     @property
     def drafting(self) -> Drafting | None:
-        """None unless :meth:`is_exact` holds for any sequence."""
-        if self._mixers is not None or (self._model.native is None and not self._may_be_exact):
+        """None unless :meth:`is_exact` holds for any sequence, and there is memory for copies of
+        states."""
+        if self._model.native is None and not self._may_be_exact:
             return None
-        return Drafting(self.is_exact, self.try_forward)
+        if self._mixers is None:
+            return Drafting(self.is_exact, self.try_forward)
+        if not self._state_copies:
+            return None
+        copies = StateCopies(self._state_copies, self._try_copy)
+        return Drafting(self.is_exact, self.try_forward, copies)
 
     def is_exact(self, seq: Sequence) -> bool:
         """Return whether the tokens of ``seq`` do not depend on how many tokens a step computes.
@@ -92,22 +106,26 @@ class CpuRunner:
     @torch.inference_mode()
     def try_forward(self, num_tokens: int) -> None:
         """Run a forward pass of one token each of ``num_tokens`` sequences, to see how long it
-        takes. Uses the null block alone."""
+        takes. Uses the null block alone, and the state of the first slot for all of them."""
         rows = torch.arange(num_tokens)
         positions = torch.full_like(rows, self._block_size - 1)
         tables = torch.full((num_tokens, 1), NULL_BLOCK)
         slots = tables[:, 0] * self._block_size + positions
         group = DecodeGroup(0, num_tokens, tables, positions)
         metadata = AttentionMetadata(self.cache, slots, [group], [], tables, rows)
-        self._model(torch.zeros_like(rows), positions, metadata, rows)
+        piece = StatePiece(0, 0, num_tokens, is_fresh=True)
+        states = self._mixers and StateBatch(self._states, [piece], self._mixers.continues)
+        self._model(torch.zeros_like(rows), positions, metadata, rows, states)
+
+    def _try_copy(self) -> None:
+        self._states.copy_row(0, self._state_copies[0])
 
     def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
         """Lay out a step. Does not change the sequences."""
         assert last_tokens is None, "steps are launched ahead on a GPU only"
         self.follow(output.tainted, output.admitted, output.grown)
-        for seq in output.admitted if self._mixers is not None else ():
-            if (row := seq.prefix.states.restored_from) is not None:
-                self._states.copy_row(row, seq.slot)
+        for row, slot in output.restores:
+            self._states.copy_row(row, slot)
         if self._model.native is None:
             return self._lay_out(output.chunks, output.saves)
         # The modules round differently from the C forward: a sequence's tokens must not change

@@ -100,9 +100,8 @@ class CudaRunner:
         sequence then computes that token before its id is known on the host.
         """
         self.follow(output.tainted, output.admitted, output.grown)
-        for seq in output.admitted if self._mixers is not None else ():
-            if (row := seq.prefix.states.restored_from) is not None:
-                self._states.copy_row(row, seq.slot)
+        for row, slot in output.restores:
+            self._states.copy_row(row, slot)
         first = [
             seq.num_computed if last_tokens is None else len(seq.token_ids)
             for seq, _ in output.chunks

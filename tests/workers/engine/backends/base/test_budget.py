@@ -1,10 +1,11 @@
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from workers.engine.backends.base import budget
-from workers.engine.backends.base.budget import cache_bytes, count_blocks
+from workers.engine.backends.base.budget import CacheBudget, cache_bytes, count_blocks
 from workers.engine.config import EngineConfig
 from workers.engine.exceptions import TooLarge
 
@@ -51,6 +52,24 @@ def test_blocks_fill_the_memory_that_states_leave_and_no_more_than_sequences_nee
     available: int, block_bytes: int, state_bytes: int, expected: int
 ) -> None:
     assert count_blocks(available, block_bytes, 40, SMALL, state_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("available", "is_caching", "expected"),
+    [
+        (100_000, True, (12, 16, 2)),  # four for each slot
+        (100_000, False, (12, 0, 2)),
+        (840, True, (5, 3, 1)),
+        (840, False, (6, 0, 2)),
+        (280, True, (1, 0, 0)),
+    ],
+)
+def test_copies_for_drafts_leave_most_of_what_is_spare_to_saved_states(
+    available: int, is_caching: bool, expected: tuple[int, int, int]
+) -> None:
+    config = replace(SMALL, enable_prefix_caching=is_caching)
+    loaded = Mock(block_bytes=lambda size: 100, max_model_len=40)
+    assert CacheBudget.divide(available, loaded, 40, config, num_drafting=2) == expected
 
 
 @pytest.mark.parametrize(
