@@ -1,8 +1,9 @@
 """What the scheduler asks of a cache of prefixes. No torch."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
-from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import StateSave
 
 
@@ -26,18 +27,18 @@ class PrefixCache(Protocol):
     def begin(self, sequence: Sequence, num_matched: int) -> None:
         """Note that a sequence starts with ``num_matched`` of these blocks."""
 
-    def plan(self, chunks: list[tuple[Sequence, int]]) -> list[StateSave]:
-        """Return the states to save while a step computes these chunks."""
+    def plan(self, pieces: Iterable[Piece]) -> list[StateSave]:
+        """Return the states to save while a step computes these pieces."""
 
     def num_shareable(self, owner: Sequence, num_tokens: int) -> int:
         """Return how many of the first ``num_tokens`` tokens, which ``owner`` is computing,
         another sequence will find here."""
 
-    def store(self, sequence: Sequence) -> None:
-        """Add the sequence's computed full blocks."""
+    def store(self, sequence: Sequence, num_computed: int) -> None:
+        """Add the full blocks of a sequence's first ``num_computed`` tokens."""
 
     def abandon(self, sequence: Sequence) -> None:
-        """Note that a sequence stops, and what it has computed since :meth:`store` is lost."""
+        """Note that what a sequence has computed since :meth:`store` is lost."""
 
     def discard(self, blocks: list[int]) -> None:
         """Remove blocks from the cache. Sequences that hold them keep them."""

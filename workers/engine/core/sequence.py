@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Self
 
 from completions.contract.sampling import SamplingParams
@@ -104,6 +105,12 @@ class Sequence:
         of the draft."""
         gained = self.token_ids[self.num_computed :]
         return len(gained) == num_drafted and gained == list(self.draft.token_ids[:num_drafted])
+
+    def count_accepted(self) -> int:
+        """Return how many tokens of the draft equal those appended since the step began."""
+        gained = self.token_ids[self.num_computed :]
+        pairs = zip(self.draft.token_ids, gained, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def tokens_at(self, position: int, size: int) -> list[int]:
         """Return ``size`` tokens from ``position`` on, of the sequence and then of its draft."""

@@ -67,10 +67,11 @@ class Turn:
 
 
 class PendingState(NamedTuple):
-    """A state that a step saves. It may be used once it has led to finite logits."""
+    """A state that a step saves. It may be used once its tokens are the sequence's, and have led to
+    finite logits."""
 
-    digest: bytes
-    """The hash of the tokens that lead to it."""
+    border: int
+    """How many tokens lead to it. Some may be drafted."""
     row: int
     is_passing: bool
     """The state of a later position takes its place."""

@@ -6,8 +6,9 @@ block's own tokens. The first block's hash begins with a salt.
 
 import hashlib
 from array import array
+from collections.abc import Iterable
 
-from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.step import StateSave
 from workers.engine.scheduling.block_pool import BlockPool
 
@@ -75,8 +76,8 @@ class BlockPrefixCache:
     def begin(self, sequence: Sequence, num_matched: int) -> None:
         """Note that a sequence starts with ``num_matched`` of these blocks."""
 
-    def plan(self, chunks: list[tuple[Sequence, int]]) -> list[StateSave]:
-        """Return the states to save while a step computes these chunks: blocks are enough."""
+    def plan(self, pieces: Iterable[Piece]) -> list[StateSave]:
+        """Return the states to save while a step computes these pieces: blocks are enough."""
         return []
 
     def num_shareable(self, owner: Sequence, num_tokens: int) -> int:
@@ -85,12 +86,13 @@ class BlockPrefixCache:
         return num_tokens
 
     def abandon(self, sequence: Sequence) -> None:
-        """Note that a sequence stops, and what it has computed since :meth:`store` is lost."""
+        """Note that what a sequence has computed since :meth:`store` is lost."""
 
-    def store(self, sequence: Sequence) -> None:
-        """Add the sequence's computed full blocks. Of equal blocks the first one is kept."""
+    def store(self, sequence: Sequence, num_computed: int) -> None:
+        """Add the full blocks of a sequence's first ``num_computed`` tokens. Of equal blocks the
+        first one is kept."""
         hashes = self.hashes(sequence)
-        num_full = sequence.num_computed // self._block_size
+        num_full = num_computed // self._block_size
         for index in range(sequence.prefix.num_stored, num_full):
             digest, block = hashes[index], sequence.block_ids[index]
             if digest not in self._blocks:

@@ -9,7 +9,7 @@ generates. The number of saved states is bounded; a new one replaces the least r
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from workers.engine.core.sequence import Sequence
+from workers.engine.core.sequence import Piece, Sequence
 from workers.engine.core.sequence_parts import PendingState
 from workers.engine.core.step import StateSave
 from workers.engine.scheduling.block_pool import BlockPool
@@ -79,27 +79,33 @@ class StatefulPrefixCache(BlockPrefixCache):
         if (num_common := len(super().match(sequence))) > num_matched:
             states.borders.add(num_common * self._block_size)
 
-    def plan(self, chunks: list[tuple[Sequence, int]]) -> list[StateSave]:
+    def plan(self, pieces: Iterable[Piece]) -> list[StateSave]:
         saves = []
-        for sequence, size in chunks:
-            for border, is_passing in self._borders(sequence, size):
-                digest = self.hashes(sequence)[border // self._block_size - 1]
-                if digest in self.saved or (row := self.saved.take()) is None:
+        for sequence, first, size in pieces:
+            for border, is_passing in self._borders(sequence, first, size):
+                is_drafted = border > sequence.num_tokens
+                if not is_drafted and self._hash_before(sequence, border) in self.saved:
+                    continue
+                if (row := self.saved.take()) is None:
                     continue
                 saves.append(StateSave(sequence, border, row))
-                sequence.prefix.states.pending.append(PendingState(digest, row, is_passing))
+                sequence.prefix.states.pending.append(PendingState(border, row, is_passing))
         return saves
 
-    def store(self, sequence: Sequence) -> None:
-        super().store(sequence)
+    def store(self, sequence: Sequence, num_computed: int) -> None:
+        super().store(sequence, num_computed)
         states = sequence.prefix.states
-        for digest, row, is_passing in states.pending:
-            self.saved.add(digest, row)
-            if is_passing:
+        pending, states.pending = states.pending, []
+        for each in pending:
+            if each.border > num_computed:  # drafted
+                states.pending.append(each)
+                continue
+            digest = self._hash_before(sequence, each.border)
+            self.saved.add(digest, each.row)
+            if each.is_passing:
                 if states.passing is not None:
                     self.saved.drop(states.passing)
                 states.passing = digest
-        states.pending.clear()
 
     def abandon(self, sequence: Sequence) -> None:
         for pending in sequence.prefix.states.pending:
@@ -117,20 +123,19 @@ class StatefulPrefixCache(BlockPrefixCache):
         self.saved.drop(self._hashes[block])
         super()._forget(block)
 
-    def _borders(self, sequence: Sequence, size: int) -> list[tuple[int, bool]]:
-        """Return the borders of blocks within the next ``size`` tokens at which to save the state,
-        each with whether its state is dropped once a later one is saved."""
-        block, start = self._block_size, sequence.num_computed
-        end = start + size
+    def _hash_before(self, sequence: Sequence, border: int) -> bytes:
+        return self.hashes(sequence)[border // self._block_size - 1]
+
+    def _borders(self, sequence: Sequence, start: int, size: int) -> list[tuple[int, bool]]:
+        """Return the borders of blocks within ``size`` tokens from ``start`` on at which to save
+        the state, each with whether its state is dropped once a later one is saved."""
+        block, end = self._block_size, start + size
         step = INTERVAL * block
-        if start >= sequence.prompt_len:
-            last = end // block * block
-            return [(last, last % step > 0)] if last > start else []
         lasting = {
             *range(start // step * step + step, end + 1, step),
             *sequence.prefix.states.borders,
         }
-        is_whole = end >= sequence.num_tokens
+        is_whole = start < sequence.prompt_len and end >= sequence.num_tokens
         # A prompt's last token is always computed, for its logits.
         last = (end - is_whole) // block * block
         if is_whole:

@@ -19,10 +19,11 @@ from workers.engine.scheduling.waiting_queue import WaitingQueue
 class Scheduler:
     """Continuous batching under a budget of tokens, and of time where somebody waits for them.
 
-    Every running sequence with one token left to compute does so. The rest of the budget goes to
-    tokens that a grammar forced, then to prompts, in chunks if necessary, the shortest first; then
-    to waiting sequences in the order of :class:`WaitingQueue`. The head of the queue starts before
-    a running prompt of the same rank goes on, if it is shorter than the rest of that one.
+    Every running sequence with one token left to compute does so, and so does one whose state was
+    restored. The rest of the budget goes to tokens that a grammar forced, then to prompts, in
+    chunks if necessary, the shortest first; then to waiting sequences in the order of
+    :class:`WaitingQueue`. The head of the queue starts before a running prompt of the same rank
+    goes on, if it is shorter than the rest of that one.
 
     Seniority is rank, then arrival. Rank is the priority, except for a promoted sequence. A
     sequence starts with the blocks for the tokens it has and gets more as it grows. When the pool
@@ -63,7 +64,7 @@ class Scheduler:
         self._queue = WaitingQueue(self._blocks.count_cached_tokens)
         self._arrivals = count()
         self._pending = PendingPrefixes(prefix_cache, block_size)
-        self._restores: list[StateRestore] = []
+        self._restores: dict[Sequence, StateRestore] = {}
         """Copies of states that the next step restores."""
         self.preemptions = 0
 
@@ -85,8 +86,8 @@ class Scheduler:
 
     def schedule(self) -> SchedulerOutput:
         """Decide one step: admit and preempt sequences. :meth:`advance` records progress."""
-        output = SchedulerOutput(restores=self._restores)
-        self._restores = []
+        restored, self._restores = self._restores, {}
+        output = SchedulerOutput(restores=list(restored.values()))
         preemptions = self.preemptions
         self._grow(output)
         crowded = self.preemptions > preemptions  # freed blocks go to running sequences
@@ -96,12 +97,15 @@ class Scheduler:
             output.grown = [seq for seq in output.grown if seq.slot != UNPLACED]
         chunks = output.chunks
         unfinished = []
+        num_left = self._budget
         for sequence in self.running:
-            if len(sequence.token_ids) - sequence.num_computed == 1:
-                chunks.append((sequence, 1))
+            missing = len(sequence.token_ids) - sequence.num_computed
+            if missing == 1 or sequence in restored:  # the step before had at least as many tokens
+                chunks.append((sequence, missing))
+                num_left -= missing
             else:
                 unfinished.append(sequence)
-        room = self._sizes.open(self.running, chunks, self._budget - len(chunks))
+        room = self._sizes.open(self.running, chunks, num_left)
         if not crowded:
             self._admit_owed(output, room, unfinished)
         for sequence in take_turns(unfinished) if len(unfinished) > 1 else unfinished:
@@ -112,7 +116,7 @@ class Scheduler:
         if not crowded:
             self._admit(output, room)
         if self._cache is not None:
-            output.saves = self._cache.plan(chunks)
+            output.saves = self._cache.plan((s, s.num_computed, size) for s, size in chunks)
         return output
 
     def look_ahead(self, flying: SchedulerOutput, rows: list[Sequence]) -> SchedulerOutput | None:
@@ -154,8 +158,8 @@ class Scheduler:
 
     def extend(self, output: SchedulerOutput, index: int, draft: Draft) -> bool:
         """Let the step compute a draft after its ``index``-th chunk, which must reach the end of
-        its sequence. Return False if no block remains for it after reserving one for the next
-        token of each running sequence: a draft never preempts a sequence."""
+        its sequence. Return False if too few blocks are free beside one for the next token of each
+        running sequence: a draft never preempts a sequence."""
         sequence, size = output.chunks[index]
         num_tokens = len(sequence.token_ids) + len(draft.token_ids)
         missing = self._blocks.count_missing(sequence, num_tokens)
@@ -164,7 +168,11 @@ class Scheduler:
                 return False
             self._lengthen(sequence, missing, output)
         if draft.state_row is not None:
-            output.saves.append(StateSave(sequence, len(sequence.token_ids), draft.state_row))
+            output.saves.append(StateSave(sequence, sequence.num_tokens, draft.state_row))
+        if self._cache is not None:
+            output.saves += self._cache.plan(
+                [(sequence, sequence.num_tokens, len(draft.token_ids))]
+            )
         sequence.draft = draft
         output.chunks[index] = (sequence, size + len(draft.token_ids))
         return True
@@ -172,28 +180,24 @@ class Scheduler:
     def settle(self, sequence: Sequence, spoilt: bool) -> int:
         """Drop a sequence's draft, except for accepted tokens. Return how many were accepted.
 
-        If its keys and values are ``spoilt``, the sequence computes all its tokens again. If it
-        keeps a state, which tokens that are dropped have changed, it goes on from the copy, and
-        computes accepted tokens again.
+        If its keys and values are ``spoilt``, the sequence computes all its tokens again. If tokens
+        that are dropped changed its state, that is restored, and accepted ones are computed again.
         """
+        kept = sequence.count_accepted()
         draft, sequence.draft = sequence.draft, NO_DRAFT
-        gained = sequence.token_ids[sequence.num_computed :]
-        kept = 0
-        for drafted, actual in zip(draft.token_ids, gained, strict=False):
-            if drafted != actual:
-                break
-            kept += 1
         if sequence.finished:
             return kept
         if spoilt:
             self._preempt(sequence)
             return kept
         # The last token is computed even if it was before: its logits are needed.
-        num_right = min(kept, len(gained) - 1) if gained else 0
+        num_right = max(0, min(kept, sequence.num_uncomputed - 1))
         if draft.state_row is None or num_right == len(draft.token_ids):
             sequence.num_computed += num_right
         else:
-            self._restores.append(StateRestore(draft.state_row, sequence.slot))
+            self._restores[sequence] = StateRestore(draft.state_row, sequence.slot)
+            if self._cache is not None:
+                self._cache.abandon(sequence)
         self._confirm(sequence)
         return kept
 
@@ -215,8 +219,7 @@ class Scheduler:
                 self._cache.discard(sequence.block_ids)
 
     def taint_drafts(self, sequences: Collection[Sequence]) -> None:
-        """Have the blocks that hold drafted tokens of ``sequences`` scrubbed before they are
-        allocated again."""
+        """Have the blocks with drafted tokens of ``sequences`` scrubbed before others get them."""
         for sequence in sequences:
             self._blocks.taint_uncomputed(sequence)
 
@@ -228,6 +231,8 @@ class Scheduler:
         if sequence.turn.arrival == UNPLACED:
             return
         if sequence.slot != UNPLACED:
+            if sequence.draft is not NO_DRAFT and self._cache is not None:
+                self._cache.store(sequence, sequence.num_computed + sequence.count_accepted())
             self._release(sequence)
         elif not self._pending.leave(sequence):
             self._queue.remove(sequence)
@@ -305,7 +310,7 @@ class Scheduler:
         """Store a sequence's blocks: all its tokens are computed and the next one is sampled."""
         if self._cache is not None:
             if sequence.num_computed // self._blocks.block_size > sequence.prefix.num_stored:
-                self._cache.store(sequence)
+                self._cache.store(sequence, sequence.num_computed)
             self._end_waits(sequence)
         if len(sequence.token_ids) >= sequence.turn.num_charged:
             self._queue.charge(sequence)
@@ -361,8 +366,7 @@ class Scheduler:
         return None
 
     def _has_room(self, sequence: Sequence) -> bool:
-        """Return whether the pool has blocks for a sequence's tokens and one more for each running
-        one."""
+        """Return whether the pool has blocks for a sequence and one more for each running one."""
         matched = self._blocks.match(sequence)
         return self._blocks.count_lacking(sequence, matched, len(self.running)) <= 0
 

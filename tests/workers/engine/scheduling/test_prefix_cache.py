@@ -33,7 +33,7 @@ def computed(
     blocks = pool.allocate(-(-len(tokens) // SIZE))
     assert blocks is not None
     seq.block_ids, seq.num_computed = blocks, len(tokens)
-    cache.store(seq)
+    cache.store(seq, seq.num_computed)
     return seq
 
 

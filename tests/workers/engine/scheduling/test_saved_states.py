@@ -1,4 +1,5 @@
 from tests.workers.engine.scheduling.scheduler_bench import BLOCK_SIZE, Bench, prefix, sequence
+from workers.engine.core.draft import Draft
 from workers.engine.core.sequence import Sequence
 from workers.engine.scheduling.saved_states import INTERVAL, SavedStates, StatefulPrefixCache
 from workers.engine.scheduling.scheduler import Scheduler
@@ -56,6 +57,56 @@ def test_output_is_saved_at_its_newest_border_only() -> None:
     assert isinstance(bench.cache, StatefulPrefixCache)
     assert len(bench.cache.saved) == 2  # of the prompt and of the newest border
     assert started_with(bench, [*seq.token_ids, 7, 8]) == 16
+
+
+def drafted(bench: Bench, seq: Sequence, gained: list[int]) -> list[int]:
+    """Where states are saved, beside the copy, in a step that drafts ten tokens and keeps some."""
+    output = bench.scheduler.schedule()
+    assert bench.scheduler.extend(output, 0, Draft((7,) * 10, (0, 10), state_row=99))
+    bench.scheduler.advance(output)
+    seq.token_ids.extend(gained)
+    if seq.num_tokens >= seq.max_total_tokens:
+        bench.scheduler.finish(seq)
+    bench.scheduler.settle(seq, spoilt=False)
+    saves = [save for save in output.saves if save.row != 99]
+    for _, num_tokens, row in saves:
+        bench.states[row] = seq.origin.organization, seq.token_ids[:num_tokens]
+    return [save.num_tokens for save in saves]
+
+
+def test_a_border_inside_a_draft_is_saved_if_the_draft_is_right() -> None:
+    bench = make()
+    seq = sequence(prefix(5), 30)
+    bench.add(seq)
+    bench.step()
+    assert drafted(bench, seq, [7] * 10 + [9]) == [16]
+    assert isinstance(bench.cache, StatefulPrefixCache)
+    assert len(bench.cache.saved) == 2
+    assert started_with(bench, [*seq.token_ids, 8]) == 16
+
+
+def test_a_border_inside_a_refused_draft_is_saved_when_it_is_computed_again() -> None:
+    bench = make()
+    seq = sequence(prefix(5), 30)
+    bench.add(seq)
+    bench.step()
+    assert drafted(bench, seq, [7, 7, 7, 9]) == [16]
+    assert isinstance(bench.cache, StatefulPrefixCache)
+    assert len(bench.cache.saved) == 1
+    again = bench.step()
+    assert again.chunks == [(seq, 4)]
+    assert [save.num_tokens for save in again.saves] == [8]
+    assert started_with(bench, [*seq.token_ids[:9], 8]) == 8
+
+
+def test_a_sequence_that_ends_within_a_draft_leaves_its_newest_border() -> None:
+    bench = make()
+    seq = sequence(prefix(5), 12)
+    bench.add(seq)
+    bench.step()
+    assert drafted(bench, seq, [7] * 10 + [9]) == [16]
+    assert seq.finished
+    assert started_with(bench, [*seq.token_ids, 8]) == 16
 
 
 def test_a_preempted_sequence_starts_from_a_saved_state() -> None:

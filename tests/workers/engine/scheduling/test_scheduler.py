@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
@@ -93,6 +95,27 @@ class TestBlocks:
         assert following.chunks == [(seq, len(sampled) if is_restored else 1)]
         assert seq.num_computed + following.chunks[0][1] == len(seq.token_ids)
         assert bench.scheduler.schedule().restores == []
+
+    @pytest.mark.parametrize("state_row", [None, 6])
+    @pytest.mark.parametrize(
+        "other", [{"priority": 1}, {"organization": "b"}], ids=["higher priority", "other owner"]
+    )
+    def test_a_sequence_whose_state_was_restored_keeps_its_place_in_the_step(
+        self, state_row: int | None, other: dict[str, Any]
+    ) -> None:
+        bench = Bench(num_blocks=40, budget=16)
+        seq = sequence(5, 30)
+        bench.add(seq)
+        bench.step()
+        output = bench.scheduler.schedule()
+        bench.scheduler.extend(output, 0, Draft((7,) * 3, (0, 1, 2, 3), state_row=state_row))
+        bench.scheduler.advance(output)
+        seq.token_ids.extend([7, 7, 9])
+        bench.scheduler.settle(seq, spoilt=False)
+        bench.add(sequence(40, 60, **other))
+        following = bench.scheduler.schedule()
+        assert following.chunks[0] == (seq, 1 if state_row is None else 3)
+        assert sum(size for _, size in following.chunks) == 16
 
     def test_the_newest_of_the_lowest_priority_gives_way(self) -> None:
         bench = Bench(num_blocks=6, budget=24)

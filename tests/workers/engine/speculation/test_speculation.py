@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
-from tests.workers.engine.backends.cpu.shapes import RECOGNISED
+from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
 from tests.workers.engine.backends.cpu.test_decoder import engine_of, save
-from tests.workers.engine.driving import EOS, MakeEngine, choice, request, run
+from tests.workers.engine.driving import EOS, MakeEngine, choice, request, run, tokens
 from tests.workers.engine.rows import row
 from tests.workers.engine.speculation.drafting import Always, Costless, Guesses, draft_eagerly
 from workers.engine.backends.cpu.layers.library import load_library
@@ -262,6 +262,40 @@ class TestEngine:
         engine.speculation.costs.draft_seconds = 0.5
         run(engine, request("s"))
         assert engine.stats().drafted_tokens > 0
+
+    @pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
+    def test_a_state_that_a_drafted_token_spoilt_reaches_nobody(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = save(tmp_path, "qwen3_5_text", SHAPES["qwen3_5_text"])
+        asked = [
+            request(str(i), greedy.prompt(20 + i, i), max_tokens=30, ignore_eos=True)
+            for i in range(3)
+        ]
+        completions = engine_of(path, speculation=False).generate(asked)
+        expected = tokens(completions)
+        engine = engine_of(path, max_num_seqs=4)
+        guesses = Guesses(0.1, Random(3))  # noqa: S311 - guesses, not secrets
+        for one, completion in zip(asked, completions, strict=True):
+            guesses.learn(one.prompts[0], completion.choices)
+        draft_eagerly(engine, guesses)
+        forward, spoilt = engine.runner.forward, set[Any]()
+
+        def spoiling(batch: Any) -> torch.Tensor:
+            logits: torch.Tensor = forward(batch)
+            for index, seq in enumerate(batch.sampled):
+                if seq in batch.sampled[:index] and seq not in spoilt and seq.next_output > 9:
+                    logits[index] = torch.nan
+                    spoilt.add(seq)
+                    for states in engine.runner._states._tensors.values():
+                        for state in states.values():
+                            state[seq.slot] = torch.nan
+            return logits
+
+        monkeypatch.setattr(engine.runner, "forward", spoiling)
+        assert tokens(engine.generate(asked)) == expected
+        assert len(spoilt) == 3
+        assert tokens(engine.generate(asked)) == expected
 
     def test_requests_with_an_adapter_draft_their_own_tokens(
         self, make_engine: MakeEngine, tiny_llama: Path, tmp_path: Path
