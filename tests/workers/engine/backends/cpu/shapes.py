@@ -222,6 +222,18 @@ SHAPES: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["dense", "sparse"],
     },
     "minicpm3": {**LATENT, "dim_model_base": 64, "scale_depth": 0.7, "scale_emb": 2},
+    "cohere2": {
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20,
+        "logit_scale": 0.5,
+    },
+    "exaone4": {
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20,
+    },
+    "exaone_moe": {
+        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20,
+        "mlp_layer_types": ["dense", "sparse"], "num_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 64,
+    },
     "youtu": {**LATENT, "v_head_dim": 96, "attention_bias": True},
 }  # fmt: skip
 """One for each feature of a layer beside those of Llama: norms around, over whole rows and of each

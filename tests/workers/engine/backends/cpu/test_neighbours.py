@@ -30,6 +30,7 @@ OTHERS = (
     "olmo with clips", "hyperclovax", "llama4_text", "ministral3", "granitemoehybrid",
     "granitemoehybrid with experts", "granitemoehybrid with states and experts", "mellum", "hy_v3",
     "lfm2_moe", "nemotron_h", "nemotron_h with experts", "falcon_h1", "falcon_h1 with norms",
+    "bamba", "qwen3_next", "qwen3_5_moe_text", "cohere2", "exaone4", "exaone_moe",
 )  # fmt: skip
 QUICK = {(name, "bfloat16") for name in MODELS}
 CASES = [
