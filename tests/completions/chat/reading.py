@@ -9,6 +9,12 @@ from completions.chat.reasoning import ReasoningParser
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool
 
+REPRESENTATIVES = [
+    "apertus", "cohere_command", "deepseek_v3", "deepseek_v32", "gemma4", "glm", "hermes",
+    "kimi_k2", "llama3", "minimax_m3", "mistral", "openai", "pythonic", "qwen3_coder", "step3",
+]  # fmt: skip
+"""One format of each way to write a call and its arguments."""
+
 
 class Message(NamedTuple):
     reasoning: str

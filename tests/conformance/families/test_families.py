@@ -17,25 +17,26 @@ from tests.conformance.families.trial import (
     try_in_bfloat16,
 )
 
-ALWAYS = {
-    "bloom", "deepseek_v3", "falcon alibi", "gemma3_text", "glm_moe_dsa", "gpt_oss", "jamba",
-    "llama4_text", "mamba", "mistral3", "phi3 longrope", "qwen2_5_vl", "qwen2_moe windows w32",
-    "qwen3",
+QUICK = {
+    "deepseek_v3", "falcon alibi", "gpt_oss", "jamba", "llama4_text", "phi3 longrope", "qwen2_5_vl",
+    "qwen2_moe windows w32",
 }  # fmt: skip
-"""A dense one, experts, latent attention, windows, chunks, sinks, an indexer, recurrent states, and
-the text half of models that read images."""
+"""Positions of three kinds, experts, latent attention, windows, chunks, sinks, recurrent states,
+and the text half of a model that reads images."""
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, on kernels that it would like
 
 
-def _marked(cases: list[Case]) -> list[object]:
-    return [
-        pytest.param(case, id=str(case), marks=() if str(case) in ALWAYS else pytest.mark.long)
-        for case in cases
-    ]
+by_case = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=() if str(case) in QUICK else pytest.mark.long)
+        for case in CASES
+    ],
+)
 
 
-@pytest.mark.parametrize("case", _marked(list(CASES)))
+@by_case
 def test_a_family_writes_what_generate_writes(tmp_path: Path, case: Case) -> None:
     verdict = try_case(tmp_path, case)
     assert verdict.failures == []
@@ -52,7 +53,7 @@ def test_a_family_in_bfloat16_is_as_exact_as_transformers(tmp_path: Path, case: 
     assert verdict.forward == report.read()[str(case)]["bfloat16"]
 
 
-@pytest.mark.parametrize("case", _marked(list(CASES)))
+@by_case
 def test_a_family_runs_on_a_gpu_as_the_page_says(tmp_path: Path, case: Case) -> None:
     assert find_forward_on_gpu(tmp_path, case) == report.read()[str(case)]["cuda"]
 
@@ -80,7 +81,7 @@ def test_the_page_of_models_is_current() -> None:
 
 
 def test_the_names_of_the_few_exist() -> None:
-    assert set(map(str, CASES)) >= ALWAYS
+    assert set(map(str, CASES)) >= QUICK
 
 
 def test_each_configuration_has_a_name_of_its_own() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.cuda.test_runner import EagerGraphs, make_engine
 from workers.engine.backends.cuda import runner as model_runner
@@ -81,10 +82,10 @@ def test_the_same_is_said_as_step_by_step(
 @pytest.mark.parametrize(
     "neighbour",
     [
-        {"top_p": 0.9},
+        pytest.param({"top_p": 0.9}, marks=pytest.mark.long),
         {"top_k": 7, "top_p": 0.8},
         {"min_p": 0.05},
-        {"frequency_penalty": 0.5, "temperature": 0.0},
+        pytest.param({"frequency_penalty": 0.5, "temperature": 0.0}, marks=pytest.mark.long),
         {"presence_penalty": 1.5, "repetition_penalty": 1.3},
         {"logit_bias": {9: 2.0}, "min_tokens": 5},
     ],
@@ -154,7 +155,7 @@ def test_rows_whose_tokens_depend_on_the_text_are_computed_ahead(
     assert len(launched) > 5
 
 
-@pytest.mark.parametrize("neighbours", [0, 1, 3])
+@pytest.mark.parametrize("neighbours", stand_for_all([0, 3], [0, 1, 3]))
 @pytest.mark.parametrize("is_low", [True, False])
 def test_tokens_that_a_grammar_forces_meanwhile_take_the_place_of_sampled_ones(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, neighbours: int, is_low: bool

@@ -166,7 +166,6 @@ asks = st.tuples(
     [
         ("llama", "float32", 4),
         ("llama", "bfloat16", 12),
-        ("llama", "int4", 12),
         ("qwen3_5_text", "bfloat16", 12),
         *(
             pytest.param("llama", dtype, 200, marks=pytest.mark.long)

@@ -14,6 +14,8 @@ from completions.chat.reasoning import ReasoningParser, ThinkTags
 from completions.chat.tool_formats import TOOL_FORMATS
 from completions.chat.tools import Tool, ToolCall
 from completions.contract.sampling import SamplingParams
+from tests.completions.chat.reading import REPRESENTATIVES
+from tests.representatives import stand_for_all
 from workers.engine.text.finish import Finish, FinishReason
 from workers.engine.text.stop_checker import StopChecker
 
@@ -55,7 +57,7 @@ def message(form: str, text: str) -> tuple[Delta, bool]:
     return delta, parser.has_called
 
 
-@pytest.mark.parametrize("form", TOOL_FORMATS)
+@pytest.mark.parametrize("form", stand_for_all(REPRESENTATIVES, TOOL_FORMATS))
 @pytest.mark.parametrize(
     "stop", ["</tool_call>", "<tool_call>", "<", "\n", '"', "}", "{", "f", "a", "arg", "; "]
 )

@@ -22,6 +22,9 @@ from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.text.finish import FinishReason
 
+FEW = settings.default.max_examples // 3
+"""Examples of whole runs, which take half a second."""
+
 
 def schema(**keywords: object) -> str:
     options = {"x-guidance": {"whitespace_flexible": False}}
@@ -113,7 +116,7 @@ def test_every_choice_is_whole(
         check(engine, grammar, limit, choice)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=FEW)
 @given(
     st.sampled_from(sorted(GRAMMARS)),
     st.integers(16, 36),

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from workers.engine.backends.cpu import runner
 from workers.engine.core.output import ChoiceDelta, Completion
@@ -245,8 +247,10 @@ class TestSameAsSampled:
         assert rest.usage.completion_tokens == whole.usage.completion_tokens
         assert rest.choices[0].finish_reason == whole.choices[0].finish_reason
 
-    @pytest.mark.parametrize("short", [0, 3, 100])
-    @pytest.mark.parametrize("budget", [9, 24, 512])
+    @pytest.mark.parametrize(
+        ("budget", "short"),
+        stand_for_all([(9, 100), (24, 3), (512, 0)], product([9, 24, 512], [0, 3, 100])),
+    )
     def test_however_the_step_is_laid_out(
         self,
         engine: Engine,

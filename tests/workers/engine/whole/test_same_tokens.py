@@ -3,6 +3,7 @@ requests, with a cache too small for all of them, and after a failover."""
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.backends.cpu.test_decoder import engine_of, save, skip_without
@@ -75,12 +77,7 @@ def said_by(choice: ChoiceDelta) -> Said:
 
 drawn_or_greedy = pytest.mark.parametrize(
     ("dtype", "temperature"),
-    [
-        ("bfloat16", 1),
-        ("int8", 0),
-        pytest.param("bfloat16", 0, marks=pytest.mark.long),
-        pytest.param("int8", 1, marks=pytest.mark.long),
-    ],
+    stand_for_all([("bfloat16", 1)], product(["bfloat16", "int8"], [1, 0])),
 )
 
 
@@ -134,7 +131,7 @@ def test_all_seeds_repeat_through_modules_one_sequence_at_a_time(path: Path, dty
     assert said(engine.generate([*neighbours(4), *requests])[4:]) == expected
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", stand_for_all(["int8"], ["bfloat16", "int8"]))
 def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> None:
     skip_without(dtype)
     params = SamplingParams(max_tokens=TOKENS, temperature=0, n=4, ignore_eos=True)
@@ -147,7 +144,7 @@ def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> N
     assert len({tuple(logprobs) for _, logprobs in map(said_by, first.choices)}) == 1
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", stand_for_all(["bfloat16"], ["bfloat16", "int8"]))
 def test_requests_that_need_the_modules_change_no_others(
     path: Path, expected_of: Alone, tmp_path: Path, dtype: str
 ) -> None:

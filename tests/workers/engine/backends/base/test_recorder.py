@@ -12,6 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.recorder import finding_routed_modules
@@ -38,7 +39,7 @@ MIXTURES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=sorted(MIXTURES))
+@pytest.fixture(scope="module", params=stand_for_all(["deepseek_v3", "mixtral"], sorted(MIXTURES)))
 def mixture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = {**LLAMA, "model_type": request.param, **MIXTURES[request.param]}
     return save_model(tmp_path_factory.mktemp(request.param), options)

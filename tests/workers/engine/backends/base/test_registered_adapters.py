@@ -21,6 +21,7 @@ from completions.contract.adapters import (
     read_digest,
 )
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import tokens
 from tests.workers.engine.tiny_models import LLAMA, save_model
@@ -57,7 +58,10 @@ FAMILIES: Mapping[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 """By what runs them: options of the model, the engine's forward, settings."""
 
 
-@pytest.fixture(scope="module", params=sorted(FAMILIES))
+@pytest.fixture(
+    scope="module",
+    params=stand_for_all(["llama in C", "lfm2", "llama as in generate"], sorted(FAMILIES)),
+)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -2,6 +2,7 @@
 
 import ctypes
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.backends.cpu.layers.test_int4 import rounded
@@ -111,28 +113,17 @@ def _round_experts(module: torch.nn.Module) -> None:
                 expert.copy_(rounded(expert.contiguous()))
 
 
-ALWAYS = {
+QUICK = {
     (name, "bfloat16")
     for name in (
-        "deepseek_v3", "gemma2", "glm4", "gpt_neox", "gpt_oss", "llama with heads of 72",
-        "qwen3_5_text", "gemma4_text", "gemma4_text with experts", "lfm2",
+        "deepseek_v3", "gemma2", "gemma4_text", "glm4", "gpt_neox", "gpt_oss", "lfm2",
+        "llama of wide heads", "llama scaled", "llama with biases", "llama with heads of 72",
+        "mistral", "qwen3", "qwen3_5_text",
     )
-}  # fmt: skip
+} | {("llama with biases", dtype) for dtype in ROUNDED_DTYPES}  # fmt: skip
+"""Each part of a layer once, and each type of weights."""
 
-
-def _marked(names: list[str], dtypes: list[str]) -> list[Any]:
-    """All of them; the shapes of other families in the long run, but for a few in bfloat16."""
-    return [
-        pytest.param(
-            name, dtype, id=f"{name}-{dtype}",
-            marks=() if (name, dtype) in ALWAYS or name in RECOGNISED else pytest.mark.long,
-        )
-        for name in names
-        for dtype in dtypes
-    ]  # fmt: skip
-
-
-BY_DTYPE = _marked([*RECOGNISED, *SHAPES], sorted(_TIES))
+BY_DTYPE = stand_for_all(QUICK, product([*RECOGNISED, *SHAPES], sorted(_TIES)))
 
 
 @pytest.mark.parametrize(("name", "dtype"), BY_DTYPE)

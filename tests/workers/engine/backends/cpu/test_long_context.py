@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.representatives import stand_for_all
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
 from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
 from tests.workers.engine.backends.cpu.test_decoder import save
@@ -148,10 +149,7 @@ def check_cuts(sequences: Sequences, seed: int) -> None:
     torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize(
-    "model",
-    [m if m in ("llama", "gpt_oss") else pytest.param(m, marks=pytest.mark.long) for m in LONG],
-)
+@pytest.mark.parametrize("model", stand_for_all(["gpt_oss"], LONG))  # has windows and full layers
 def test_every_cut_of_three_thousand_tokens_gives_the_same_bits(folder: Path, model: str) -> None:
     sequences = Sequences(save_long(folder, model))
     check_cuts(sequences, 1)

@@ -3,11 +3,13 @@ are cut, and whether they begin in the prefix cache."""
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
 from tests.workers.engine.backends.cpu.test_decoder import engine_of, save, shortfall, skip_without
@@ -32,12 +34,9 @@ OTHERS = (
     "lfm2_moe", "nemotron_h", "nemotron_h with experts", "falcon_h1", "falcon_h1 with norms",
     "bamba", "qwen3_next", "qwen3_5_moe_text", "cohere2", "exaone4", "exaone_moe",
 )  # fmt: skip
-QUICK = {(name, "bfloat16") for name in MODELS}
-CASES = [
-    pytest.param(name, dtype, marks=() if (name, dtype) in QUICK else pytest.mark.long)
-    for name in MODELS + OTHERS
-    for dtype in ("bfloat16", "int8", "int4")
-]
+QUICK = {(name, "bfloat16") for name in ("gemma4_text", "granitemoehybrid with states")}
+"""One that keeps less, and one that keeps states."""
+CASES = stand_for_all(QUICK, product(MODELS + OTHERS, ("bfloat16", "int8", "int4")))
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +83,7 @@ def test_tokens_depend_on_nothing_else(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [*MODELS, *(pytest.param(x, marks=pytest.mark.long) for x in ("nemotron_h", "falcon_h1"))],
+    "name", stand_for_all(["gemma4_text", "lfm2"], [*MODELS, "nemotron_h", "falcon_h1"])
 )
 def test_watched_sequences_run_beside_the_others(
     folder_of: Callable[[str], Path], name: str

@@ -90,8 +90,8 @@ def draw_texts(path: Path) -> list[tuple[int, ...]]:
 
 @needs_kernels
 @pytest.mark.acceptance
+@pytest.mark.long
 class TestDemoModel:
-    @pytest.mark.long
     @rounded
     @pytest.mark.usefixtures("_all_cores")
     def test_a_text_is_as_likely_as_in_float32(self, dtype: str) -> None:

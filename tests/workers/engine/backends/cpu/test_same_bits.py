@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.representatives import stand_for_all
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
 from tests.workers.engine.backends.cpu.shapes import RECOGNISED, SHAPES
 from tests.workers.engine.backends.cpu.test_decoder import BY_DTYPE, save, skip_without
@@ -243,22 +244,24 @@ def check_many(reference: Reference, count: int) -> None:
     check()
 
 
+@pytest.mark.parametrize("examples", [4, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("model", "dtype"), BY_DTYPE)
-def test_a_row_has_the_same_bits(references: dict[Any, Reference], model: str, dtype: str) -> None:
-    check_many(reference_of(references, model, dtype, "own"), 10)
+def test_a_row_has_the_same_bits(
+    references: dict[Any, Reference], model: str, dtype: str, examples: int
+) -> None:
+    check_many(reference_of(references, model, dtype, "own"), examples)
 
 
+@pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_row_has_the_same_bits_on_other_processors(
-    references: dict[Any, Reference], name: str, dtype: str
+    references: dict[Any, Reference], name: str, dtype: str, examples: int
 ) -> None:
-    check_many(reference_of(references, "mistral", dtype, name), 20)
+    check_many(reference_of(references, "mistral", dtype, name), examples)
 
 
-@pytest.mark.parametrize(
-    "size", [72, 120, *(pytest.param(size, marks=pytest.mark.long) for size in (80, 112))]
-)
+@pytest.mark.parametrize("size", stand_for_all([72], [72, 80, 112, 120]))
 @pytest.mark.parametrize("name", BUILDS)
 def test_heads_that_end_within_a_register_have_the_same_bits(
     references: dict[Any, Reference], name: str, size: int

@@ -10,6 +10,7 @@ import torch
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.adapters import save_adapter
 from tests.workers.engine.driving import request, tokens
@@ -40,7 +41,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 LENGTHS = (1, 6, 17, 33, 48, 70)
 
 
-@pytest.fixture(scope="module", params=sorted(FAMILIES))
+@pytest.fixture(
+    scope="module", params=stand_for_all(["bloom", "recurrent_gemma"], sorted(FAMILIES))
+)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = {**SHAPE, **FAMILIES[request.param], "model_type": request.param}
     return save_model(tmp_path_factory.mktemp(request.param), options)

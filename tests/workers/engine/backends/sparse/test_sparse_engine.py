@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.cuda import test_runner
 from tests.workers.engine.backends.sparse.models import CHOSEN, save
@@ -44,7 +45,7 @@ def engine_of(path: Path, **settings: Any) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("chunk", [5, pytest.param(9, marks=pytest.mark.long), 24, 128])
+@pytest.mark.parametrize("chunk", stand_for_all([5, 128], [5, 9, 24, 128]))
 def test_texts_below_at_and_above_what_is_chosen_equal_generate(family: Path, chunk: int) -> None:
     """However prompts are cut: decoding crosses the number that is chosen, begins at it, and
     begins far beyond it."""
