@@ -38,6 +38,7 @@ from tests.completions.bench import Bench, open_bench
 from tests.completions.checking import new_checks, shared_validator
 from tests.conftest import PrivateValkey
 from tests.postgresql import new_database
+from tests.representatives import stand_for_all
 
 TINY_CONTEXT = 128
 CHAT_TEMPLATE = """\
@@ -270,7 +271,7 @@ def bench(
         yield made
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=stand_for_all(["postgresql"], ["sqlite", "postgresql"]))
 def run_apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
     """Run a module with an empty database; returns the words that it prints. Its code may run in
     several threads: in the database of pytest-django, they would share a connection.

@@ -25,6 +25,7 @@ from pytest_django import DjangoDbBlocker
 
 from completions.management.commands.migrate import record_replaced
 from tests.postgresql import new_database
+from tests.representatives import stand_for_all
 from tests.upgrades.earlier import COMMITS, unpack
 from tests.upgrades.restore import load_postgresql
 
@@ -45,7 +46,7 @@ def new_url(vendor: str) -> Iterator[str]:
             yield f"sqlite:///{folder}/quire.sqlite3"
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=stand_for_all(["sqlite"], ["sqlite", "postgresql"]))
 def vendor(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -116,6 +117,7 @@ def read_tables(connection: BaseDatabaseWrapper) -> dict[str, Any]:
         }
 
 
+@pytest.mark.long  # a stored database goes the same way
 @pytest.mark.parametrize("start", [VERSION_0_1_0, LAST_REPLACED], ids=lambda name: name[1])
 def test_an_older_database_gets_the_tables_of_a_new_one(
     url: str, start: tuple[str, str], new_tables: dict[str, Any], django_db_blocker: DjangoDbBlocker
@@ -170,6 +172,7 @@ def test_a_database_that_recorded_only_the_replacing_migration(
     assert tables == new_tables
 
 
+@pytest.mark.long
 def test_hourly_sums_stay_exact_on_the_way_back(
     url: str, django_db_blocker: DjangoDbBlocker
 ) -> None:

@@ -17,6 +17,8 @@ from completions.grammars import tokens, translate
 from completions.grammars.compiler import Compiler
 from completions.grammars.structural_tag.parameters import Style
 from tests.completions.chat import reading
+from tests.completions.chat.reading import REPRESENTATIVES
+from tests.representatives import stand_for_all
 
 LARK = InputGrammar(
     "lark",
@@ -58,7 +60,7 @@ def accepts(tool_format: ToolFormat, tool: Tool, text: str) -> bool:
     return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())
 
 
-@pytest.mark.parametrize("form", TOOL_FORMATS)
+@pytest.mark.parametrize("form", stand_for_all(REPRESENTATIVES, TOOL_FORMATS))
 @pytest.mark.parametrize(("grammar", "good", "bad"), ROWS, ids=["lark", "regex", "text"])
 def test_the_input_matches_and_is_read_back(
     form: str, grammar: InputGrammar | None, good: str, bad: str

@@ -16,9 +16,12 @@ from completions.chat.tools import Tool, ToolCall
 from completions.grammars import tokens, translate
 from tests.completions.chat import reading
 from tests.completions.chat.test_grammar import ANY, GOOD, Bench, calls
+from tests.representatives import stand_for_all
+
+by_form = pytest.mark.parametrize("form", stand_for_all(reading.REPRESENTATIVES, TOOL_FORMATS))
 
 
-@pytest.mark.parametrize("form", TOOL_FORMATS)
+@by_form
 def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -> None:
     record = TOOL_FORMATS[form]
     written = record.write
@@ -58,7 +61,7 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("form", TOOL_FORMATS)
+@by_form
 def test_what_the_grammar_generates_is_read_as_an_instance(tmp_path: Path, form: str) -> None:
     tool = Tool("f", None, PLAIN, strict=True)
     bench = Bench(tmp_path, [*TOOL_FORMATS[form].delimiters])

@@ -1,11 +1,14 @@
 """Chunks of SGLang's own route: each is the whole output so far, and all together stay small."""
 
+from itertools import product
+
 import orjson
 import pytest
 
 from completions.jobs.events import ChoiceEvent, EndEvent, JobError
 from completions.responses.native import SGLangContext
 from completions.responses.response_context import SGLangLogprobs
+from tests.representatives import stand_for_all
 
 LOGPROBS = SGLangLogprobs(tokens=True, top=2, ids=(7,), start=0)
 ROW = {"chosen": [-1.0], "top": [[-1.5, -2.0]], "top_ids": [[3, 4]], "named": [[-3.0]]}
@@ -72,18 +75,23 @@ def test_a_short_stream_has_a_chunk_for_each_token() -> None:
     assert len(chunks) == 60
 
 
-@pytest.mark.parametrize("logprobs", [None, LOGPROBS])
-def test_the_bytes_of_a_stream_grow_with_its_length(logprobs) -> None:
+@pytest.mark.parametrize(
+    ("logprobs", "length"),
+    [(None, 2000), (LOGPROBS, 500), pytest.param(LOGPROBS, 2000, marks=pytest.mark.long)],
+)
+def test_the_bytes_of_a_stream_grow_with_its_length(logprobs, length) -> None:
     context = make_context(logprobs)
     short, long = (
         stream(context, [[event] for event in make_events(number, context)])[1]
-        for number in (2000, 8000)
+        for number in (length, 4 * length)
     )
     assert long < 6 * short
 
 
-@pytest.mark.parametrize("logprobs", [None, LOGPROBS])
-@pytest.mark.parametrize("grouped", [2, 7, 900])
+@pytest.mark.parametrize(
+    ("logprobs", "grouped"),
+    stand_for_all([(None, 2), (LOGPROBS, 7), (None, 900)], product([None, LOGPROBS], [2, 7, 900])),
+)
 def test_chunks_do_not_depend_on_how_events_are_stored(logprobs, grouped) -> None:
     """A stream is read step by step as it comes, and several steps at a time once it is stored."""
     context = make_context(logprobs)

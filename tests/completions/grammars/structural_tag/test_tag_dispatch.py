@@ -1,5 +1,6 @@
 """Free text up to tags, after which recursive rules come."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from completions.grammars.tokens import TokenSource
 from completions.grammars.translation import translate
 from completions.grammars.validation.cost import check_cost
 from tests.completions.grammars.byte_matcher import accepts
+from tests.representatives import stand_for_all
 
 NESTED = 'body ::= "(" (body | [a-z]*) ")"'
 
@@ -21,9 +23,13 @@ def dispatch(tags: list[str], rule: str = "body", options: str = "") -> str:
     return f"root ::= TagDispatch({pairs}{options})"
 
 
-@pytest.mark.parametrize("options", ["", ", loop_after_dispatch=false", ', excludes=("(x",)'])
+OPTIONS = ["", ", loop_after_dispatch=false", ', excludes=("(x",)']
+BODIES = [NESTED, 'body ::= "(" body ")" | [a-b]+ "x"', 'body ::= "[" body "]" | "a" | body "b"']
+
+
 @pytest.mark.parametrize(
-    "body", [NESTED, 'body ::= "(" body ")" | [a-b]+ "x"', 'body ::= "[" body "]" | "a" | body "b"']
+    ("options", "body"),
+    stand_for_all(zip(OPTIONS, BODIES, strict=True), itertools.product(OPTIONS, BODIES)),
 )
 def test_the_same_texts_as_character_by_character(body: str, options: str) -> None:
     text = f"{dispatch(['<a>', '<b>'], options=options)}\n{body}"
