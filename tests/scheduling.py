@@ -32,6 +32,7 @@ TOGETHER = {
     "tests/acceptance/kills/test_split_model.py": (),
     "tests/acceptance/pages/test_members.py": (),
     "tests/acceptance/pages/test_sign_in.py": (),
+    "tests/acceptance/test_langchain_and_litellm.py": (),
     "tests/acceptance/test_scripted_chat.py": (),
     "tests/acceptance/test_open_responses.py": (),
     "tests/acceptance/test_padded_vocabularies.py": (),

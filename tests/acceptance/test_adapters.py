@@ -69,6 +69,7 @@ def stream(client: httpx.Client, model: str, strike: Callable[[], None]) -> list
     return ids
 
 
+@pytest.mark.long
 def test_a_stream_keeps_its_version_through_a_replacement_and_a_kill(
     service: Installation, admin: httpx.Client
 ) -> None:

@@ -13,7 +13,7 @@ from tests.acceptance.contract.rows import NOW
 from tests.acceptance.service import MODEL, Installation
 from tests.acceptance.small_model import SMALL
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
 HELLO = [{"role": "user", "content": "Say hello."}]
 NO_THOUGHTS = {"thinking": {"type": "disabled"}}

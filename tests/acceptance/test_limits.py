@@ -72,6 +72,7 @@ def used(answers):
     return [sum(usage[name] for usage in given) for name in ("prompt_tokens", "completion_tokens")]
 
 
+@pytest.mark.long
 def test_requests_and_tokens_per_minute(scripted, second) -> None:
     """The buckets refill during the run, and exactly as much more is admitted. The recorded usage
     is that of the answers, although the background worker is killed meanwhile."""

@@ -67,6 +67,7 @@ def test_a_turn_costs_its_new_tokens_only(quire: Quire) -> None:
         assert answer["session"]["drift"] is None
 
 
+@pytest.mark.long
 def test_its_trajectory_is_verified_and_replayed(
     service: Installation, quire: Quire, tmp_path: Path
 ) -> None:

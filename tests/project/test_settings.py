@@ -20,7 +20,8 @@ Read = Callable[..., dict[str, str]]
 
 _READER = """
 import json, os, sys, traceback
-import celery.app, celery.signals, django.core.exceptions, django.http
+import celery.app, celery.signals, celery.worker, django.core.exceptions, django.http
+import environ, psutil, redis.asyncio, structlog
 for line in sys.stdin:
     environment, mask, names = json.loads(line)
     if child := os.fork():

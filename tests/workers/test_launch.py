@@ -63,6 +63,7 @@ def test_the_settings_of_an_entry_reach_the_engine():
         assert getattr(config, name) == getattr(entry, name), name
 
 
+@pytest.mark.long
 def test_a_model_that_cannot_be_served_is_reported_in_one_line(tmp_path, valkey):
     code, lines = launch(tmp_path, valkey.url)
     assert code == launching.REFUSED == REFUSED

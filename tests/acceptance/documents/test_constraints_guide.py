@@ -85,7 +85,13 @@ def test_the_page_has_ten_tasks() -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.parametrize("task", TASKS, ids=[task.title for task in TASKS])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(task, id=task.title, marks=pytest.mark.long if number else ())
+        for number, task in enumerate(TASKS)
+    ],
+)
 def test_a_task_runs_as_printed(http: httpx.Client, task: Task) -> None:
     check(http, task, task.answer)
     with pytest.raises((AssertionError, jsonschema.ValidationError, ValueError)):

@@ -17,6 +17,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", EXAMPLES, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.long
 @pytest.mark.acceptance
 def test_the_python_examples_run(service: Installation, monkeypatch, capsys):
     monkeypatch.setenv("QUIRE_API_KEY", service.key)

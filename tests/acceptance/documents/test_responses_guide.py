@@ -8,6 +8,7 @@ from tests.acceptance.service import Installation
 pytestmark = pytest.mark.acceptance
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings(r"ignore:connect\(\) must be used:DeprecationWarning")  # in openai
 def test_the_examples_run(service: Installation, capsys: pytest.CaptureFixture[str]) -> None:
     printed = run_examples("responses.md", service, capsys)

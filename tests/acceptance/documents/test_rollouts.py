@@ -9,9 +9,10 @@ import pytest
 from quire_client import Quire
 from tests.acceptance.service import MODEL, MODEL_FOLDER, ROOT, Installation
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.long]
 
 TOLERANCE = 1e-3
+COUNT = 8
 
 
 class InFloat32(Installation):
@@ -41,19 +42,16 @@ def loop() -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize(
-    ("first", "count"),
-    [(0, 1), *(pytest.param(first, 8, marks=pytest.mark.long) for first in range(0, 64, 8))],
-)
+@pytest.mark.parametrize("first", range(0, 64, COUNT))
 def test_each_log_probability_is_found_again(
-    service: Installation, loop: dict[str, Any], first: int, count: int
+    service: Installation, loop: dict[str, Any], first: int
 ) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float32)
     with Quire(f"{service.url}/v1", service.key) as quire:
-        trajectories = loop["collect"](quire, range(first, first + count))
-    assert len(trajectories) == count
+        trajectories = loop["collect"](quire, range(first, first + COUNT))
+    assert len(trajectories) == COUNT
     seen = 0
     for lines in trajectories:
         assert len(lines) == 3
@@ -67,4 +65,4 @@ def test_each_log_probability_is_found_again(
             ]
             assert forced == pytest.approx([0.0] * len(forced), abs=TOLERANCE)
             seen += len(found)
-    assert seen > 30 * count
+    assert seen > 30 * COUNT

@@ -13,6 +13,7 @@ from tests.acceptance.service import MODEL_FOLDER, ROOT
 PAGE = ROOT / "docs" / "tour.md"
 
 
+@pytest.mark.long
 @pytest.mark.acceptance
 def test_the_tour_runs(tmp_path):
     (tmp_path / "models").symlink_to(MODEL_FOLDER.parent)

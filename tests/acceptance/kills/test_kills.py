@@ -82,6 +82,7 @@ def require_every_answer_once(service, client, batch, count):
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_batch_survives_its_workers(scripted):
     """The engine worker is killed twice and the background worker once."""
     with scripted.client() as client:
@@ -94,6 +95,7 @@ def test_a_batch_survives_its_workers(scripted):
         require_every_answer_once(scripted, client, ended(client, batch), LINES)
 
 
+@pytest.mark.long
 def test_an_emptied_redis_loses_nothing_that_was_acknowledged(scripted):
     """40 background jobs and 100 lines wait when Redis is killed and all its data deleted."""
     scripted.stop_worker()

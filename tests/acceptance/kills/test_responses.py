@@ -32,6 +32,7 @@ def read_events(lines: Any, most: int = 10**6) -> list[dict[str, Any]]:
     return seen
 
 
+@pytest.mark.long
 def test_a_response_survives_its_web_process_and_its_worker(
     scripted: ScriptedInstallation,
 ) -> None:

@@ -138,6 +138,7 @@ def attempts(service: ScriptedInstallation, job_ids: list[str]) -> set[int]:
         return {int(client.hget(f"quire:job:{job_id}", "attempt")) for job_id in job_ids}
 
 
+@pytest.mark.long
 def test_replacing_drained_workers_interrupts_no_stream(scripted, fleet):
     audience = Audience(scripted, SHORT)
 

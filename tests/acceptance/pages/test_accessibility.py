@@ -82,6 +82,7 @@ def test_no_page_has_a_serious_finding(
     assert findings == {}
 
 
+@pytest.mark.long
 def test_a_small_laptop_shows_the_last_column(chromium: browser.Browser, service: Installation):
     name = 20 * "long"
     key = service.manage("create_api_key", name, "--organization", name).strip()
@@ -97,6 +98,7 @@ def test_a_small_laptop_shows_the_last_column(chromium: browser.Browser, service
     assert any(ends.values())
 
 
+@pytest.mark.long
 def test_a_phone_names_the_first_cell(chromium: browser.Browser, service: Installation):
     page = open_page(chromium, service, browser.PHONE, "light")
     page.goto(f"{service.url}/admin/completions/usagerecord/")
@@ -105,6 +107,7 @@ def test_a_phone_names_the_first_cell(chromium: browser.Browser, service: Instal
     page.context.close()
 
 
+@pytest.mark.long
 def test_tab_reaches_the_shell(chromium: browser.Browser, service: Installation):
     page = open_page(chromium, service, browser.LAPTOP, "light")
     page.keyboard.press("Tab")
@@ -142,6 +145,7 @@ def test_a_table_has_the_figures_of_each_chart(chromium: browser.Browser, servic
     page.context.close()
 
 
+@pytest.mark.long
 def test_the_start_page_and_a_missing_page_lead_on(
     chromium: browser.Browser, service: Installation
 ):
@@ -155,6 +159,7 @@ def test_the_start_page_and_a_missing_page_lead_on(
     page.context.close()
 
 
+@pytest.mark.long
 def test_the_reference_is_dark_at_night(chromium: browser.Browser, service: Installation):
     page = chromium.new_page(color_scheme="dark")
     page.set_default_timeout(browser.SLOWLY)

@@ -75,6 +75,7 @@ def test_a_key_is_made_used_and_its_request_found(page: browser.Page, service: I
         assert shown in text
 
 
+@pytest.mark.long
 def test_charts_are_drawn(page: browser.Page, service: Installation):
     for period in ("1h", "24h", "30d"):
         page.goto(f"{service.url}/admin/?period={period}", wait_until="load")
@@ -96,6 +97,7 @@ def test_charts_are_drawn(page: browser.Page, service: Installation):
     assert "nightly extraction" in page.locator("#content").inner_text()
 
 
+@pytest.mark.long
 def test_usage_is_explored(page: browser.Page, service: Installation):
     """By a preset, a group, a measure and days; each view is an address; CSV has its sums."""
     page.goto(f"{service.url}/admin/")
@@ -165,6 +167,7 @@ def test_a_worker_is_drained_and_resumed(
     worker.locator(".q-label", has_text="serving").wait_for()
 
 
+@pytest.mark.long
 def test_phones_and_the_dark(page: browser.Page, service: Installation):
     page.set_viewport_size({"width": 390, "height": 844})
     page.emulate_media(color_scheme="dark")

@@ -8,6 +8,7 @@ from tests.acceptance.service import Installation
 pytestmark = pytest.mark.acceptance
 
 
+@pytest.mark.long
 def test_a_key_is_used_and_not_kept(chromium: browser.Browser, service: Installation):
     faults: list[str] = []
     page = chromium.new_page()

@@ -56,6 +56,7 @@ def processes_of(home: Path) -> list[str]:
 
 
 @pytest.mark.acceptance
+@pytest.mark.long
 def test_it_shows_every_kind_of_request_and_leaves_nothing(tmp_path):
     done = run_demo(tmp_path, MODEL_FOLDER)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -16,6 +16,7 @@ import pytest
 
 from project.management.commands.up import explain_failures
 from project.processes.supervisor import Backoff, Service, Supervisor
+from tests.representatives import stand_for_all
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 240.0
@@ -57,7 +58,7 @@ def refused(environment: dict[str, str], *arguments: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("name", ["log", "run", "valkey"])
+@pytest.mark.parametrize("name", stand_for_all(["run"], ["log", "run", "valkey"]))
 def test_a_file_in_place_of_a_folder_is_named(environment, tmp_path, name):
     (tmp_path / name).touch()
     assert f"{tmp_path / name} must be a folder. Move the file away." in refused(environment)
@@ -124,7 +125,7 @@ def test_the_first_start_shows_a_key_and_a_later_one_does_not(environment, tmp_p
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", stand_for_all([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_stops_everything_without_a_traceback(environment, tmp_path, number):
     with running(environment, "--only", "valkey") as process:
         valkey = pid_of_valkey(tmp_path)
@@ -229,7 +230,7 @@ def test_a_taken_port_is_named_before_anything_starts(environment, tmp_path):
     assert not (tmp_path / "log" / "valkey.log").exists()
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "http"])
+@pytest.mark.parametrize("port", stand_for_all(["65536"], ["0", "65536", "http"]))
 def test_a_port_that_does_not_exist_is_refused(environment, port):
     message = refused({**environment, "PORT": port})
     assert f"'{port}' is not a port; use a number from 1 to 65535" in message

@@ -61,6 +61,7 @@ def enter(chromium: browser.Browser, service: Installation, user: str) -> browse
     return page
 
 
+@pytest.mark.long
 def test_a_night(chromium: browser.Browser, service: Installation) -> None:
     faults: list[str] = []
     page = enter(chromium, service, "nina")
@@ -172,6 +173,7 @@ def download(page: browser.Page) -> None:
         assert [n for n, colour in enumerate(colours, 1) if colour is None] == [BAD]
 
 
+@pytest.mark.long
 def test_pasted_lines_start_at_once(chromium: browser.Browser, service: Installation) -> None:
     page = enter(chromium, service, "nina")
     page.goto(f"{service.url}/admin/batches/new/")

@@ -112,6 +112,7 @@ def test_an_error_is_marked_where_it_is(page: browser.Page, screen: str):
     assert browser.find_overflow(page) == []
 
 
+@pytest.mark.long
 def test_an_answer_streams_with_its_probabilities(page: browser.Page, http: httpx.Client):
     page.locator("#messages [aria-label=Content]").fill("Is water wet?")
     page.select_option("[name=kind]", "regex")
@@ -247,6 +248,7 @@ def test_a_request_is_run_again_with_its_constraint(
     assert copied == {**again_asked, "temperature": 1.0}
 
 
+@pytest.mark.long
 def test_a_viewer_looks_and_does_not_act(
     chromium: browser.Browser, service: Installation, http: httpx.Client
 ):
