@@ -54,6 +54,7 @@ _SCRIPTED = (
     "tests/acceptance/kills/test_messages.py",
     "tests/acceptance/kills/test_responses.py",
     "tests/acceptance/kills/test_rolling_restart.py",
+    "tests/acceptance/kills/test_web_sockets.py",
     "tests/acceptance/test_limits.py",
 )
 

@@ -2,8 +2,6 @@
 tests them, and at their ends."""
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +10,10 @@ import httpx
 import jsonschema
 import pytest
 from openai import OpenAI
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from tests.acceptance.service import MODEL, Installation, ScriptedInstallation, wait_until
+from tests.acceptance.service import MODEL, Installation, wait_until
 
 pytestmark = pytest.mark.acceptance
 
@@ -191,31 +189,6 @@ def test_a_handshake_needs_a_key_and_the_path(http: httpx.Client) -> None:
     assert http.get("/v1/responses").status_code == 405
 
 
-@pytest.fixture
-def slow(scripted: ScriptedInstallation) -> Iterator[httpx.Client]:
-    with scripted.http() as client:
-        yield client
-
-
-def test_one_response_runs_at_a_time(slow: httpx.Client) -> None:
-    with open_socket(slow) as socket:
-        event = {"type": "response.create", "model": MODEL, "input": "Hi", "max_output_tokens": 30}
-        socket.send(json.dumps(event))
-        assert json.loads(socket.recv(timeout=60))["type"] == "response.created"
-        socket.send(json.dumps(event))
-        events = read(socket)
-        assert code(events[-1]) == (409, "response_in_progress", None)
-        assert json.loads(socket.recv(timeout=60))["sequence_number"] >= 1
-
-
-def test_a_hang_up_cancels_the_response(slow: httpx.Client) -> None:
-    with open_socket(slow) as socket:
-        event = {"type": "response.create", "model": MODEL, "input": "Hi"}
-        socket.send(json.dumps({**event, "max_output_tokens": 1000}))
-        path = f"/v1/responses/{json.loads(socket.recv(timeout=60))['response']['id']}"
-    wait_until(lambda: slow.get(path).json()["status"] == "cancelled", 30)
-
-
 def test_the_log_has_the_connection_and_its_responses(
     service: Installation, http: httpx.Client
 ) -> None:
@@ -231,25 +204,3 @@ def test_a_body_that_is_no_object_is_refused_as_over_http(http: httpx.Client) ->
     with open_socket(http) as socket:
         socket.send("[]")
         assert read(socket)[-1]["error"].items() >= error.items()
-
-
-def test_a_stopping_server_closes_the_connection(
-    scripted: ScriptedInstallation, slow: httpx.Client
-) -> None:
-    """After the response that runs; another web process takes its place."""
-    with open_socket(slow) as idle, open_socket(slow) as socket:
-        event = {"type": "response.create", "model": MODEL, "input": "Hi", "max_output_tokens": 5}
-        socket.send(json.dumps(event))
-        socket.recv(timeout=60)
-        os.kill(scripted.pid("web"), signal.SIGTERM)
-        with pytest.raises(ConnectionClosed) as closed:
-            idle.recv(timeout=30)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1012
-        while json.loads(socket.recv(timeout=60))["type"] not in LAST[:2]:
-            pass
-        with pytest.raises(ConnectionClosed) as closed:
-            socket.recv(timeout=60)
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == 1012
-    scripted.wait_ready()
