@@ -1,0 +1,114 @@
+"""What an event of a stream costs a server of Redis that has no time to wait.
+
+    python -m benchmarks.studies.full_server [--workers 25 --streams 64 --seconds 10]
+
+A server that wakes for each worker's step spends much of its time on waking. Here the steps of all
+workers arrive together, as they do where a server is busy with one while the next arrive: each
+worker shows a token of each of its streams, stores what they gained every ten steps, as it does at
+39 tokens a second, and a web process reads what is shown. Figures are processor time of the server.
+"""
+
+import asyncio
+import threading
+import time
+from typing import Any, cast
+
+from benchmarks import command_line
+from benchmarks.service.installation import Usage
+from benchmarks.studies.event_shards import WEB, Server, serve, submit
+from completions.jobs.events import ChoiceEvent
+from completions.jobs.execute import Claim, Execution, Output, StepEvent
+from completions.jobs.store import ScriptCall, SyncStore
+
+STORED_EVERY = 10
+"""Steps, at some 40 tokens a second."""
+
+
+class Outbox:
+    """Stands for a store: keeps the calls of many workers for one round trip."""
+
+    def __init__(self) -> None:
+        self.calls: list[ScriptCall] = []
+
+    def call_all(self, calls: list[ScriptCall]) -> list[object]:
+        self.calls += calls
+        return [[] if name == "publish" else 0 for name, _ in calls]
+
+
+class Worker:
+    """Gives each of its streams a token per step."""
+
+    def __init__(self, name: str, store: SyncStore, outbox: Outbox, job_ids: list[str]) -> None:
+        execution = Execution(store, name)
+        execution.beat("m", {})
+        claims = execution.claim(job_ids)
+        self._claims = [each for each in claims if isinstance(each, Claim)]
+        assert len(self._claims) == len(job_ids)
+        self._execution = Execution(cast("SyncStore", outbox), name)
+        self._unstored: list[list[StepEvent]] = [[] for _ in job_ids]
+
+    def step(self, number: int, is_storing: bool) -> None:
+        gained = [
+            StepEvent(each.job_id, each.attempt, number, [ChoiceEvent(0, [35], "c")])
+            for each in self._claims
+        ]
+        for unstored, one in zip(self._unstored, gained, strict=True):
+            unstored.append(one)
+        joined = [StepEvent.join(each) for each in self._unstored] if is_storing else []
+        if is_storing:
+            self._unstored = [[] for _ in self._claims]
+        shown = [(each.reader, one) for each, one in zip(self._claims, gained, strict=True)]
+        self._execution.send(Output(joined, (), shown, is_storing))
+
+
+def read_shown(server: Server, done: threading.Event) -> None:
+    """Read the control stream of the web process, as that does."""
+    store = server.connect()
+    key, last = f"{server.prefix}ctl:{WEB}", b"$"
+    while not done.is_set():
+        for _, entries in cast("list[Any]", store.client.xread({key: last}, block=100)):
+            last = entries[-1][0]
+    store.client.close()
+
+
+def measure(workers: int, streams: int, seconds: float) -> tuple[float, int]:
+    """Return the server's processor time, and the events that were shown."""
+    with serve(0) as server:
+        store, outbox = server.connect(), Outbox()
+        ids = [
+            [asyncio.run(submit([server], number)) for number in range(streams)]
+            for _ in range(workers)
+        ]
+        made = [Worker(f"worker-{n}", store, outbox, own) for n, own in enumerate(ids)]
+        done = threading.Event()
+        reader = threading.Thread(target=read_shown, args=(server, done))
+        reader.start()
+        number, events, before = 0, 0, 0.0
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            number += 1
+            for turn, worker in enumerate(made):
+                worker.step(number, is_storing=(number + turn) % STORED_EVERY == 0)
+            replies = store.call_all(outbox.calls)
+            outbox.calls = []
+            assert not any(any(each) if isinstance(each, list) else each for each in replies)
+            if number == STORED_EVERY:  # all have stored once
+                before, events = Usage.of(server.pid).cpu, 0
+            events += workers * streams
+        spent = Usage.of(server.pid).cpu - before
+        done.set()
+        reader.join()
+        store.client.close()
+        return spent, events
+
+
+def main() -> None:
+    args = command_line.parser(__doc__, workers=25, streams=64, seconds=10.0).parse_args()
+    command_line.print_columns("workers", "streams", "events", "us of Redis", "events/cpu s")
+    cpu, events = measure(args.workers, args.streams, args.seconds)
+    rate = f"{1e6 * cpu / events:.2f}"
+    command_line.print_columns(args.workers, args.streams, events, rate, round(events / cpu))
+
+
+if __name__ == "__main__":
+    main()
