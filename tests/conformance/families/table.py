@@ -30,7 +30,8 @@ _GLOBAL = {
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }
 
-_ALTERNATING = ["sliding_attention", "full_attention"] * 3
+_BOTH = ["sliding_attention", "full_attention"]
+_ALTERNATING = _BOTH * 3
 
 
 def _rope(kind: str, **settings: Any) -> dict[str, Any]:
@@ -113,6 +114,7 @@ _MORE: tuple[Case, ...] = (
                                  original_max_position_embeddings=32)}),
     Case("deepseek_v32", "topk 8", {**_MLA, "index_topk": 8}),
     Case("dots1", "", {"n_shared_experts": 1}),
+    Case("dots1", "windows", {"n_shared_experts": 1, "layer_types": _BOTH, "sliding_window": 16}),
     Case("dots3_note_text", "", {**_MLA, "layer_types": [
         "indexed_attention", "sliding_attention"]}),
     Case("exaone4", "w32", {**_GLOBAL, "sliding_window": 32}),
@@ -157,6 +159,7 @@ _MORE: tuple[Case, ...] = (
                        "mamba_dt_rank": 8}),
     Case("kimi_linear", "", {"num_hidden_layers": 5, **_MLA, "linear_head_dim": 16,
                              "linear_num_heads": 4}),
+    Case("laguna", "windows", {"layer_types": _BOTH}),
     Case("lfm2", "alternating", {"layer_types": ["conv", "full_attention"]}),
     Case("lfm2_moe", "", {"num_hidden_layers": 4, "num_dense_layers": 1, "layer_types": [
         "conv", "full_attention", "conv", "full_attention"]}),
@@ -177,6 +180,11 @@ _MORE: tuple[Case, ...] = (
     Case("longcat_flash", "", {**_MLA, "head_dim": 8, "zero_expert_num": 2, "moe_topk": 2,
                                "ffn_hidden_size": 96, "expert_ffn_hidden_size": 32}),
     Case("mamba2", "", {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1}),
+    Case("mellum", "windows", {"layer_types": _BOTH}),
+    Case("minimax_m3_vl_text", "sparse", {
+        "layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2,
+        "index_block_size": 8, "index_topk_blocks": 2}),
+    Case("ministral", "mixed", {"layer_types": _BOTH}),
     Case("ministral", "w32", {"sliding_window": 32}),
     Case("ministral3", "tuned", _rope("yarn", factor=4.0, original_max_position_embeddings=16,
                                       llama_4_scaling_beta=0.5, beta_fast=32.0, beta_slow=1.0,
@@ -201,6 +209,7 @@ _MORE: tuple[Case, ...] = (
     Case("qwen2", "windows w32", _windows(32)),
     Case("qwen2_moe", "windows w16", _windows(16)),
     Case("qwen2_moe", "windows w32", _windows(32)),
+    Case("qwen3", "windows", _windows(16)),
     Case("qwen3", "tied yarn", {"tie_word_embeddings": True, **_rope(
         "yarn", factor=4.0, original_max_position_embeddings=32)}),
     Case("qwen3_moe", "windows", _windows(16)),
@@ -236,6 +245,8 @@ _MORE: tuple[Case, ...] = (
                         "num_key_value_heads": 4, "adapter_rank": 8, "use_mem_rope": True,
                         "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]}),
     Case("zaya", "", {"num_experts_per_tok": 1}),
+    Case("zaya", "windows", {"num_experts_per_tok": 1,
+                             "layer_types": ["hybrid", "hybrid_sliding"]}),
 )  # fmt: skip
 
 _MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
@@ -246,14 +257,18 @@ _WITH_IMAGES: tuple[Case, ...] = (
     Case("glm4v", "", _MROPE),
     Case("idefics3"),
     Case("internvl"),
+    Case("internvl", "windows", _windows(16)),
     Case("kimi_k25", "", _MLA),
     Case("lfm2_vl", "", {"layer_types": ["conv", "full_attention"]}),
     Case("llava"),
     Case("llava_onevision"),
+    Case("llava_onevision", "windows", _windows(16)),
     Case("mistral3"),
     Case("mistral3", "ministral3", {"model_type": "ministral3"}),
     Case("qwen2_5_vl", "", _MROPE),
+    Case("qwen2_5_vl", "windows", {**_MROPE, **_windows(16)}),
     Case("qwen2_vl", "", _MROPE),
+    Case("qwen2_vl", "windows", {**_MROPE, **_windows(16)}),
     Case("qwen3_vl", "", _MROPE),
     Case("qwen3_vl_moe", "", {**_MROPE, "sliding_window": None}),
     Case("smolvlm"),

@@ -1,8 +1,11 @@
 """Every family in the table, and a few of each kind in every run."""
 
+import ast
+import inspect
 from pathlib import Path
 
 import pytest
+from transformers.configuration_utils import ALLOWED_ATTN_LAYER_TYPES
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.conformance.config_sizes import text_type
@@ -88,11 +91,30 @@ def test_each_configuration_has_a_name_of_its_own() -> None:
     assert len(set(map(str, CASES))) == len(CASES)
 
 
+NAMED_ALONE = {"deepseek_v4": {"moe"}, "dots3_note_text": {"full_attention"}}
+"""Kinds that a configuration's class names and has no layer of: that of an MLP, and a former name
+of another kind."""
+
+
 @pytest.mark.parametrize("family", sorted({case.family for case in CASES}))
 def test_every_kind_of_layer_of_a_family_is_tried(family: str) -> None:
-    """The kinds that its configuration has unless it says otherwise."""
+    """Those that its configuration has unless it says otherwise, and those that the code of its
+    class names: no class lists what it permits."""
     configs = [tiny(case.family, case.options) for case in CASES if case.family == family]
     tried = [config.get_text_config() for config in configs]
+    defaults = CONFIG_MAPPING[family]().get_text_config()
     for name in ("layer_types", "mlp_layer_types"):
-        kinds = set(getattr(CONFIG_MAPPING[family]().get_text_config(), name, None) or ())
+        kinds = set(getattr(defaults, name, None) or ())
+        if name == "layer_types" and hasattr(defaults, name):
+            kinds |= _named_kinds(type(defaults)) - NAMED_ALONE.get(family, set())
         assert kinds <= {kind for text in tried for kind in getattr(text, name, None) or ()}
+
+
+def _named_kinds(config: type) -> set[str]:
+    """The kinds of attention layers that are constants in the code of a class."""
+    nodes = ast.walk(ast.parse(inspect.getsource(config)))
+    return {
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and node.value in ALLOWED_ATTN_LAYER_TYPES
+    }

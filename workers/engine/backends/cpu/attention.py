@@ -21,9 +21,10 @@ from workers.engine.backends.base.attention import (
 )
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cpu.kv_cache import KVCache, LayerCache
-from workers.engine.backends.sparse.indexers import find_latents
+from workers.engine.backends.sparse.indexers import find_latents, pop_spans
 from workers.engine.backends.sparse.latents import attend_latents
 from workers.engine.backends.sparse.rows import RowGroup
+from workers.engine.backends.sparse.span_attention import attend_spans
 from workers.engine.core.layer_shape import Visible
 
 ATTENTION = "quire_paged"
@@ -135,12 +136,15 @@ def attend_pages(
     metadata: AttentionMetadata = current_metadata()
     latents = find_latents(module)
     selection = None if latents is None else options.pop("indices", None)
+    spans = pop_spans(options)
     rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
     layer = metadata.cache.layers.get(module)  # none while the model is probed
     if layer is not None:
         layer.write(metadata.slots, key, value)
     if latents is not None:
         return attend_latents(query, latents, layer, metadata, selection, rule)[None], None
+    if spans is not None and not spans.is_whole:
+        return attend_spans(query, layer, metadata, spans, rule, value.shape[2])[None], None
     output = query.new_empty(query.shape[0], query.shape[1], value.shape[2])
     for group in metadata.groups:
         assert layer is not None

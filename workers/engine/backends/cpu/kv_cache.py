@@ -63,6 +63,16 @@ class LayerCache:
         """The keys [slots, dim] of a layer with one head."""
         return self.key.view(self.num_blocks * self.block_size, self.shape.key_dim)
 
+    @property
+    def lines(self) -> tuple[Tensor, Tensor]:
+        """The keys and the values [heads * slots, dim]."""
+        shape = self.shape
+        return self.key.view(-1, shape.key_dim), self.value.view(-1, shape.value_dim)
+
+    def find_lines(self, slots: Tensor, heads: Tensor) -> Tensor:
+        """Return the lines of the tokens at ``slots`` for ``heads``, which broadcast."""
+        return heads * (self.num_blocks * self.block_size) + slots
+
     def head_major(self, tables: Tensor) -> Tensor:
         """Return the index [heads * rows * blocks] of block tables [rows, blocks] in the pages."""
         first = torch.arange(self.shape.num_kv_heads)[:, None] * self.num_blocks

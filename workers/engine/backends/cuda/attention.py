@@ -29,9 +29,10 @@ from workers.engine.backends.base.attention import (
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
 from workers.engine.backends.cuda.fusion import active_fusion
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
-from workers.engine.backends.sparse.indexers import find_latents
+from workers.engine.backends.sparse.indexers import find_latents, pop_spans
 from workers.engine.backends.sparse.latents import attend_latents
 from workers.engine.backends.sparse.rows import RowGroup
+from workers.engine.backends.sparse.span_attention import attend_spans
 from workers.engine.core.layer_shape import LayerShape
 
 ATTENTION = "quire_paged_cuda"
@@ -207,6 +208,7 @@ def attend_pages_on_gpu(
     layer = cache.layers.get(module)  # none while the model is probed
     latents = find_latents(module)
     selection = None if latents is None else options.pop("indices", None)
+    spans = pop_spans(options)
     if fusion is not None and layer is not None:
         keeps = bool(metadata.pieces)  # whose rows may attend without the cache
         fusion.store(heads, layer, metadata.slots, keeps=keeps)
@@ -215,6 +217,8 @@ def attend_pages_on_gpu(
         layer.write(metadata.slots, key, value)
     if latents is not None:
         return attend_latents(query, latents, layer, metadata, selection, rule)[None], None
+    if spans is not None and not spans.is_whole:
+        return attend_spans(query, layer, metadata, spans, rule, value.shape[2])[None], None
     if layer is None:
         return query.new_zeros(1, *query.shape[:2], value.shape[2]), None
     if layer.way is Way.FLASH:

@@ -44,6 +44,15 @@ class TokenMajorLayer:
         """The keys [slots, dim] of a layer with one head."""
         return self.key.flatten(0, 2)
 
+    @property
+    def lines(self) -> tuple[Tensor, Tensor]:
+        """The keys and the values [slots * heads, dim]."""
+        return self.key.flatten(0, 2), self.value.flatten(0, 2)
+
+    def find_lines(self, slots: Tensor, heads: Tensor) -> Tensor:
+        """Return the lines of the tokens at ``slots`` for ``heads``, which broadcast."""
+        return slots * self.shape.num_kv_heads + heads
+
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
         self.key.flatten(0, 1).index_copy_(0, slots, key)

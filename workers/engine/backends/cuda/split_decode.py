@@ -161,7 +161,7 @@ def takes(shape: LayerShape, dtype: torch.dtype) -> bool:
     return (
         dtype in (torch.bfloat16, torch.float16)
         and shape.key_dim <= MAX_HEAD_DIM
-        and shape.value_dim <= MAX_HEAD_DIM
+        and 0 < shape.value_dim <= MAX_HEAD_DIM  # index keys and latents have no values
     )
 
 

@@ -183,7 +183,8 @@ class GeneratedSequence:
         cache = self._kwargs.get("past_key_values")
         cache = getattr(cache, "self_attention_cache", cache)
         kinds = {type(layer) for layer in getattr(cache, "layers", ())}
-        known = kinds <= {DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer, DummyLayer}
+        unknown = kinds - {DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer, DummyLayer}
+        known = all(hasattr(kind, "update_index") for kind in unknown)
         return bool(kinds - {DummyLayer}) and known and not self.has_module_state
 
     def extend(self, token_ids: list[int], every_row: bool = False) -> Tensor:

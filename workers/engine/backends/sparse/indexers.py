@@ -4,6 +4,9 @@
 Nothing here knows an architecture. An indexer runs as it is, but on a cache that has one key: what
 it multiplies by this key are its queries, and what it multiplies by these products are the weights
 of its heads. With them, the tokens of each sequence are scored over the paged index keys.
+
+An indexer that chooses spans of tokens (MiniMax M3) has no such weights: each of its heads chooses
+for itself.
 """
 
 import inspect
@@ -14,17 +17,19 @@ from torch import Tensor, nn
 
 from workers.engine.backends.base.attention import current_metadata, is_over_pages
 from workers.engine.backends.sparse.latents import Latents
-from workers.engine.backends.sparse.rows import find_layer
+from workers.engine.backends.sparse.one_key import OneKey
+from workers.engine.backends.sparse.rows import FlatLayer, RowGroup, find_layer
 from workers.engine.backends.sparse.selection import Selection, choose_tokens
-from workers.engine.exceptions import UnsupportedModel
+from workers.engine.backends.sparse.spans import SpanRule, SpanSelection, choose_spans
 
-_CACHE, _MASK = "past_key_values", "attention_mask"
-_PRODUCTS = ("matmul", "__matmul__")
+_CACHE, _MASK, _POSITIONS = "past_key_values", "attention_mask", "position_ids"
 
 
 def use_pages(model: nn.Module) -> None:
     """Let the indexers of a model, if it has any, and the latents of its attention layers use the
     pages in a forward over them. Any other forward computes as before."""
+    for indexer in [module for module in model.modules() if _chooses_spans(module)]:
+        indexer.forward = _PagedSpanIndexer(indexer)
     layers: list[Any] = [layer for layer in model.modules() if hasattr(layer, "expand_kv")]
     indexers = [layer.indexer for layer in layers if _has_indexer(layer)]
     if not indexers:
@@ -34,7 +39,11 @@ def use_pages(model: nn.Module) -> None:
             layer.expand_kv = Latents(layer)
             layer.register_forward_pre_hook(_give_mask, with_kwargs=True)
     for indexer in indexers:
-        indexer.forward = _PagedIndexer(indexer)
+        indexer.forward = _PagedTokenIndexer(indexer)
+
+
+def _chooses_spans(module: nn.Module) -> bool:
+    return all(hasattr(module, name) for name in ("topk_blocks", "local_blocks", "block_size"))
 
 
 def _has_indexer(layer: Any) -> bool:
@@ -46,6 +55,14 @@ def find_latents(layer: nn.Module) -> Latents | None:
     """Return the latents that an attention layer caches; None if it caches keys and values."""
     latents = vars(layer).get("expand_kv")
     return latents if isinstance(latents, Latents) else None
+
+
+def pop_spans(options: dict[str, Any]) -> SpanSelection | None:
+    """Take the spans that an indexer has chosen out of an attention function's options."""
+    if not isinstance(options.get("block_indices"), SpanSelection):
+        return None
+    spans: SpanSelection = options.pop("block_indices")
+    return spans
 
 
 def _give_mask(_layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -67,71 +84,52 @@ class _PagedIndexer:
         if not is_over_pages():
             return self._own(*args, **kwargs)
         given = self._signature.bind(*args, **kwargs)
-        keys = _OneKey()
-        given.arguments[_CACHE] = keys
-        hidden = next(each for each in given.arguments.values() if isinstance(each, Tensor))
-        given.arguments[_MASK] = torch.zeros(1, 1, 1, device=hidden.device)
+        key = given.arguments[_CACHE] = OneKey()
+        self._fit_one_key(given.arguments)
         self._own(*given.args, **given.kwargs)
-        return self._choose(keys)
+        return self._choose(key)
 
-    def _choose(self, taken: "_OneKey") -> Selection:
-        keys, (query, weights) = taken.keys, taken.factors
+    def _fit_one_key(self, arguments: dict[str, Any]) -> None:
+        """Change what the indexer would hold against the number of its keys."""
+        raise NotImplementedError
+
+    def _choose(self, taken: OneKey) -> Any:
+        raise NotImplementedError
+
+    def _store(self, keys: Tensor) -> tuple[FlatLayer, list[RowGroup]] | None:
+        """Store the index keys [tokens, dim]; return the pages and the rows that are to choose.
+        None while the model is probed."""
         metadata = current_metadata()
         layer = find_layer(metadata, self._indexer)
         if layer is None:
             metadata.cache.note_index(self._indexer, keys)
-            return Selection([])
+            return None
         stored = keys[:, None].to(layer.tokens.dtype)
         layer.write(metadata.slots, stored, stored[..., :0])
-        groups = metadata.row_groups(layer.block_size)
-        return choose_tokens(query, weights, layer, groups, self._indexer.index_topk)
+        return layer, metadata.row_groups(layer.block_size)
 
 
-class _OneKey:
-    """Stands in for the cache of an indexer's keys, and records what they are multiplied by."""
+class _PagedTokenIndexer(_PagedIndexer):
+    def _fit_one_key(self, arguments: dict[str, Any]) -> None:
+        hidden = next(each for each in arguments.values() if isinstance(each, Tensor))
+        arguments[_MASK] = torch.zeros(1, 1, 1, device=hidden.device)
 
-    def __init__(self) -> None:
-        self._keys: Tensor | None = None
-        self._factors: list[Tensor] = []
-
-    def update_indexer(self, keys: Tensor, *_: Any) -> Tensor:
-        """Take the index keys of a flat batch, [1, tokens, dim]."""
-        if self._keys is not None or keys.dim() != 3 or len(keys) != 1:
-            raise UnsupportedModel("an indexer caches other keys than one per token")
-        self._keys = keys[0]
-        key: _Key = keys[:, :1].as_subclass(_Key)
-        key.factors = self._factors
-        return key
-
-    @property
-    def keys(self) -> Tensor:
-        """The index keys, [tokens, dim]."""
-        if self._keys is None:
-            raise UnsupportedModel("an indexer caches no keys")
-        return self._keys
-
-    @property
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Queries [tokens, heads, dim] and weights of the heads [tokens, heads]."""
-        if [factor.dim() for factor in self._factors] != [4, 4]:
-            raise UnsupportedModel("an indexer scores in an unknown way")
-        query, weights = (factor[0] for factor in self._factors)
-        return query, weights[:, 0]
+    def _choose(self, taken: OneKey) -> Selection:
+        keys, (query, weights) = taken.keys, taken.factors(2)
+        if (pages := self._store(keys)) is None:
+            return Selection([])
+        return choose_tokens(query[0], weights[0, :, 0], *pages, self._indexer.index_topk)
 
 
-class _Key(Tensor):
-    """A tensor that depends on the one key, and records what products multiply it by."""
+class _PagedSpanIndexer(_PagedIndexer):
+    def _fit_one_key(self, arguments: dict[str, Any]) -> None:
+        # By these it finds the span of a token, among those of its keys. They rotate nothing.
+        arguments[_POSITIONS] = torch.zeros_like(arguments[_POSITIONS])
 
-    factors: list[Tensor] | None = None
-    """None for what no product depends on, such as chosen indices."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-        factors = next((each.factors for each in args if isinstance(each, _Key)), None)
-        if isinstance(result, _Key):
-            result.factors = factors
-        is_product = getattr(func, "__name__", "") in _PRODUCTS
-        if is_product and factors is not None and isinstance(args[1], _Key):
-            factors.append(args[0])
-        return result
+    def _choose(self, taken: OneKey) -> SpanSelection:
+        keys, [query] = taken.keys, taken.factors(1)
+        indexer = self._indexer
+        rule = SpanRule(indexer.block_size, indexer.topk_blocks, indexer.local_blocks)
+        if (pages := self._store(keys)) is None:
+            return SpanSelection(rule.size, [])
+        return choose_spans(query[0].transpose(0, 1), *pages, rule)

@@ -20,6 +20,7 @@ _LAYERS = 3
 _UNREACHED = 128
 """A length beyond any text that a miniature computes."""
 _WINDOW, _CHUNK, _TRAINED, _FLOOR, _CHOSEN = 11, 16, 24, 8, 12
+_SPAN, _SPANS, _NEAREST = 5, 3, 2
 
 _SHORTER = {
     "sliding_window": _WINDOW,
@@ -30,6 +31,9 @@ _SHORTER = {
     "original_max_position_embeddings": _TRAINED,
     "floor_scale": _FLOOR,
     "index_topk": _CHOSEN,
+    "index_block_size": _SPAN,
+    "index_topk_blocks": _SPANS,
+    "index_local_blocks": _NEAREST,
 }
 """Lengths that decide what a token sees or how its position counts."""
 

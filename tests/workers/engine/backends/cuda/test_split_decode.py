@@ -97,6 +97,7 @@ def test_few_rows_are_split_until_the_gpu_is_full(rows: int, max_length: int, sp
         (LayerShape(2, 64, 64), torch.float32, False),
         (LayerShape(2, 288, 64), torch.bfloat16, False),
         (LayerShape(2, 64, 320), torch.bfloat16, False),
+        (LayerShape(1, 64, 0), torch.bfloat16, False),
     ],
 )
 def test_what_the_kernel_takes(shape: LayerShape, dtype: torch.dtype, taken: bool) -> None:

@@ -34,6 +34,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **_LATENT, "model_type": "glm_moe_dsa", "index_topk": 16, "index_n_heads": 16,
         "index_head_dim": 16, "indexer_types": ["full", "shared"],
     },
+    "minimax_m3": {
+        **_WIDE, "model_type": "minimax_m3_vl_text", "num_local_experts": 8,
+        "num_experts_per_tok": 2, "shared_intermediate_size": 32, "index_n_heads": 4,
+        "index_head_dim": 16, "index_block_size": 4, "index_topk_blocks": 3,
+        "layer_types": ["full_attention", "minimax_m3_sparse"],
+    },
     "qwen3_moe": {
         **_WIDE, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,

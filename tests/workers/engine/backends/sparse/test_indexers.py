@@ -67,6 +67,15 @@ def test_a_token_takes_its_latent_and_index_key() -> None:
     assert shapes == {**dict.fromkeys(layers, latent), **dict.fromkeys(indexers, index_key)}
 
 
+def test_an_index_key_of_spans_stands_beside_keys_and_values() -> None:
+    model = make_model("minimax_m3_vl_text", BACKENDS["cpu"])
+    shapes = probe(PagedModel(model), BACKENDS["cpu"], 4, model.device).shapes
+    layers = [layer.self_attn for layer in model.model.layers]
+    indexers = [layer.indexer for layer in layers[1:]]
+    heads, index_key = LayerShape(2, 16, 16), LayerShape(1, 16, 0)
+    assert shapes == {**dict.fromkeys(layers, heads), **dict.fromkeys(indexers, index_key)}
+
+
 def test_a_model_without_indexers_is_left_alone() -> None:
     settings = {**FAMILIES["deepseek_v32"], "vocab_size": 400, "model_type": "deepseek_v3"}
     config = AutoConfig.for_model(**settings)
@@ -95,6 +104,31 @@ class _Unknown(nn.Module):
     ) -> Tensor:
         keys = past_key_values.update_indexer(self.wk(hidden_states), 0)
         return (self.wk(hidden_states) @ keys.transpose(1, 2)).topk(1).indices
+
+
+class _UnknownOfSpans(nn.Module):
+    """An indexer that chooses spans without a product."""
+
+    block_size, topk_blocks, local_blocks = 4, 2, 1
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: Any,
+        past_key_values: Any,
+        position_ids: Tensor,
+    ) -> Tensor:
+        keys: Tensor = past_key_values.layers[0].update_index(hidden_states[:, None])
+        return keys
+
+
+def test_an_indexer_of_spans_that_scores_otherwise_is_refused() -> None:
+    backend = BACKENDS["cpu"]
+    model = make_model("minimax_m3_vl_text", backend)
+    model.model.layers[1].self_attn.indexer = _UnknownOfSpans()
+    use_pages(model)
+    with pytest.raises(UnsupportedModel, match="scores in an unknown way"):
+        probe(PagedModel(model), backend, 4, model.device)
 
 
 def test_an_indexer_that_scores_otherwise_is_refused() -> None:

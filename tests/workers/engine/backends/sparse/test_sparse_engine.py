@@ -33,7 +33,11 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(
     scope="module",
-    params=["glm_moe_dsa", pytest.param("deepseek_v32", marks=pytest.mark.long)],
+    params=[
+        "glm_moe_dsa",
+        pytest.param("deepseek_v32", marks=pytest.mark.long),
+        "minimax_m3_vl_text",
+    ],
 )
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp(request.param), request.param)
