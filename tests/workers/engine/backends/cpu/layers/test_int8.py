@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.representatives import stand_for_all
 from tests.workers.engine.backends.cpu.builds import BUILDS, build
 from workers.engine.backends.cpu.layers.library import why_no_kernels
 from workers.engine.backends.cpu.layers.linear import Int8Linear
@@ -40,7 +41,7 @@ def whole_numbers(rows: int, columns: int) -> Tensor:
     return numbers
 
 
-@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rows", stand_for_all([1, 9, 33], ROWS))
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 @torch.inference_mode()
 def test_the_product_of_whole_numbers_is_exact(
