@@ -13,7 +13,7 @@ from completions.jobs.events import JobError
 from completions.jobs.execute import Claim, Execution, PublishedOutput, Room
 from workers.engine.core.request import Request
 from workers.live_job import AUDIENCES, Done, describe_claim
-from workers.room import MAX_TAKE_BYTES
+from workers.room import MAX_TAKE_BYTES, is_used_up
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class JobsToRun:
         self._claimed: deque[Claim] = deque()
         self._may_take = True
         """Whether there may be something to take before the next look."""
+        self._may_have_left = True
+        """Whether the last look ended for lack of room."""
         self._looked_at = float("-inf")
 
     def __bool__(self) -> bool:
@@ -51,9 +53,9 @@ class JobsToRun:
         self._messages.setdefault(job_id, []).append(done)
         self._may_take = True
 
-    def look_again(self) -> None:
-        """Look for jobs at the next turn: there is room again."""
-        self._may_take = True
+    def note_end(self) -> None:
+        """Look for jobs at the next turn, if the last look left some for lack of room."""
+        self._may_take = self._may_take or self._may_have_left
 
     def leave_messages(self) -> None:
         """Take nothing, and leave all messages to other workers."""
@@ -61,15 +63,17 @@ class JobsToRun:
         for job_id in list(self._messages):
             self._let_go(job_id, "left to other workers")
 
-    def take(self, rooms: Sequence[Room]) -> None:
+    def take(self, measure_rooms: Callable[[], Sequence[Room]]) -> None:
         """Claim the jobs whose turn it is while there is room, and let go of messages without work
         for this worker. A worker with room also looks without a message: another one may hold it,
         and have no room."""
         now = self._clock()
         if not self._may_take and now - self._looked_at < LOOK_INTERVAL:
             return
+        rooms = measure_rooms()
         taken = self._execution.take(self._model, rooms, list(self._messages))
         self._looked_at = now
+        self._may_have_left = is_used_up(rooms, taken.claims)
         self._may_take = sum(claim.size for claim in taken.claims) >= MAX_TAKE_BYTES
         self._claimed.extend(taken.claims)
         self._claim_unqueued([job_id for job_id, why in taken.settled.items() if why == "unqueued"])

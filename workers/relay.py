@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from completions.contract import tracing
 from completions.jobs.events import JobError
-from completions.jobs.execute import Claim, Execution, Output, Showing, StepEvent, Verdict
+from completions.jobs.execute import Claim, Execution, Output, Room, Showing, StepEvent, Verdict
 from workers.attempt_spans import AttemptSpan
 from workers.build_digest import build
 from workers.engine.core.output import RequestOutput
@@ -196,8 +196,11 @@ class Relay:
         if self._closing or not self.accepting:
             self._jobs_to_run.leave_messages()
         else:
-            held = [job.claim for job in self._live.values() if job.ending is None]
-            self._jobs_to_run.take(measure_room(held, self._slots, self._max_held_bytes))
+            self._jobs_to_run.take(self._measure_rooms)
+
+    def _measure_rooms(self) -> Sequence[Room]:
+        held = [job.claim for job in self._live.values() if job.ending is None]
+        return measure_room(held, self._slots, self._max_held_bytes)
 
     def _begin_claimed(self) -> None:
         for claim, done, understood in self._jobs_to_run.iter_claimed():
@@ -308,9 +311,8 @@ class Relay:
             self._refused = batch.shown
         elif batch.shown:
             self._must_store = reply.showing is Showing.STORE
-        if batch.endings:
-            self._jobs_to_run.look_again()
         for ending in batch.endings:
+            self._jobs_to_run.note_end()
             acknowledge(self._live.pop(ending.job_id).done)
         for step, verdict in zip(batch.steps, reply.verdicts, strict=True):
             if verdict is not Verdict.GO_ON and (job := self._live.get(step.job_id)) is not None:

@@ -31,3 +31,14 @@ def measure_room(claims: Sequence[Claim], slots: int, max_bytes: int) -> list[Ro
         organizations = sorted({claim.organization_id for claim in own})
         rooms.append(Room(level, sequences, min(size, MAX_TAKE_BYTES), guests, organizations))
     return rooms
+
+
+def is_used_up(rooms: Sequence[Room], claims: Sequence[Claim]) -> bool:
+    """Whether jobs that were taken into these rooms use one of them up, so that others may have
+    been left."""
+    for room in rooms:
+        own = [claim for claim in claims if claim.level == room.level]
+        sequences, size = sum(it.sequences for it in own), sum(it.size for it in own)
+        if sequences >= room.sequences or size >= room.bytes:
+            return True
+    return False

@@ -2,7 +2,7 @@
 
 from completions.jobs.execute import Claim
 from completions.jobs.new_job import Level
-from workers.room import LOOK_AHEAD, MAX_TAKE_BYTES, measure_room
+from workers.room import LOOK_AHEAD, MAX_TAKE_BYTES, is_used_up, measure_room
 
 MIB = 2**20
 
@@ -35,3 +35,11 @@ def test_guests_are_few() -> None:
     assert background.guests == LOOK_AHEAD  # others have filled it
     heavy = [claim(Level.LIVE, 1, 2 * MIB)]
     assert [room.guests for room in measure_room(heavy, 4, MIB)] == [LOOK_AHEAD, 0, 0, 0]
+
+
+def test_room_is_used_up_on_any_level_in_sequences_or_bytes() -> None:
+    rooms = measure_room([], 4, MIB)
+    assert not is_used_up(rooms, [claim(Level.LIVE, 19, MIB - 1), claim(Level.BATCH, 19)])
+    assert is_used_up(rooms, [claim(Level.BATCH, 12), claim(Level.BATCH, 8)])
+    assert is_used_up(rooms, [claim(Level.URGENT, 1, MIB)])
+    assert is_used_up(measure_room([claim(Level.BATCH, 20)], 4, MIB), [])
