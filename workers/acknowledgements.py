@@ -1,87 +1,106 @@
 """The broker's record of the messages that a worker has: kombu's, in fewer round trips.
 
-kombu removes each acknowledged message from the record by a separate transaction. Here, the
-transaction of the next message removes it, or a timer does after DELAY. A worker that dies before
-that leaves messages of jobs that have ended; the worker that gets one acknowledges it.
+kombu records each message, and removes it once it is acknowledged, each by a transaction of its
+own. Here, a timer does both for all messages of DELAY, and those that came and were acknowledged
+since are never recorded. A worker that dies before that loses messages of jobs that wait, which the
+reconciler publishes again, and leaves messages of jobs that have ended; the worker that gets one
+acknowledges it.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from time import time
 from typing import Any
 
 from celery import bootsteps
 from kombu.asynchronous import get_event_loop, set_event_loop
 from kombu.transport import virtual
 from kombu.transport.redis import Channel, QoS
+from kombu.utils.json import dumps
 from redis.exceptions import RedisError
 
 logger = logging.getLogger(__name__)
 
 DELAY = 0.25
-"""Seconds after which acknowledged messages are removed although no other has come."""
+"""Seconds after which the record is brought up to date."""
 _MOST = 100
-"""Acknowledged messages that are removed without waiting."""
+"""Messages that wait for it at most."""
 
 
 class JoinedQoS(QoS):
-    """Removes acknowledged messages in groups. Celery's main thread uses it, and the thread that
-    closes the channel."""
+    """Records messages, and removes acknowledged ones, in groups. Celery's main thread uses it, and
+    the thread that closes the channel."""
 
     channel: Any
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
+        self._new: dict[str, Any] = {}
+        """Messages that are to be recorded, by delivery tag."""
         self._acknowledged: list[str] = []
         """Messages that are to be removed."""
         self._client: Any = None
         self._timer: Any = None
 
-    @contextmanager
-    def pipe_or_acquire(self, pipe: Any = None, client: Any = None) -> Iterator[Any]:
-        """Yield a pipeline, which also removes what was acknowledged if it is a new one."""
-        if pipe is not None:
-            yield pipe
-            return
-        if self._client is None:  # kombu makes one each time, which costs more than its use
-            self._client = self.channel.Client(connection_pool=self.channel.pool)
-        own = (client or self._client).pipeline()
-        if tags := self._take():
-            own.zrem(self.unacked_index_key, *tags).hdel(self.unacked_key, *tags)
-        try:
-            yield own
-        except BaseException:  # at maxmemory, Redis refuses a message, and what comes with it
-            self._acknowledged += tags
-            raise
+    def append(self, message: Any, delivery_tag: str) -> None:
+        virtual.QoS.append(self, message, delivery_tag)
+        self._new[delivery_tag] = message
+        self._update_later()
 
     def ack(self, delivery_tag: str) -> None:
         virtual.QoS.ack(self, delivery_tag)
-        self._acknowledged.append(delivery_tag)
-        loop = get_event_loop()
-        if loop is None or len(self._acknowledged) >= _MOST:
-            self.remove_acknowledged()
-        elif self._timer is None:
-            self._timer = loop.call_later(DELAY, self.remove_acknowledged)
+        if self._new.pop(delivery_tag, None) is None:
+            self._acknowledged.append(delivery_tag)
+            self._update_later()
 
-    def remove_acknowledged(self) -> None:
-        """Remove what was acknowledged now."""
-        self._timer = None
-        if not self._acknowledged:
-            return
-        try:
-            with self.pipe_or_acquire() as pipe:
-                pipe.execute()
-        except (RedisError, OSError) as error:
-            logger.warning("messages of ended jobs are not removed yet: %s", error)
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        self.update()  # it goes back from the record
+        super().reject(delivery_tag, requeue)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        self.update()
+        super().restore_unacked(client)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Give back what is not acknowledged, as the channel closes."""
-        self.remove_acknowledged()
+        self.update()
         super().restore_unacked_once(stderr)
 
-    def _take(self) -> list[str]:
-        taken, self._acknowledged = self._acknowledged, []
-        return taken
+    def update(self) -> None:
+        """Bring the record up to date now."""
+        self._timer = None
+        if not (self._new or self._acknowledged):
+            return
+        new, self._new = self._new, {}
+        acknowledged, self._acknowledged = self._acknowledged, []
+        if self._client is None:  # kombu makes one each time, which costs more than its use
+            self._client = self.channel.Client(connection_pool=self.channel.pool)
+        pipe = self._client.pipeline()
+        if new:
+            pipe.zadd(self.unacked_index_key, dict.fromkeys(new, time()))
+            pipe.hset(self.unacked_key, mapping={tag: _pack(it) for tag, it in new.items()})
+        if acknowledged:
+            pipe.zrem(self.unacked_index_key, *acknowledged)
+            pipe.hdel(self.unacked_key, *acknowledged)
+        try:
+            pipe.execute()
+        except (RedisError, OSError) as error:  # as at maxmemory
+            logger.warning("the record of messages is not up to date: %s", error)
+            self._new.update(new)
+            self._acknowledged += acknowledged
+
+    def _update_later(self) -> None:
+        loop = get_event_loop()
+        if loop is None or len(self._new) + len(self._acknowledged) >= _MOST:
+            self.update()
+        elif self._timer is None:
+            self._timer = loop.call_later(DELAY, self.update)
+
+
+def _pack(message: Any) -> str:
+    """Return a message as kombu records it."""
+    delivery = message.delivery_info
+    packed: str = dumps([message._raw, delivery["exchange"], delivery["routing_key"]])
+    return packed
 
 
 def join_acknowledgements() -> None:

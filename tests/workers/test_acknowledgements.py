@@ -49,23 +49,23 @@ def pass_time(hub):
         entry.entry()
 
 
-def test_an_acknowledged_message_is_removed_with_the_next_one_that_comes(queue, redis_client):
-    first = queue.get()
-    queue.get()
-    first.ack()
-    assert count_unacknowledged(redis_client) == 2
-    queue.get()
-    assert count_unacknowledged(redis_client) == 2  # the second and the third
-
-
-def test_acknowledged_messages_are_removed_after_a_moment_if_no_other_comes(
-    queue, redis_client, hub
-):
-    for message in [queue.get() for _ in range(3)]:
+def test_messages_are_recorded_and_removed_after_a_moment(queue, redis_client, hub):
+    messages = [queue.get() for _ in range(3)]
+    assert count_unacknowledged(redis_client) == 0
+    pass_time(hub)
+    assert count_unacknowledged(redis_client) == 3
+    for message in messages[:2]:
         message.ack()
     assert count_unacknowledged(redis_client) == 3
     pass_time(hub)
-    assert count_unacknowledged(redis_client) == 0
+    assert count_unacknowledged(redis_client) == 1
+
+
+def test_a_message_that_is_soon_acknowledged_is_never_recorded(queue, redis_client, hub):
+    queue.get().ack()
+    queue.get()
+    pass_time(hub)
+    assert count_unacknowledged(redis_client) == 1  # the second one
 
 
 def test_a_worker_that_has_reconnected_goes_on_to_join_them(queue, redis_client, hub):
@@ -73,43 +73,52 @@ def test_a_worker_that_has_reconnected_goes_on_to_join_them(queue, redis_client,
     step = NameEventLoop(consumer)
     hub.reset()  # as Celery does
     step.start(consumer)
-    queue.get().ack()
-    assert count_unacknowledged(redis_client) == 1
-    pass_time(hub)
+    queue.get()
     assert count_unacknowledged(redis_client) == 0
-
-
-def test_many_are_removed_at_once(queue, redis_client, monkeypatch):
-    monkeypatch.setattr(acknowledgements, "_MOST", 2)
-    for message in [queue.get() for _ in range(3)]:
-        message.ack()
+    pass_time(hub)
     assert count_unacknowledged(redis_client) == 1
 
 
-def test_a_closed_channel_leaves_nothing_acknowledged_and_gives_back_the_rest(queue, redis_client):
+def test_many_are_recorded_at_once(queue, redis_client, monkeypatch):
+    monkeypatch.setattr(acknowledgements, "_MOST", 2)
+    for _ in range(3):
+        queue.get()
+    assert count_unacknowledged(redis_client) == 2
+
+
+def test_a_closed_channel_leaves_nothing_acknowledged_and_gives_back_the_rest(
+    queue, redis_client, hub
+):
     done, _left = queue.get(), queue.get()
+    pass_time(hub)
     done.ack()
+    _new = queue.get()
     queue.channel.close()
     assert count_unacknowledged(redis_client) == 0
     assert redis_client.llen("acknowledged") == 3
 
 
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_message_that_is_refused_goes_back_or_away(queue, redis_client, hub, requeue):
+    message = queue.get()
+    message.reject(requeue=requeue)
+    pass_time(hub)
+    assert count_unacknowledged(redis_client) == 0
+    assert redis_client.llen("acknowledged") == (4 if requeue else 3)
+
+
 def test_a_broker_that_is_away_ends_no_worker(queue, redis_client, hub, monkeypatch, caplog):
-    queue.get().ack()
+    left, done = queue.get(), queue.get()
+    pass_time(hub)
+    done.ack()
+    new = queue.get()
     with monkeypatch.context() as patch:
         patch.setattr("redis.client.Pipeline.execute", fail)
         pass_time(hub)
-    assert "not removed yet: away" in caplog.text
+    assert "not up to date: away" in caplog.text
     queue.get()
-    assert count_unacknowledged(redis_client) == 1  # the second one alone
-
-
-def test_a_message_that_redis_refuses_loses_no_acknowledgement(queue, redis_client, monkeypatch):
-    queue.get().ack()
-    with monkeypatch.context() as patch:
-        patch.setattr("redis.client.Pipeline.execute", fail)
-        with pytest.raises(RedisConnectionError):
-            queue.get()
-    assert count_unacknowledged(redis_client) == 1
-    queue.get()
-    assert count_unacknowledged(redis_client) == 1  # the last one alone
+    pass_time(hub)
+    assert count_unacknowledged(redis_client) == 3
+    assert not redis_client.hexists("unacked", done.delivery_tag)
+    for message in (left, new):
+        assert redis_client.hexists("unacked", message.delivery_tag)
