@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import F
 
 from completions.contract.json_lines import compress_lines
+from completions.contract.usage import Usage
 from completions.jobs.ended import EndedJob
 from completions.models import ApiKey, JobStatus, Organization, StoredPrompt, UsageHour, UsageRecord
 from completions.models.batches import parse_job_id
@@ -19,6 +20,8 @@ from completions.models.usage import BOUNDS_MS, COUNTED, USAGE_COUNTS
 
 _MAX_MS = 2**31 - 1
 """The maximum of a column: 25 days, which only a clock jump exceeds."""
+
+_COUNTS = tuple(each.name for each in fields(Usage))
 
 
 class _Cell(NamedTuple):
@@ -90,7 +93,7 @@ def _record(job: EndedJob) -> UsageRecord:
         parameters=replace_nul(job.parameters),
         created_at=datetime.fromtimestamp(job.created, UTC),
         finished_at=datetime.fromtimestamp(job.finished, UTC),
-        **(asdict(job.usage) if job.usage else {}),
+        **{name: getattr(job.usage, name) for name in _COUNTS if job.usage},
     )
 
 
