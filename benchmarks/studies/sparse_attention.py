@@ -1,7 +1,7 @@
 """Compare sparse attention over pages with the general way: tokens per second of a small GLM-5.
 
     python -m benchmarks.studies.sparse_attention [--dtype bfloat16]
-        [--batches 1,8 --contexts 64 --new-tokens 8]
+        [--batches 1,8 --contexts 200 --new-tokens 8]
 
 Two engines of one random model, with layers of GLM-5's kinds, take turns: one over pages, one that
 runs each sequence by itself as ``generate`` does. Prompts are computed before the clock starts;
@@ -38,9 +38,10 @@ SHAPE: dict[str, Any] = {
     "num_attention_heads": 16, "num_key_value_heads": 16, "n_routed_experts": 16,
     "num_experts_per_tok": 4, "q_lora_rank": 512, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
     "qk_nope_head_dim": 192, "v_head_dim": 256, "index_n_heads": 16, "index_head_dim": 128,
-    "index_topk": 512, "max_position_embeddings": 8192,
+    "index_topk": 64, "max_position_embeddings": 8192,
 }  # fmt: skip
-"""GLM-5 with a sixth of its width, a quarter of its heads and of the tokens that it chooses."""
+"""GLM-5 with a sixth of its width and a quarter of its heads. It chooses few of the tokens, so that
+prompts of one step have more."""
 
 
 def save_model(folder: Path) -> Path:
@@ -92,7 +93,7 @@ def main() -> None:
         __doc__,
         dtype="bfloat16",
         batches=[1, 8],
-        contexts=[64],
+        contexts=[200],
         new_tokens=8,
         repeats=3,
         num_threads=2,
