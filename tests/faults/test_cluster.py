@@ -29,6 +29,8 @@ WEBS = 4
 IS_WHOLE = os.environ.get("QUIRE_FAULT_CLUSTER") == "whole"
 """With 3,000 streams at a time and 24 workers, which take several cores."""
 CLIENTS, WORKERS, LINES = (1000, 24, 2000) if IS_WHOLE else (8, 2, 60)
+AFTER_KILL, AFTER_FAILOVER = (CLIENTS, CLIENTS // 2) if IS_WHOLE else (4 * CLIENTS, 2 * CLIENTS)
+"""Answers of each organization that the test waits for."""
 REQUESTS, FITTING = 200, 50
 
 
@@ -150,10 +152,10 @@ async def kill_amid(service: Sharded, traffics: list[Traffic], master: int) -> N
         await traffic.until_more(CLIENTS)
     await asyncio.to_thread(service.cluster.kill, master)
     for traffic in traffics:
-        await traffic.until_more(4 * CLIENTS)
+        await traffic.until_more(AFTER_KILL)
     await asyncio.to_thread(until, lambda: is_served(service), "the replica is master")
     for traffic in traffics:
-        await traffic.until_more(2 * CLIENTS)
+        await traffic.until_more(AFTER_FAILOVER)
         traffic.stop()
     await asyncio.gather(*running)
 
