@@ -86,7 +86,8 @@ class _PagedIndexer:
         given = self._signature.bind(*args, **kwargs)
         key = given.arguments[_CACHE] = OneKey()
         self._fit_one_key(given.arguments)
-        self._own(*given.args, **given.kwargs)
+        with key:
+            self._own(*given.args, **given.kwargs)
         return self._choose(key)
 
     def _fit_one_key(self, arguments: dict[str, Any]) -> None:

@@ -3,17 +3,21 @@
 from typing import Any
 
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from workers.engine.exceptions import UnsupportedModel
 
 _PRODUCTS = ("matmul", "__matmul__")
 
 
-class OneKey:
-    """Stands in for the cache of an indexer's keys, and records what they are multiplied by."""
+class OneKey(TorchFunctionMode):
+    """Stands in for the cache of an indexer's keys in the forward inside the context. It has one
+    key, and records what this key, and what products depend on it, are multiplied by."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._keys: Tensor | None = None
+        self._dependent: list[Tensor] = []
         self._factors: list[Tensor] = []
 
     def update_indexer(self, keys: Tensor, *_: Any) -> Tensor:
@@ -33,8 +37,8 @@ class OneKey:
         if self._keys is not None or keys.dim() != dims or keys.shape[:-2].numel() != 1:
             raise UnsupportedModel("an indexer caches other keys than one per token")
         self._keys = keys.flatten(0, -2)
-        key: _Key = keys[..., :1, :].as_subclass(_Key)
-        key.factors = self._factors
+        key = keys[..., :1, :]
+        self._dependent.append(key)
         return key
 
     @property
@@ -51,6 +55,18 @@ class OneKey:
             raise UnsupportedModel("an indexer scores in an unknown way")
         return self._factors
 
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(self._depends(each) for each in args):
+            if isinstance(result, Tensor):
+                self._dependent.append(result)
+            if getattr(func, "__name__", "") in _PRODUCTS and self._depends(args[1]):
+                self._factors.append(args[0])
+        return result
+
+    def _depends(self, value: Any) -> bool:
+        return any(value is each for each in self._dependent)
+
 
 class _Everywhere:
     def __init__(self, layer: OneKey) -> None:
@@ -58,21 +74,3 @@ class _Everywhere:
 
     def __getitem__(self, _index: int) -> OneKey:
         return self._layer
-
-
-class _Key(Tensor):
-    """A tensor that depends on the one key, and records what products multiply it by."""
-
-    factors: list[Tensor] | None = None
-    """None for what no product depends on, such as chosen indices."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-        factors = next((each.factors for each in args if isinstance(each, _Key)), None)
-        if isinstance(result, _Key):
-            result.factors = factors
-        is_product = getattr(func, "__name__", "") in _PRODUCTS
-        if is_product and factors is not None and isinstance(args[1], _Key):
-            factors.append(args[0])
-        return result

@@ -27,6 +27,8 @@ LATENT = {
     "num_key_value_heads": 4,
 }  # fmt: skip
 
+INDEXED = {"index_topk": 64, "index_n_heads": 16, "index_head_dim": 16}
+
 MODELS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "arcee": (49, 18, {}),
     "cohere": (53, 33, {}),
@@ -76,6 +78,18 @@ MODELS: dict[str, tuple[int, int, dict[str, Any]]] = {
 """By model type: the most kernels of a decode step with four layers, divided by four, without and
 with fusion; options."""
 
+SPARSE: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "deepseek_v32": (143, 179, {**LATENT, **INDEXED}),
+    "glm_moe_dsa": (147, 183, {**LATENT, **INDEXED}),
+    "minimax_m3_vl_text": (130, 206, {
+        **MIXTRAL, **INDEXED, "index_n_heads": 2, "index_block_size": 32, "index_topk_blocks": 4,
+        "shared_intermediate_size": 32,
+        "layer_types": ["full_attention", *["minimax_m3_sparse"] * 3],
+    }),
+}  # fmt: skip
+"""Models with an indexer: the most kernels of a decode step with four layers, divided by four, with
+our kernels and without."""
+
 GATHERED = {
     Way.SPLIT: {"gemma4_text": "layers with heads of 512"},
     Way.FLASH: {
@@ -113,6 +127,20 @@ def test_no_step_waits(
     else:
         assert found.ways == [way.name]
         assert found.decode_kernels <= most[fuses] * found.layers
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("model_type", SPARSE)
+def test_no_step_waits_for_what_an_indexer_chooses(
+    fake: ProcessPoolExecutor, model_type: str, ours: bool
+) -> None:
+    *most, options = SPARSE[model_type]
+    ways, block_size = ([Way.SPLIT], 16) if ours else ([Way.FLASH], 256)
+    run = fake.submit(fake_cuda.study, model_type, options, ways, block_size, fuses=ours)
+    found = run.result()
+    assert not found.waits
+    assert "GATHERED" in found.ways  # so no step is captured
+    assert found.decode_kernels <= most[not ours] * 4
 
 
 def test_large_shapes_start_as_many_kernels(fake: ProcessPoolExecutor) -> None:

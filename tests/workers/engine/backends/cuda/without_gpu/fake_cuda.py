@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from workers.engine.backends.base import attention as base_attention
 from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cuda import attention, fusion
@@ -45,7 +46,9 @@ from workers.engine.backends.cuda.inputs import (
     mix_metadata,
 )
 from workers.engine.backends.cuda.kv_cache import Way
+from workers.engine.backends.sparse.indexers import use_pages
 from workers.engine.checkpoints.rotary import keep_frequencies
+from workers.engine.core.layer_shape import EVERYTHING
 
 GPU = torch.device("cuda", 0)
 MAX_LEN = 4096
@@ -301,6 +304,7 @@ def study(
         model = make(config, dtype=torch.bfloat16, attn_implementation=backend.attention).eval()
         _move(model)
         keep_frequencies(model, MAX_LEN)
+        use_pages(model)
         try:
             return _run(PagedModel(model), backend, block_size, fuses)
         except DataDependentOutputException as error:
@@ -313,7 +317,8 @@ def _run(paged: PagedModel, backend: CudaBackend, block_size: int, fuses: bool) 
 
     probe = CacheProbe()
     metadata = mix_metadata(probe, [2], [0], [ints(2), ints(2), ints(1), ints(1, 1)], block_size)
-    paged(ints(2), ints(2), metadata, ints(2))
+    with patch.object(base_attention, "get_visible", lambda _mask: EVERYTHING):
+        paged(ints(2), ints(2), metadata, ints(2))
     cache = backend.make_cache(probe.shapes, 2 * ROWS, block_size, torch.bfloat16)
     finding = Finding(len(probe.shapes), sorted({x.way.name for x in cache.layers.values()}))
     if fuses:
