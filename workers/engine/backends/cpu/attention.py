@@ -119,6 +119,12 @@ class AttentionMetadata:
             ]
         return self._rows
 
+    def slot_kernel(self, _layer: LayerCache, _rank: int) -> None:
+        """A CPU has none."""
+
+    def line_kernel(self, _layer: LayerCache) -> None:
+        """A CPU has none."""
+
 
 def attend_pages(
     module: nn.Module,

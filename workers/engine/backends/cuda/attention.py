@@ -1,4 +1,4 @@
-"""Attention on the GPU, in one of three ways for each layer (:class:`Way`).
+"""Attention on the GPU, in one of four ways for each layer (:class:`Way`).
 
 Our kernel in Triton decodes (``split_decode``); torch's ``varlen_attn`` (Dao, "FlashAttention-2",
 2023) computes prompts, over keys and values that are gathered first. Without Triton,
@@ -6,18 +6,17 @@ Our kernel in Triton decodes (``split_decode``); torch's ``varlen_attn`` (Dao, "
 for pages of a multiple of 256 tokens, without a softcap. ``num_splits=1`` makes a row's result
 independent of other rows; with more splits, the kernel of torch 2.13 leaves rows of a paged batch
 unwritten (pytorch issue 194167). Layers that neither kernel supports run as torch operations over
-gathered pages.
+gathered pages. What an indexer chooses is read in place: latents by ``chosen_latents``, keys and
+values by the decode kernel.
 """
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from workers.engine.backends.base.attention import (
@@ -26,12 +25,13 @@ from workers.engine.backends.base.attention import (
     take_up,
     visibility_bias,
 )
-from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
+from workers.engine.backends.base.cache_probe import AttentionRule
+from workers.engine.backends.cuda import launches
 from workers.engine.backends.cuda.fusion import active_fusion
-from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
+from workers.engine.backends.cuda.kv_cache import TokenMajorLayer, Way
+from workers.engine.backends.cuda.metadata import PagedMetadata
 from workers.engine.backends.sparse.indexers import find_latents, pop_spans
 from workers.engine.backends.sparse.latents import attend_latents
-from workers.engine.backends.sparse.rows import RowGroup
 from workers.engine.backends.sparse.span_attention import attend_spans
 from workers.engine.core.layer_shape import LayerShape
 
@@ -62,99 +62,6 @@ _names_groups = find_kernel("window_size", "enable_gqa") is not None
 _has_block_table = find_kernel("window_size", "enable_gqa", "block_table") is not None
 
 
-@dataclass(frozen=True, slots=True)
-class SequencePiece:
-    """Rows ``start`` to ``end`` of a flat batch: consecutive tokens of one sequence. The last one
-    is the sequence's ``length``-th token; the sequence fills ``num_blocks`` of its block table."""
-
-    start: int
-    end: int
-    length: int
-    num_blocks: int
-
-
-@dataclass(slots=True)
-class PagedMetadata:
-    """Where each token of the flat batch is stored (``slots`` [tokens]) and what it attends to.
-
-    Each of n sequences has consecutive tokens, delimited by ``cu_seq_q`` [n + 1]; sequences with
-    one token come first. ``lengths`` [n] are the sequence lengths up to their last token,
-    ``block_table`` [n, blocks] is padded with the null block. The kernel requires ``cu_seq_k``
-    [n + 1] but ignores it where there is a block table. ``max_k`` bounds ``lengths``.
-
-    ``num_singles`` and ``pieces`` are the same layout on the host, for attention without the
-    kernel: first ``num_singles`` sequences of one token, then ``pieces``.
-    """
-
-    cache: TokenMajorCache | CacheProbe
-    slots: Tensor
-    cu_seq_q: Tensor
-    cu_seq_k: Tensor
-    lengths: Tensor
-    block_table: Tensor
-    max_q: int
-    max_k: int
-    num_singles: int
-    pieces: list[SequencePiece]
-    _context: "Context | None" = field(default=None, repr=False)
-    _rows: list[RowGroup] | None = field(default=None, repr=False)
-
-    def row_groups(self, block_size: int) -> list[RowGroup]:
-        """Return the rows that attend together, made once for all layers."""
-        if self._rows is None:
-            singles, self._rows = self.num_singles, []
-            if singles:
-                blocks, positions = self.block_table[:singles], self.lengths[:singles] - 1
-                self._rows.append(RowGroup(0, singles, blocks, positions, block_size))
-            for row, piece in enumerate(self.pieces, start=singles):
-                blocks = self.block_table[row : row + 1, : piece.num_blocks]
-                first = piece.length - (piece.end - piece.start)
-                positions = torch.arange(first, piece.length, device=self.slots.device)
-                self._rows.append(RowGroup(piece.start, piece.end, blocks, positions, block_size))
-        return self._rows
-
-    def context(self, block_size: int) -> "Context":
-        """Return what the pieces attend to; made once for all layers, without waiting for the
-        device."""
-        if self._context is None:
-            self._context = Context.gather(self, block_size)
-        return self._context
-
-
-class Context(NamedTuple):
-    """The sequences of the pieces, one after the other: their ``slots`` [tokens] in the cache.
-
-    ``cu_seq_q`` and ``cu_seq_k`` [n + 1] say where each begins among the pieces' tokens and among
-    ``slots``; ``max_q`` and ``max_k`` bound their lengths. ``is_own``: the pieces are whole
-    sequences, whose keys and values need not be read from the cache.
-    """
-
-    slots: Tensor
-    cu_seq_q: Tensor
-    cu_seq_k: Tensor
-    max_q: int
-    max_k: int
-    is_own: bool
-
-    @classmethod
-    def gather(cls, metadata: PagedMetadata, block_size: int) -> "Context":
-        singles, pieces = metadata.num_singles, metadata.pieces
-        lengths = metadata.lengths[singles:]
-        ends = lengths.cumsum(0, dtype=torch.int32)
-        total = sum(piece.length for piece in pieces)
-        owners = torch.repeat_interleave(lengths, output_size=total)
-        places = torch.arange(total, device=lengths.device) - (ends - lengths)[owners]
-        blocks = metadata.block_table[singles:][owners, places // block_size]
-        return cls(
-            slots=blocks.long() * block_size + places % block_size,
-            cu_seq_q=metadata.cu_seq_q[singles:] - singles,
-            cu_seq_k=pad(ends, (1, 0)),
-            max_q=max(piece.end - piece.start for piece in pieces),
-            max_k=max(piece.length for piece in pieces),
-            is_own=all(piece.length == piece.end - piece.start for piece in pieces),
-        )
-
-
 def has_paged_kernel(device: torch.device) -> bool:
     """Return whether this torch and this GPU have FlashAttention over a block table."""
     if not _has_block_table or device.type != "cuda":
@@ -170,6 +77,10 @@ def takes(way: Way, shape: LayerShape, dtype: torch.dtype, block_size: int) -> b
         from workers.engine.backends.cuda import split_decode  # needs triton
 
         return split_decode.takes(shape, dtype)
+    if way is Way.LATENTS:
+        from workers.engine.backends.cuda import chosen_latents  # needs triton
+
+        return chosen_latents.takes(shape, dtype)
     return True
 
 
@@ -272,14 +183,13 @@ def attend_split(
     tokens."""
     singles = metadata.num_singles
     decoded = (
-        _split(
+        launches.split(
             query[:singles],
             layer,
             metadata.block_table[:singles],
             metadata.lengths[:singles],
             metadata.max_k,
             rule,
-            _processors(query.device),
         )
         if singles
         else None
@@ -294,18 +204,6 @@ def attend_split(
     else:
         _attend_pieces(query, output, layer, metadata, rule)
     return output
-
-
-def _split(*args: Any) -> Tensor:
-    from workers.engine.backends.cuda import split_decode  # needs triton
-
-    return split_decode.attend(*args)
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    """Multiprocessors of the GPU."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _prefill(

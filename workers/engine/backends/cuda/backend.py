@@ -9,8 +9,13 @@ from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.base.parts import lay_out_parts
 from workers.engine.backends.cuda import attention as cuda_attention
 from workers.engine.backends.cuda.inputs import mix_metadata
-from workers.engine.backends.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
+from workers.engine.backends.cuda.kernel_check import (
+    why_no_fused_kernels,
+    why_no_latent_kernel,
+    why_no_split_kernel,
+)
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
+from workers.engine.backends.cuda.metadata import PagedMetadata
 from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.config import EngineConfig
 from workers.engine.core.attention_backend import Part
@@ -30,6 +35,8 @@ class CudaBackend:
         self._device = device
         self.ways = [Way.GATHERED]
         """The ways that this device supports, the preferred one first."""
+        if device.type == "cuda" and why_no_latent_kernel(device) is None:
+            self.ways.insert(0, Way.LATENTS)
         if cuda_attention.has_paged_kernel(device):
             self.ways.insert(0, Way.FLASH)
         if device.type == "cuda" and why_no_split_kernel(device) is None:
@@ -69,7 +76,7 @@ class CudaBackend:
 
     def batch(
         self, cache: TokenMajorCache | CacheProbe, parts: list[Part], block_size: int
-    ) -> cuda_attention.PagedMetadata:
+    ) -> PagedMetadata:
         slots, starts, tables = lay_out_parts(parts, block_size)
         first, sizes = [part.position for part in parts], [part.size for part in parts]
         lengths = torch.tensor(first) + torch.tensor(sizes)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.transfers import Ints
-from workers.engine.backends.cuda.attention import PagedMetadata, SequencePiece
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache
+from workers.engine.backends.cuda.metadata import PagedMetadata, SequencePiece
 
 TOKEN, POSITION, SLOT, LENGTH, ROW = range(5)
 """Columns of a decode table; ``ROW`` is the sequence's row in the block tables."""

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
-from workers.engine.backends.cuda.attention import PagedMetadata, attend_gathered
+from workers.engine.backends.cuda.attention import attend_gathered
 from workers.engine.backends.cuda.fusable import Activation, NormRule, RotationRule, Table
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer, Way
+from workers.engine.backends.cuda.metadata import PagedMetadata
 from workers.engine.core.layer_shape import LayerShape, Visible
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,15 @@ def why_no_split_kernel(device: torch.device) -> str | None:
     reason = _reason(device, _decode_errors)
     if reason is not None:
         logger.warning("the decode kernel is not used on %s: %s", device, reason)
+    return reason
+
+
+@cache
+def why_no_latent_kernel(device: torch.device) -> str | None:
+    """Return why chosen latents cannot be read by their places on this GPU, or None if they can."""
+    reason = _reason(device, _latent_errors)
+    if reason is not None:
+        logger.warning("the kernel for chosen latents is not used on %s: %s", device, reason)
     return reason
 
 
@@ -58,6 +68,29 @@ def _reason(device: torch.device, errors: Callable[[torch.device], Iterable[floa
 def _decode_errors(device: torch.device) -> Iterator[float]:
     yield _error(device, LayerShape(2, 64, 64), None)
     yield _error(device, LayerShape(1, 192, 128, Visible(window=300), has_sinks=True), 20.0)
+
+
+@torch.inference_mode()
+def _latent_errors(device: torch.device) -> Iterator[float]:
+    """Yield the largest differences from gathered latents, of a size that a released model has:
+    once for rows whose tokens are split, once for others."""
+    from workers.engine.backends.cuda import chosen_latents  # needs triton
+
+    drawn = torch.Generator().manual_seed(0)
+    rows, heads, dim, rank, chosen = 3, 20, 576, 512, 700
+    tokens = torch.randn(1000, dim, generator=drawn).to(device, torch.bfloat16)
+    query = torch.randn(rows, heads, dim, generator=drawn).to(device, torch.bfloat16)
+    slots = torch.rand(rows, 1000, generator=drawn).argsort(1)[:, :chosen]
+    slots[1, 1:], slots[2, ::3] = -1, -1
+    slots = slots.to(device)
+    rule = AttentionRule(dim**-0.5, Visible(), None)
+    found = tokens[slots.clamp(min=0)].float()
+    scores = query.float() @ found.transpose(1, 2) * rule.scale
+    weights = scores.masked_fill(slots[:, None] < 0, -torch.inf).softmax(-1)
+    expected = weights @ found[..., :rank]
+    for processors in (1, 64):
+        mixed = chosen_latents.mix(query, tokens, slots, rank, rule, processors)
+        yield float((mixed - expected).abs().max())
 
 
 @torch.inference_mode()

@@ -15,6 +15,8 @@ class Way(StrEnum):
     """Single tokens by the kernel in Triton, prompts by FlashAttention over gathered pages."""
     FLASH = "FlashAttention over pages"
     """Everything by ``varlen_attn``."""
+    LATENTS = "latents by index"
+    """Chosen latents by the kernel in Triton, anything else by torch operations."""
     GATHERED = "gathered pages"
     """Everything by torch operations over gathered pages."""
 
@@ -48,6 +50,14 @@ class TokenMajorLayer:
     def lines(self) -> tuple[Tensor, Tensor]:
         """The keys and the values [slots * heads, dim]."""
         return self.key.flatten(0, 2), self.value.flatten(0, 2)
+
+    def as_lines(self) -> "TokenMajorLayer":
+        """Return the same pages as if each line were the one token of a block, with one head."""
+        own = self.shape
+        shape = LayerShape(1, own.key_dim, own.value_dim)
+        lines = TokenMajorLayer(shape, 0, 1, self.key, self.way)
+        lines.key, lines.value = (each[:, None, None] for each in self.lines)
+        return lines
 
     def find_lines(self, slots: Tensor, heads: Tensor) -> Tensor:
         """Return the lines of the tokens at ``slots`` for ``heads``, which broadcast."""
@@ -100,8 +110,9 @@ class TokenMajorCache:
     @property
     def is_bounded(self) -> bool:
         """Whether every layer decodes by a kernel that reads pages in place. Gathering would copy
-        the longest context of every row within a captured step."""
-        return all(layer.way is not Way.GATHERED for layer in self.layers.values())
+        the longest context of every row within a captured step, and so does an indexer."""
+        gathered = (Way.GATHERED, Way.LATENTS)
+        return all(layer.way not in gathered for layer in self.layers.values())
 
     def scrub(self, blocks: list[int]) -> None:
         """Set blocks to zero, where a fault may have left values that are not finite."""

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from workers.engine.backends.base.attention import is_over_pages, softmax_with_sinks
 from workers.engine.backends.base.cache_probe import AttentionRule
-from workers.engine.backends.sparse.rows import FlatLayer, RowGroup, RowMetadata, take_tokens
+from workers.engine.backends.sparse.rows import (
+    FlatLayer,
+    RowGroup,
+    RowMetadata,
+    SlotKernel,
+    take_tokens,
+)
 from workers.engine.backends.sparse.selection import Selection
 from workers.engine.exceptions import UnsupportedModel
 
@@ -81,11 +87,41 @@ def attend_latents(
     rotated = query[..., latents.key_dim :].to(dtype)
     absorbed = torch.cat([(plain @ make_keys).transpose(0, 1), rotated], dim=-1)
     mixed = absorbed.new_empty(*query.shape[:2], latents.rank)
+    kernel = metadata.slot_kernel(layer, latents.rank)
     for i, group in enumerate(metadata.row_groups(layer.block_size)):
         places = None if selection is None else selection.places[i]
         rows = slice(group.start, group.end)
-        _attend(absorbed[rows], layer, group, places, rule, mixed[rows])
+        if kernel is None or _is_dense(group, places):
+            _attend(absorbed[rows], layer, group, places, rule, mixed[rows])
+        else:
+            _attend_in_place(kernel, absorbed[rows], group, places, rule, mixed[rows])
     return (mixed.transpose(0, 1) @ make_values.transpose(1, 2)).transpose(0, 1).to(query.dtype)
+
+
+def _is_dense(group: RowGroup, places: Tensor | None) -> bool:
+    """Return whether the rows of a group attend to the same tokens, with some of them hidden."""
+    if len(group.blocks) > 1:
+        return False
+    return places is None or group.width <= _DENSE * places.shape[1]
+
+
+def _attend_in_place(
+    kernel: SlotKernel,
+    query: Tensor,
+    group: RowGroup,
+    places: Tensor | None,
+    rule: AttentionRule,
+    output: Tensor,
+) -> None:
+    """Fill ``output`` [rows, heads, rank] of one group, without copies of what rows attend to."""
+    if places is None:
+        hidden = group.hidden(rule.visible)
+        output.copy_(kernel(query, group.slots.masked_fill(hidden, -1), rule))
+        return
+    for rows in group.cut(places.shape[1], _TOGETHER):
+        hidden = rule.visible.hides(group.positions[rows].long()[:, None], places[rows])
+        slots = group.find_slots(places[rows], rows).masked_fill(hidden, -1)
+        output[rows] = kernel(query[rows], slots, rule)
 
 
 def _attend(
@@ -99,7 +135,7 @@ def _attend(
     """Fill ``output`` [rows, heads, rank] of one group, whose rows attend to ``places``
     [rows, chosen] of their sequences, or to all tokens that are visible."""
     is_shared = len(group.blocks) == 1
-    if places is not None and not (is_shared and group.width <= _DENSE * places.shape[1]):
+    if places is not None and not _is_dense(group, places):
         _attend_chosen(query, layer, group, places, rule, output)
         return
     hidden = group.hidden(rule.visible)

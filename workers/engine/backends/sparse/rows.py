@@ -1,13 +1,21 @@
 """Rows of a flat batch that attend together, as every device lays them out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from workers.engine.backends.base.cache_probe import AttentionRule
 from workers.engine.core.layer_shape import Visible
+
+SlotKernel = Callable[[Tensor, Tensor, AttentionRule], Tensor]
+"""Takes queries [rows, heads, dim] and the slots [rows, n] of each row's tokens, of which negative
+ones are none; returns mixed latents [rows, heads, rank]."""
+LineKernel = Callable[[Tensor, Tensor, Tensor, AttentionRule], Tensor]
+"""Takes queries [rows, heads, dim], the lines [rows, n] that hold each row's keys and values, and
+how many of them [rows] it sees; returns [rows, heads, value_dim]."""
 
 
 class FlatLayer(Protocol):
@@ -87,6 +95,13 @@ class RowMetadata(Protocol):
 
     def row_groups(self, block_size: int) -> list[RowGroup]:
         """Return the rows that attend together, the same list for all layers."""
+
+    def slot_kernel(self, layer: Any, rank: int) -> SlotKernel | None:
+        """Return the device's kernel for latents of this size, read in place; None if it has
+        none."""
+
+    def line_kernel(self, layer: Any) -> LineKernel | None:
+        """Return the device's kernel for keys and values, read in place; None if it has none."""
 
 
 def find_layer(metadata: RowMetadata, module: nn.Module) -> FlatLayer | None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from workers.engine.backends.base.cache_probe import AttentionRule
-from workers.engine.backends.sparse.rows import RowGroup, RowMetadata
+from workers.engine.backends.sparse.rows import LineKernel, RowGroup, RowMetadata
 from workers.engine.backends.sparse.spans import SpanSelection
 from workers.engine.core.layer_shape import LayerShape
 from workers.engine.exceptions import UnsupportedModel
@@ -75,6 +75,7 @@ def attend_spans(
     # A CPU may multiply 16-bit numbers slowly, and gathers them first in any case.
     dtype = torch.float32 if query.device.type == "cpu" else query.dtype
     output = query.new_empty(*query.shape[:2], value_dim, dtype=dtype)
+    kernel = metadata.line_kernel(layer)
     for group, numbers in zip(metadata.row_groups(layer.block_size), selection.chosen, strict=True):
         if numbers is None:
             every = torch.arange(-(-group.width // selection.size), device=query.device)
@@ -82,8 +83,12 @@ def attend_spans(
         spans = _Spans(numbers, selection.size)
         rows = slice(group.start, group.end)
         grouped = _group_heads(query[rows].to(dtype), layer, numbers.shape[1])
-        attend = _attend_all if _is_dense(group, spans) else _attend_chosen
-        attend(grouped, layer, group, spans, rule, output[rows])
+        if _is_dense(group, spans):
+            _attend_all(grouped, layer, group, spans, rule, output[rows])
+        elif kernel is None:
+            _attend_chosen(grouped, layer, group, spans, rule, output[rows])
+        else:
+            output[rows] = _attend_in_place(kernel, grouped, layer, group, spans, rule)
     return output.to(query.dtype)
 
 
@@ -133,17 +138,46 @@ def _attend_chosen(
 ) -> None:
     """Fill ``output`` [rows, heads, value_dim] from copies of what each row has chosen."""
     parts = query.shape[1]
-    heads = _key_heads(layer, parts)
     tokens = parts * spans.numbers.shape[2] * spans.size
     for rows in group.cut(tokens * (query.shape[3] + output.shape[2]), _TOGETHER):
         places = spans.cut(rows).places
         hidden = rule.visible.hides(group.positions[rows].long()[:, None, None], places)
-        # The last span may end after the last block.
-        inside = places.clamp(max=group.width - 1).flatten(1)
-        slots = group.find_slots(inside, rows).view_as(places)
-        lines = layer.find_lines(_of_parts(slots, parts), heads)
+        lines = _find_lines(layer, group, places, rows, parts)
         keys, values = (pages[lines].to(query.dtype) for pages in layer.lines)
         _mix(query[rows], keys, values, hidden, rule, output[rows])
+
+
+def _attend_in_place(
+    kernel: LineKernel,
+    query: Tensor,
+    layer: LinedLayer,
+    group: RowGroup,
+    spans: _Spans,
+    rule: AttentionRule,
+) -> Tensor:
+    """Return the output [rows, heads, value_dim] of rows that see everything before them, without
+    copies: each part of a row is a row of its own."""
+    parts = query.shape[1]
+    # In order, so that the visible tokens are the first ones.
+    ordered = _Spans(spans.numbers.sort(dim=2).values, spans.size)
+    output = []
+    for rows in group.cut(parts * spans.numbers.shape[2] * spans.size, _TOGETHER):
+        places = ordered.cut(rows).places
+        seen = (places <= group.positions[rows].long()[:, None, None]).sum(2, keepdim=True)
+        lines = _find_lines(layer, group, places, rows, parts).flatten(0, 1)
+        seen = _of_parts(seen, parts).flatten()
+        output.append(kernel(query[rows].flatten(0, 1), lines.int(), seen.int(), rule))
+    return torch.cat(output).view(len(query), -1, layer.shape.value_dim)
+
+
+def _find_lines(
+    layer: LinedLayer, group: RowGroup, places: Tensor, rows: slice, parts: int
+) -> Tensor:
+    """Return the lines of the tokens at ``places`` [rows, choices, n], [rows, parts, n]."""
+    # The last span may end after the last block.
+    inside = places.clamp(max=group.width - 1).flatten(1)
+    slots = group.find_slots(inside, rows).view_as(places)
+    return layer.find_lines(_of_parts(slots, parts), _key_heads(layer, parts))
 
 
 def _of_parts(choices: Tensor, parts: int) -> Tensor:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from tests.workers.engine.backends.cpu.test_attention import naive
 from workers.engine.backends.base.attention import attending
 from workers.engine.backends.base.cache_probe import CacheProbe
-from workers.engine.backends.cuda import attention
+from workers.engine.backends.cuda import attention, launches
 from workers.engine.backends.cuda.attention import (
-    PagedMetadata,
     attend_gathered,
     attend_pages_on_gpu,
     kernel_takes,
@@ -22,6 +21,7 @@ from workers.engine.backends.cuda.attention import (
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.inputs import mix_metadata
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
+from workers.engine.backends.cuda.metadata import PagedMetadata
 from workers.engine.core.attention_backend import Part
 from workers.engine.core.layer_shape import LayerShape, Visible
 from workers.engine.exceptions import UnsupportedModel
@@ -248,9 +248,9 @@ def test_single_tokens_are_split_and_prompts_are_not(
     decoded = []
 
     def split(query: Tensor, *args: Any) -> Tensor:
-        layer, table, lengths, max_length, rule, processors = args
+        layer, table, lengths, max_length, rule = args
         assert table.dtype == lengths.dtype == torch.int32
-        assert (len(table), len(lengths), processors) == (len(query), len(query), 7)
+        assert (len(table), len(lengths)) == (len(query), len(query))
         assert max_length >= lengths.max()
         decoded.append(len(query))
         metadata = PagedMetadata(
@@ -259,8 +259,7 @@ def test_single_tokens_are_split_and_prompts_are_not(
         return attend_gathered(query, layer, metadata, rule)
 
     monkeypatch.setattr(attention, "_kernel", flat_kernel)
-    monkeypatch.setattr(attention, "_split", split)
-    monkeypatch.setattr(attention, "_processors", lambda _device: 7)
+    monkeypatch.setattr(launches, "split", split)
     monkeypatch.setattr(attention, "_flash_takes", lambda *_: prefill == "flash")
     layer = nn.Module()
     for talk in converse(make_cache(layer, DIM, Way.SPLIT, window), layer, DIM, {}):

@@ -12,13 +12,19 @@ from torch import nn
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.workers.engine import greedy
+from tests.workers.engine.backends.cuda import chosen_tokens
 from tests.workers.engine.backends.cuda.test_hybrids import FAMILIES, save_family
+from tests.workers.engine.backends.sparse import models as sparse_models
 from tests.workers.engine.driving import tokens
 from workers.engine.backends.base.transfers import to_device
 from workers.engine.backends.cpu.attention import AttentionRule
 from workers.engine.backends.cuda.attention import attend_gathered, attend_paged, has_paged_kernel
 from workers.engine.backends.cuda.inputs import mix_metadata
-from workers.engine.backends.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
+from workers.engine.backends.cuda.kernel_check import (
+    why_no_fused_kernels,
+    why_no_latent_kernel,
+    why_no_split_kernel,
+)
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, Way
 from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.build import build_engine
@@ -69,6 +75,42 @@ def test_the_kernels_in_triton_work_here() -> None:
     device = torch.device("cuda", 0)
     assert why_no_split_kernel(device) is None
     assert why_no_fused_kernels(device) is None
+    assert why_no_latent_kernel(device) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_chosen_tokens_are_read_in_place_as_if_they_were_gathered(dtype: torch.dtype) -> None:
+    whole = chosen_tokens.compare_latents(GPU, dtype, is_chosen=False, window=None)
+    chosen = chosen_tokens.compare_latents(GPU, dtype, is_chosen=True, window=20)
+    spans = chosen_tokens.compare_spans(GPU, dtype, size=5, choices=4, is_mixed=True)
+    assert (whole, chosen, spans) == (1, 2, 2)
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
+@pytest.mark.parametrize("family", sparse_models.FAMILIES)
+def test_what_an_indexer_chooses_on_a_gpu_says_what_the_cpu_says(
+    tmp_path: Path, family: str
+) -> None:
+    path = sparse_models.save(tmp_path, family)
+    here = make_engine(path, device="cpu", dtype="float32").generate(mixed_requests())
+    engine = make_engine(path, dtype="float32")
+    assert engine.forward == "cuda"
+    for _ in range(2):
+        assert tokens(engine.generate(mixed_requests())) == tokens(here)
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
+@pytest.mark.parametrize("family", sparse_models.FAMILIES)
+def test_models_with_an_indexer_keep_our_kernels_in_sixteen_bits(
+    tmp_path: Path, family: str
+) -> None:
+    """Loading them compares their logits with those of their own attention."""
+    engine = make_engine(sparse_models.save(tmp_path, family), dtype="bfloat16")
+    runner = engine.runner
+    assert isinstance(runner, CudaRunner)
+    ways = {layer.way for layer in runner.cache.layers.values()}
+    assert ways == ({Way.LATENTS, Way.SPLIT} if "minimax" in family else {Way.LATENTS})
+    assert all(done.error is None for done in engine.generate(mixed_requests()))
 
 
 def test_float32_says_what_the_cpu_says(tiny_llama: Path) -> None:

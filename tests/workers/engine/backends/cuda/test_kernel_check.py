@@ -10,10 +10,21 @@ from torch import Tensor
 pytest.importorskip("triton", reason="triton has no wheel for this machine")
 
 from tests.workers.engine.backends.cuda.without_gpu.plain_kernels import PlainKernels
-from workers.engine.backends.cuda import fused_kernels, kernel_check, split_decode
-from workers.engine.backends.cuda.attention import PagedMetadata, attend_gathered
+from workers.engine.backends.base.cache_probe import AttentionRule
+from workers.engine.backends.cuda import (
+    chosen_latents,
+    fused_kernels,
+    kernel_check,
+    split_decode,
+)
+from workers.engine.backends.cuda.attention import attend_gathered
 from workers.engine.backends.cuda.fusable import Table
-from workers.engine.backends.cuda.kernel_check import why_no_fused_kernels, why_no_split_kernel
+from workers.engine.backends.cuda.kernel_check import (
+    why_no_fused_kernels,
+    why_no_latent_kernel,
+    why_no_split_kernel,
+)
+from workers.engine.backends.cuda.metadata import PagedMetadata
 
 HERE = torch.device("cpu")
 
@@ -26,6 +37,15 @@ def gathered(query: Tensor, layer: Any, table: Tensor, lengths: Tensor, *rest: A
     return attend_gathered(query, layer, metadata, rule)
 
 
+def mixed(
+    query: Tensor, tokens: Tensor, slots: Tensor, rank: int, rule: AttentionRule, _processors: int
+) -> Tensor:
+    found = tokens[slots.clamp(min=0)]
+    scores = (query @ found.transpose(1, 2)).float() * rule.scale
+    weights = scores.masked_fill(slots[:, None] < 0, -torch.inf).softmax(-1)
+    return weights.to(query.dtype) @ found[..., :rank]
+
+
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 9))
@@ -33,15 +53,29 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plain = PlainKernels()
     for name in ("normalize", "gate", "rotate", "rotate_to_pages", "store"):
         monkeypatch.setattr(fused_kernels, name, getattr(plain, name))
-    for check in (why_no_split_kernel, why_no_fused_kernels):
+    monkeypatch.setattr(chosen_latents, "mix", mixed)
+    checks = (why_no_split_kernel, why_no_fused_kernels, why_no_latent_kernel)
+    for check in checks:
         check.cache_clear()
     yield
-    for check in (why_no_split_kernel, why_no_fused_kernels):
+    for check in checks:
         check.cache_clear()
 
 
 def test_a_kernel_that_agrees_is_used() -> None:
     assert why_no_split_kernel(HERE) is None
+    assert why_no_latent_kernel(HERE) is None
+
+
+def test_a_kernel_for_latents_that_takes_tokens_that_are_none_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def first_for_none(query: Tensor, tokens: Tensor, slots: Tensor, *rest: Any) -> Tensor:
+        return mixed(query, tokens, slots.clamp(min=0), *rest)
+
+    monkeypatch.setattr(chosen_latents, "mix", first_for_none)
+    assert "results are off" in str(why_no_latent_kernel(HERE))
+    assert "the kernel for chosen latents is not used on cpu: its results" in caplog.text
 
 
 def test_an_old_gpu_is_named(

@@ -17,7 +17,7 @@ from tests.workers.engine.checkpoints.test_loader import SUPPORTED, save
 from tests.workers.engine.tiny_models import LLAMA, save_model
 from workers.engine.backends.base.loaded_model import LoadedModel
 from workers.engine.backends.cpu.backend import CpuBackend
-from workers.engine.backends.cuda import attention
+from workers.engine.backends.cuda import attention, launches
 from workers.engine.backends.cuda import runner as model_runner
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.graphs import DecodeGraphs, buckets
@@ -256,8 +256,7 @@ def test_a_kernel_that_spoils_a_model_gives_way_to_a_simpler_one(
     monkeypatch.setattr(CudaBackend, "__init__", with_kernel)
     monkeypatch.setattr(CudaBackend, "make_for_cpu", lambda _self: CpuBackend())
     monkeypatch.setattr(attention, "takes", lambda *_: True)
-    monkeypatch.setattr(attention, "_split", lambda query, *_: torch.zeros_like(query))
-    monkeypatch.setattr(attention, "_processors", lambda _device: 1)
+    monkeypatch.setattr(launches, "split", lambda query, *_: torch.zeros_like(query))
     engine = make_engine(tiny_llama)
     assert engine.forward == "cuda"
     assert isinstance(engine.runner, CudaRunner)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.workers.engine.backends.cuda.without_gpu.plain_kernels import PlainKernels
-from workers.engine.backends.cuda import attention, fusion
+from workers.engine.backends.cuda import attention, fusion, launches
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.kv_cache import Way
 from workers.engine.checkpoints import loader
@@ -42,8 +42,7 @@ def spoil(setattr: Any) -> None:
     """Have rank 0, or this one, prefer a kernel that computes nonsense."""
     setattr(loader, "choose_backend", SpoilingBackend)
     setattr(attention, "takes", lambda *_: True)
-    setattr(attention, "_split", lambda query, *_: torch.zeros_like(query))
-    setattr(attention, "_processors", lambda _device: 1)
+    setattr(launches, "split", lambda query, *_: torch.zeros_like(query))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,12 @@ class Metadata:
         assert block_size == 4
         return row_groups()
 
+    def slot_kernel(self, _layer: Any, _rank: int) -> None:
+        """As on a CPU."""
+
+    def line_kernel(self, _layer: Any) -> None:
+        """As on a CPU."""
+
 
 def row_groups() -> list[RowGroup]:
     return [

@@ -43,6 +43,12 @@ class Metadata:
         assert block_size == 4
         return self._groups
 
+    def slot_kernel(self, _layer: Any, _rank: int) -> None:
+        """As on a CPU."""
+
+    def line_kernel(self, _layer: Any) -> None:
+        """As on a CPU."""
+
 
 def _expected(
     layer: Layer, query: Tensor, tokens: Tensor, hidden: Tensor, rule: AttentionRule

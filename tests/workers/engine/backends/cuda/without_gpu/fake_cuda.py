@@ -27,7 +27,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from workers.engine.backends.base import attention as base_attention
 from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.paged import PagedModel
-from workers.engine.backends.cuda import attention, fusion
+from workers.engine.backends.cuda import attention, fusion, launches
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.fusable import (
     Activation,
@@ -185,9 +185,8 @@ def _flash(
 
 
 def _split(
-    query: Tensor, layer: Any, table: Tensor, lengths: Tensor, max_length: int, rule: Any,
-    processors: int,
-) -> Tensor:  # fmt: skip
+    query: Tensor, layer: Any, table: Tensor, lengths: Tensor, max_length: int, rule: Any
+) -> Tensor:
     """Check the arguments of our kernel, and make as many launches as it makes."""
     from workers.engine.backends.cuda import split_decode
 
@@ -196,7 +195,6 @@ def _split(
     assert len(table) == len(lengths) == len(query)
     assert table.stride(-1) == 1
     assert lengths.is_contiguous()
-    assert processors == 132
     assert 1 <= max_length <= MAX_LEN
     sizes = split_decode.constants(layer.shape, query.shape[1] // layer.shape.num_kv_heads, 16)
     assert sizes["GROUP"] * layer.shape.num_kv_heads == query.shape[1]
@@ -205,6 +203,14 @@ def _split(
         assert rule.sinks.is_contiguous()
     output = query.new_empty(*query.shape[:2], layer.shape.value_dim)
     return output.fill_(0).fill_(0)  # attend_part and join_parts
+
+
+def _mix_latents(query: Tensor, tokens: Tensor, slots: Tensor, rank: int, _rule: Any) -> Tensor:
+    """Check the arguments of our kernel, and make as many launches as it makes."""
+    _check_half(query, tokens)
+    assert query.shape[2] == tokens.shape[1] > rank
+    assert (slots.dtype, slots.device, len(slots)) == (torch.int64, GPU, len(query))
+    return query.new_empty(*query.shape[:2], rank).fill_(0).fill_(0)
 
 
 class _FusedKernels:
@@ -290,7 +296,8 @@ def study(
     }
     with (
         patch.multiple(torch.cuda, **torch_cuda),
-        patch.multiple(attention, _kernel=_flash, _split=_split, _processors=lambda _device: 132),
+        patch.object(attention, "_kernel", _flash),
+        patch.multiple(launches, split=_split, mix_latents=_mix_latents),
         patch.object(fusion, "kernels", _FusedKernels),
         patch.object(fusion, "get_rotation", _rotation_of),
         patch.object(fusion, "get_norm_rule", _rule_of),

@@ -17,8 +17,9 @@ from triton.runtime import interpreter
 
 from workers.engine.backends.base.cache_probe import AttentionRule
 from workers.engine.backends.cuda import split_decode
-from workers.engine.backends.cuda.attention import PagedMetadata, attend_gathered
+from workers.engine.backends.cuda.attention import attend_gathered
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer, Way
+from workers.engine.backends.cuda.metadata import PagedMetadata
 from workers.engine.core.layer_shape import LayerShape
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
