@@ -1,12 +1,12 @@
-"""Compare sparse attention over pages with the general way: tokens per second of a small GLM-5.
+"""Compare sparse attention over pages with the general way: tokens per second of small models.
 
     python -m benchmarks.studies.sparse_attention [--dtype bfloat16]
-        [--batches 1,8 --contexts 200 --new-tokens 8]
+        [--family minimax_m3_vl_text --batches 1,8 --contexts 200 --new-tokens 8]
 
-Two engines of one random model, with layers of GLM-5's kinds, take turns: one over pages, one that
-runs each sequence by itself as ``generate`` does. Prompts are computed before the clock starts;
-those of all rows must fit into one step of 2,048 tokens, or the first rows end early. Medians of
-wall and of processor time.
+Two engines of one random model, with layers of the family's kinds, take turns: one over pages, one
+that runs each sequence by itself as ``generate`` does. Prompts are computed before the clock
+starts; those of all rows must fit into one step of 2,048 tokens, or the first rows end early.
+Medians of wall and of processor time.
 """
 
 import statistics
@@ -32,24 +32,35 @@ from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 
-SHAPE: dict[str, Any] = {
-    "model_type": "glm_moe_dsa", "hidden_size": 1024, "intermediate_size": 2048,
-    "moe_intermediate_size": 512, "num_hidden_layers": 4, "first_k_dense_replace": 1,
-    "num_attention_heads": 16, "num_key_value_heads": 16, "n_routed_experts": 16,
-    "num_experts_per_tok": 4, "q_lora_rank": 512, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
-    "qk_nope_head_dim": 192, "v_head_dim": 256, "index_n_heads": 16, "index_head_dim": 128,
-    "index_topk": 64, "max_position_embeddings": 8192,
+_SIZES: dict[str, Any] = {
+    "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
+    "num_experts_per_tok": 4, "index_head_dim": 128, "max_position_embeddings": 8192,
 }  # fmt: skip
-"""GLM-5 with a sixth of its width and a quarter of its heads. It chooses few of the tokens, so that
-prompts of one step have more."""
+SHAPES: dict[str, dict[str, Any]] = {
+    "glm_moe_dsa": {
+        **_SIZES, "intermediate_size": 2048, "moe_intermediate_size": 512,
+        "first_k_dense_replace": 1, "num_key_value_heads": 16, "n_routed_experts": 16,
+        "q_lora_rank": 512, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
+        "v_head_dim": 256, "index_n_heads": 16, "index_topk": 64,
+    },
+    "minimax_m3_vl_text": {
+        **_SIZES, "intermediate_size": 512, "dense_intermediate_size": 2048,
+        "shared_intermediate_size": 512, "num_local_experts": 16, "num_key_value_heads": 2,
+        "head_dim": 128, "index_n_heads": 2, "index_block_size": 16, "index_topk_blocks": 4,
+        "layer_types": ["full_attention", *["minimax_m3_sparse"] * 3],
+        "mlp_layer_types": ["dense", *["sparse"] * 3],
+    },
+}  # fmt: skip
+"""GLM-5 and MiniMax M3 with a sixth of their width and a quarter of their heads. They choose few of
+the tokens, so that prompts of one step have more."""
 
 
-def save_model(folder: Path) -> Path:
+def save_model(folder: Path, family: str) -> Path:
     tokenizer = read_tokenizer(DEMO_MODEL)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     eos: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    config = AutoConfig.for_model(**SHAPE, **eos, vocab_size=len(tokenizer))
+    config = AutoConfig.for_model(family, **SHAPES[family], **eos, vocab_size=len(tokenizer))
     make: Any = AutoModelForCausalLM.from_config
     make(config, dtype=torch.bfloat16).save_pretrained(folder)
     return folder
@@ -91,6 +102,7 @@ def build_engines(folder: Path, config: EngineConfig) -> dict[str, Engine]:
 def main() -> None:
     parser = command_line.parser(
         __doc__,
+        family="glm_moe_dsa",
         dtype="bfloat16",
         batches=[1, 8],
         contexts=[200],
@@ -112,7 +124,7 @@ def main() -> None:
         enable_prefix_caching=False,
     )
     with tempfile.TemporaryDirectory() as folder:
-        engines = build_engines(save_model(Path(folder)), config)
+        engines = build_engines(save_model(Path(folder), args.family), config)
     print_columns("context", "rows", "pages", "general", "wall ratio", "CPU ratio")
     seed = 0
     for context in args.contexts:
