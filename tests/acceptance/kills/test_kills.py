@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.service.scripted_worker import token
+from benchmarks.service.scripted_worker import HANG, token
 from completions.jobs.connection import connect
 from tests.acceptance.service import MODEL, Installation
 
@@ -28,8 +28,8 @@ def create_batch(client, count):
             "method": "POST",
             "url": "/v1/completions",
             "body": {
-                "model": MODEL, "prompt": [number + 1], "max_tokens": TOKENS, "seed": number,
-                "return_token_ids": True,
+                "model": MODEL, "prompt": [number % (HANG - 1) + 1], "max_tokens": TOKENS,
+                "seed": number, "return_token_ids": True,
             },
         }
         for number in range(count)
