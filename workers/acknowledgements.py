@@ -40,6 +40,8 @@ class JoinedQoS(QoS):
         """Messages that are to be removed."""
         self._client: Any = None
         self._timer: Any = None
+        self._is_away = False
+        """Whether the broker refused the last update."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
         virtual.QoS.append(self, message, delivery_tag)
@@ -53,7 +55,7 @@ class JoinedQoS(QoS):
             self._update_later()
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        self.update()  # it goes back from the record
+        self._write()  # it goes back from the record
         super().reject(delivery_tag, requeue)
 
     def restore_unacked(self, client: Any = None) -> None:
@@ -66,34 +68,42 @@ class JoinedQoS(QoS):
         super().restore_unacked_once(stderr)
 
     def update(self) -> None:
-        """Bring the record up to date now."""
+        """Bring the record up to date now, or try again later."""
         self._timer = None
-        if not (self._new or self._acknowledged):
-            return
-        new, self._new = self._new, {}
-        acknowledged, self._acknowledged = self._acknowledged, []
-        if self._client is None:  # kombu makes one each time, which costs more than its use
-            self._client = self.channel.Client(connection_pool=self.channel.pool)
-        pipe = self._client.pipeline()
-        if new:
-            pipe.zadd(self.unacked_index_key, dict.fromkeys(new, time()))
-            pipe.hset(self.unacked_key, mapping={tag: _pack(it) for tag, it in new.items()})
-        if acknowledged:
-            pipe.zrem(self.unacked_index_key, *acknowledged)
-            pipe.hdel(self.unacked_key, *acknowledged)
         try:
-            pipe.execute()
-        except (RedisError, OSError) as error:  # as at maxmemory
+            self._write()
+        except (RedisError, OSError) as error:
             logger.warning("the record of messages is not up to date: %s", error)
-            self._new.update(new)
-            self._acknowledged += acknowledged
+            self._is_away = True
+            if (loop := get_event_loop()) is not None:
+                self._timer = loop.call_later(DELAY, self.update)
 
     def _update_later(self) -> None:
         loop = get_event_loop()
-        if loop is None or len(self._new) + len(self._acknowledged) >= _MOST:
+        num_waiting = len(self._new) + len(self._acknowledged)
+        if loop is None or (num_waiting >= _MOST and not self._is_away):
             self.update()
         elif self._timer is None:
             self._timer = loop.call_later(DELAY, self.update)
+
+    def _write(self) -> None:
+        """Bring the record up to date. Removals come first, by themselves: at maxmemory, Redis
+        refuses what records."""
+        if self._client is None:  # kombu makes one each time, which costs more than its use
+            self._client = self.channel.Client(connection_pool=self.channel.pool)
+        if removed := list(self._acknowledged):
+            with self._client.pipeline() as pipe:
+                pipe.zrem(self.unacked_index_key, *removed)
+                pipe.hdel(self.unacked_key, *removed)
+                pipe.execute()
+            del self._acknowledged[: len(removed)]
+        if new := dict(self._new):
+            with self._client.pipeline() as pipe:
+                pipe.zadd(self.unacked_index_key, dict.fromkeys(new, time()))
+                pipe.hset(self.unacked_key, mapping={tag: _pack(it) for tag, it in new.items()})
+                pipe.execute()
+            self._new = {tag: it for tag, it in self._new.items() if tag not in new}
+        self._is_away = False
 
 
 def _pack(message: Any) -> str:

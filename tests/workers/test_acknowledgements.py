@@ -6,7 +6,9 @@ import pytest
 from kombu import Connection, Queue
 from kombu.asynchronous import Hub, set_event_loop
 from kombu.transport.redis import Channel
+from redis.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError
 
 from project.celeryconfig import make_broker_url
 from workers import acknowledgements
@@ -116,9 +118,44 @@ def test_a_broker_that_is_away_ends_no_worker(queue, redis_client, hub, monkeypa
         patch.setattr("redis.client.Pipeline.execute", fail)
         pass_time(hub)
     assert "not up to date: away" in caplog.text
-    queue.get()
-    pass_time(hub)
-    assert count_unacknowledged(redis_client) == 3
+    pass_time(hub)  # it tries again by itself
+    assert count_unacknowledged(redis_client) == 2
     assert not redis_client.hexists("unacked", done.delivery_tag)
     for message in (left, new):
         assert redis_client.hexists("unacked", message.delivery_tag)
+
+
+def test_a_broker_that_is_away_is_not_asked_for_each_message(queue, hub, monkeypatch):
+    monkeypatch.setattr(acknowledgements, "_MOST", 1)
+    asked = []
+    monkeypatch.setattr("redis.client.Pipeline.execute", lambda *_: asked.append(1) or fail())
+    first, second = queue.get(), queue.get()
+    assert len(asked) == 1
+    with pytest.raises(RedisConnectionError):  # as kombu, which would lose it from the record
+        second.reject(requeue=True)
+    pass_time(hub)
+    assert len(asked) == 3
+    first.ack()
+    assert len(asked) == 3
+
+
+def test_at_maxmemory_acknowledged_messages_are_removed_all_the_same(
+    queue, redis_client, hub, monkeypatch
+):
+    done = queue.get()
+    pass_time(hub)
+    done.ack()
+    left = queue.get()
+    execute = Pipeline.execute
+
+    def refuse(pipe, *given):
+        if any("HSET" in command for command, _ in pipe.command_stack):
+            raise OutOfMemoryError
+        return execute(pipe, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "execute", refuse)
+        pass_time(hub)
+    assert count_unacknowledged(redis_client) == 0
+    pass_time(hub)
+    assert redis_client.hkeys("unacked") == [left.delivery_tag.encode()]

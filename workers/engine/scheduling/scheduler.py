@@ -40,8 +40,7 @@ class Scheduler:
     sequences arrive, a lower priority still gets its turn to start, as :class:`WaitingQueue`
     describes, and to compute a chunk of its prompt. So does a long prompt beside shorter ones.
 
-    A sequence whose prompt begins like one that is being computed waits for it, then shares its
-    blocks.
+    A sequence whose prompt begins like one that is being computed waits and shares its blocks.
     """
 
     def __init__(
@@ -158,8 +157,7 @@ class Scheduler:
 
     def extend(self, output: SchedulerOutput, index: int, draft: Draft) -> bool:
         """Let the step compute a draft after its ``index``-th chunk, which must reach the end of
-        its sequence. Return False if too few blocks are free beside one for the next token of each
-        running sequence: a draft never preempts a sequence."""
+        its sequence. Return False if that leaves less than a free block for each running one."""
         sequence, size = output.chunks[index]
         num_tokens = len(sequence.token_ids) + len(draft.token_ids)
         missing = self._blocks.count_missing(sequence, num_tokens)
@@ -231,7 +229,9 @@ class Scheduler:
         if sequence.turn.arrival == UNPLACED:
             return
         if sequence.slot != UNPLACED:
-            if sequence.draft is not NO_DRAFT and self._cache is not None:
+            # What led to logits that were not finite is tainted, and must reach nobody.
+            is_clean = self._pool.tainted.isdisjoint(sequence.block_ids)
+            if sequence.draft is not NO_DRAFT and is_clean and self._cache is not None:
                 self._cache.store(sequence, sequence.num_computed + sequence.count_accepted())
             self._release(sequence)
         elif not self._pending.leave(sequence):

@@ -2,7 +2,13 @@ from typing import Any
 
 import pytest
 
-from tests.workers.engine.scheduling.scheduler_bench import MAX_NUM_SEQS, Bench, sequence, sizes
+from tests.workers.engine.scheduling.scheduler_bench import (
+    BLOCK_SIZE,
+    MAX_NUM_SEQS,
+    Bench,
+    sequence,
+    sizes,
+)
 from workers.engine.core.draft import Draft
 from workers.engine.core.step import SchedulerOutput
 
@@ -95,6 +101,33 @@ class TestBlocks:
         assert following.chunks == [(seq, len(sampled) if is_restored else 1)]
         assert seq.num_computed + following.chunks[0][1] == len(seq.token_ids)
         assert bench.scheduler.schedule().restores == []
+
+    @pytest.mark.parametrize("saved_states", [0, 6])
+    @pytest.mark.parametrize("is_first", [True, False], ids=["its own token", "the token after"])
+    def test_blocks_of_a_draft_whose_logits_were_not_finite_reach_nobody(
+        self, is_first: bool, saved_states: int
+    ) -> None:
+        """The sequence ends in that step: by the error, or by an accepted token before it."""
+        bench = Bench(num_blocks=40, budget=40, saved_states=saved_states)
+        seq = sequence(2 * BLOCK_SIZE - 1 - (not is_first), 30)
+        bench.add(seq)
+        bench.step()
+        output = bench.scheduler.schedule()
+        state_row = 99 if saved_states else None
+        bench.scheduler.extend(output, 0, Draft((7,) * 3, (0, 1, 2, 3), state_row=state_row))
+        blocks = list(seq.block_ids)
+        bench.scheduler.advance(output, faulty=[seq] if is_first else [])
+        if not is_first:
+            bench.scheduler.taint_drafts([seq])
+            seq.token_ids.append(7)
+        bench.scheduler.finish(seq)
+        bench.scheduler.settle(seq, spoilt=not is_first)
+        assert bench.pool.tainted & set(blocks)  # they are scrubbed before others get them
+        for _ in range(2):  # the second one finds what the first one computes again
+            later = sequence([*seq.token_ids, 8, 9])
+            bench.add(later)
+            scrubbed = bench.step().tainted
+            assert not set(scrubbed) & set(later.block_ids[: later.cached_tokens // BLOCK_SIZE])
 
     @pytest.mark.parametrize("state_row", [None, 6])
     @pytest.mark.parametrize(

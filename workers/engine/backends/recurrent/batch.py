@@ -101,6 +101,7 @@ def lay_out_states(
 def _cut(piece: StatePiece, continues: bool) -> Iterator[StatePiece]:
     """Yield a piece in parts that end where a state is saved."""
     rows = {save.num_tokens: save.row for save in piece.saves}
+    assert len(rows) == len(piece.saves), "drafts, which are computed in C, save twice at one place"
     ends = {*rows, piece.size}
     if not continues:
         ends.update(range(min(ends) if piece.is_fresh else 1, piece.size))

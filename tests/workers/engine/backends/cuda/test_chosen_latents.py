@@ -49,6 +49,14 @@ def test_rows_of_several_sequences_read_the_spans_of_their_heads_in_place(
     assert run.result() == 2
 
 
+def test_parts_of_many_tokens_are_joined(interpreter: ProcessPoolExecutor) -> None:
+    """Rows of two tiles of heads, whose numbers fill no register, with sinks."""
+    sizes, counts = (20, 24, 4), [600, 3]
+    more = {"sinks": True, "processors": 4, "seed": 1}
+    compare = chosen_tokens.compare_mixed
+    interpreter.submit(compare, sizes, counts, torch.bfloat16, **more).result()
+
+
 @pytest.mark.long
 def test_the_check_at_start_passes(interpreter: ProcessPoolExecutor) -> None:
     errors = interpreter.submit(chosen_tokens.check_latents).result()
