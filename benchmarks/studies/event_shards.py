@@ -78,12 +78,12 @@ def serve(number: int) -> Iterator[Server]:
             process.wait()
 
 
-async def submit(servers: Sequence[Server], organization_id: int) -> str:
-    """Submit a stream of an organization. Returns its id."""
+async def submit(servers: Sequence[Server], organization_id: int, web: str = WEB) -> str:
+    """Submit a stream of an organization through a web process. Returns its id."""
     shard = organization_id % len(servers)
     job_id = name_shard(f"cmpl-{uuid.uuid4().hex}", organization_id, len(servers))
     client = connect_async(servers[shard].url)
-    submission = Submission(JobStore(client, servers[shard].prefix), WEB)
+    submission = Submission(JobStore(client, servers[shard].prefix), web)
     await submission.renew_lease()
     request = JobRequest(((1, 2),), SamplingParams(max_tokens=1000))
     await submission.submit(

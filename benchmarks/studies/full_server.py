@@ -1,11 +1,12 @@
 """What an event of a stream costs a server of Redis that has no time to wait.
 
-    python -m benchmarks.studies.full_server [--workers 25 --streams 64 --seconds 10]
+    python -m benchmarks.studies.full_server [--workers 25 --streams 64 --webs 1,8,64 --seconds 10]
 
 A server that wakes for each worker's step spends much of its time on waking. Here the steps of all
 workers arrive together, as they do where a server is busy with one while the next arrive: each
 worker shows a token of each of its streams, stores what they gained every ten steps, as it does at
-39 tokens a second, and a web process reads what is shown. Figures are processor time of the server.
+39 tokens a second, and `--webs` processes read what is shown. A step takes an entry for each of
+them that reads some of the worker's streams. Figures are processor time of the server.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 from benchmarks import command_line
 from benchmarks.service.installation import Usage
-from benchmarks.studies.event_shards import WEB, Server, serve, submit
+from benchmarks.studies.event_shards import Server, serve, submit
 from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import Claim, Execution, Output, StepEvent
 from completions.jobs.store import ScriptCall, SyncStore
@@ -61,28 +62,32 @@ class Worker:
         self._execution.send(Output(joined, (), shown, is_storing))
 
 
-def read_shown(server: Server, done: threading.Event) -> None:
-    """Read the control stream of the web process, as that does."""
+def read_shown(server: Server, web: str, done: threading.Event) -> None:
+    """Read the control stream of a web process, as that does."""
     store = server.connect()
-    key, last = f"{server.prefix}ctl:{WEB}", b"$"
+    key, last = f"{server.prefix}ctl:{web}", b"$"
     while not done.is_set():
         for _, entries in cast("list[Any]", store.client.xread({key: last}, block=100)):
             last = entries[-1][0]
     store.client.close()
 
 
-def measure(workers: int, streams: int, seconds: float) -> tuple[float, int]:
+def measure(workers: int, streams: int, webs: int, seconds: float) -> tuple[float, int]:
     """Return the server's processor time, and the events that were shown."""
     with serve(0) as server:
         store, outbox = server.connect(), Outbox()
         ids = [
-            [asyncio.run(submit([server], number)) for number in range(streams)]
-            for _ in range(workers)
+            [asyncio.run(submit([server], n, f"web-{(n + own) % webs}")) for n in range(streams)]
+            for own in range(workers)
         ]
         made = [Worker(f"worker-{n}", store, outbox, own) for n, own in enumerate(ids)]
         done = threading.Event()
-        reader = threading.Thread(target=read_shown, args=(server, done))
-        reader.start()
+        readers = [
+            threading.Thread(target=read_shown, args=(server, f"web-{web}", done))
+            for web in range(webs)
+        ]
+        for reader in readers:
+            reader.start()
         number, events, before = 0, 0, 0.0
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -97,17 +102,21 @@ def measure(workers: int, streams: int, seconds: float) -> tuple[float, int]:
             events += workers * streams
         spent = Usage.of(server.pid).cpu - before
         done.set()
-        reader.join()
+        for reader in readers:
+            reader.join()
         store.client.close()
         return spent, events
 
 
 def main() -> None:
-    args = command_line.parser(__doc__, workers=25, streams=64, seconds=10.0).parse_args()
-    command_line.print_columns("workers", "streams", "events", "us of Redis", "events/cpu s")
-    cpu, events = measure(args.workers, args.streams, args.seconds)
-    rate = f"{1e6 * cpu / events:.2f}"
-    command_line.print_columns(args.workers, args.streams, events, rate, round(events / cpu))
+    args = command_line.parser(
+        __doc__, workers=25, streams=64, webs=[1, 8, 64], seconds=10.0
+    ).parse_args()
+    command_line.print_columns("webs", "events", "us of Redis", "events/cpu s")
+    for webs in args.webs:
+        cpu, events = measure(args.workers, args.streams, webs, args.seconds)
+        rate = f"{1e6 * cpu / events:.2f}"
+        command_line.print_columns(webs, events, rate, round(events / cpu))
 
 
 if __name__ == "__main__":
