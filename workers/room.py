@@ -34,8 +34,8 @@ def measure_room(claims: Sequence[Claim], slots: int, max_bytes: int) -> list[Ro
 
 
 def is_used_up(rooms: Sequence[Room], claims: Sequence[Claim]) -> bool:
-    """Whether jobs that were taken into these rooms use one of them up, so that others may have
-    been left."""
+    """Return whether jobs that were taken into these rooms use one of them up, so that others may
+    have been left."""
     for room in rooms:
         own = [claim for claim in claims if claim.level == room.level]
         sequences, size = sum(it.sequences for it in own), sum(it.size for it in own)

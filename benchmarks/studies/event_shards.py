@@ -93,6 +93,31 @@ async def submit(servers: Sequence[Server], organization_id: int, web: str = WEB
     return job_id
 
 
+class Streams:
+    """A worker's streams, each of which gains a token per step."""
+
+    def __init__(self, claims: Sequence[object], count: int) -> None:
+        """``claims`` are the replies to a worker that has claimed ``count`` streams."""
+        self._claims = [each for each in claims if isinstance(each, Claim)]
+        assert len(self._claims) == count
+        self._unstored: list[list[StepEvent]] = [[] for _ in self._claims]
+
+    def gain(self, number: int, is_storing: bool) -> Output:
+        """Return what the worker sends in its step of this number, from 1 on: it shows the tokens,
+        and may store what has not been stored yet."""
+        gained = [
+            StepEvent(each.job_id, each.attempt, number, [ChoiceEvent(0, [35], "c")])
+            for each in self._claims
+        ]
+        for unstored, one in zip(self._unstored, gained, strict=True):
+            unstored.append(one)
+        joined = [StepEvent.join(each) for each in self._unstored] if is_storing else []
+        if is_storing:
+            self._unstored = [[] for _ in self._claims]
+        shown = [(each.reader, one) for each, one in zip(self._claims, gained, strict=True)]
+        return Output(joined, (), shown, is_storing)
+
+
 class Worker:
     """Gives each of its streams a token per step."""
 
@@ -100,27 +125,15 @@ class Worker:
         self._stores = [server.connect() for server in servers]
         self._execution = ShardedExecution(self._stores, name)
         self._execution.beat("m", {})
-        claims = self._execution.claim(job_ids)
-        self._claims = [each for each in claims if isinstance(each, Claim)]
-        assert len(self._claims) == len(job_ids)
-        self._unstored: list[list[StepEvent]] = [[] for _ in job_ids]
+        self._streams = Streams(self._execution.claim(job_ids), len(job_ids))
 
     def run(self, step: float, pace: float, until: threading.Event) -> None:
         number, stored_at, due = 1, 0.0, time.monotonic()
         while not until.is_set():
-            gained = [
-                StepEvent(each.job_id, each.attempt, number, [ChoiceEvent(0, [35], "c")])
-                for each in self._claims
-            ]
-            for unstored, one in zip(self._unstored, gained, strict=True):
-                unstored.append(one)
-            is_complete = time.monotonic() - stored_at >= STORED_EVERY / pace
-            shown = [(each.reader, one) for each, one in zip(self._claims, gained, strict=True)]
-            joined = [StepEvent.join(each) for each in self._unstored] if is_complete else []
-            self._execution.send(Output(joined, (), shown, is_complete))
-            if is_complete:
+            is_storing = time.monotonic() - stored_at >= STORED_EVERY / pace
+            self._execution.send(self._streams.gain(number, is_storing))
+            if is_storing:
                 stored_at = time.monotonic()
-                self._unstored = [[] for _ in self._claims]
                 self._execution.beat("m", {})
             number, due = number + 1, due + step / pace
             time.sleep(max(0.0, due - time.monotonic()))

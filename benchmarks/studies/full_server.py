@@ -16,9 +16,8 @@ from typing import Any, cast
 
 from benchmarks import command_line
 from benchmarks.service.installation import Usage
-from benchmarks.studies.event_shards import Server, serve, submit
-from completions.jobs.events import ChoiceEvent
-from completions.jobs.execute import Claim, Execution, Output, StepEvent
+from benchmarks.studies.event_shards import Server, Streams, serve, submit
+from completions.jobs.execute import Execution
 from completions.jobs.store import ScriptCall, SyncStore
 
 STORED_EVERY = 10
@@ -42,24 +41,11 @@ class Worker:
     def __init__(self, name: str, store: SyncStore, outbox: Outbox, job_ids: list[str]) -> None:
         execution = Execution(store, name)
         execution.beat("m", {})
-        claims = execution.claim(job_ids)
-        self._claims = [each for each in claims if isinstance(each, Claim)]
-        assert len(self._claims) == len(job_ids)
+        self._streams = Streams(execution.claim(job_ids), len(job_ids))
         self._execution = Execution(cast("SyncStore", outbox), name)
-        self._unstored: list[list[StepEvent]] = [[] for _ in job_ids]
 
     def step(self, number: int, is_storing: bool) -> None:
-        gained = [
-            StepEvent(each.job_id, each.attempt, number, [ChoiceEvent(0, [35], "c")])
-            for each in self._claims
-        ]
-        for unstored, one in zip(self._unstored, gained, strict=True):
-            unstored.append(one)
-        joined = [StepEvent.join(each) for each in self._unstored] if is_storing else []
-        if is_storing:
-            self._unstored = [[] for _ in self._claims]
-        shown = [(each.reader, one) for each, one in zip(self._claims, gained, strict=True)]
-        self._execution.send(Output(joined, (), shown, is_storing))
+        self._execution.send(self._streams.gain(number, is_storing))
 
 
 def read_shown(server: Server, web: str, done: threading.Event) -> None:

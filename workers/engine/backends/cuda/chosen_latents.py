@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from workers.engine.backends.base.cache_probe import AttentionRule
-from workers.engine.backends.cuda.split_decode import MAX_SPLITS, join_parts, num_splits
+from workers.engine.backends.cuda.split_decode import MAX_SPLITS, join_parts, normalize, num_splits
 from workers.engine.core.layer_shape import LayerShape
 
 _MAX_DIM = 576
@@ -86,13 +86,8 @@ def attend_chosen(  # type: ignore[no-untyped-def]
 
     is_output = is_head[:, None] & is_latent
     if WHOLE:
-        if SINKS:
-            sink = tl.load(sinks + heads, mask=is_head, other=0.0).to(tl.float32)
-            new_highest = tl.maximum(highest, sink)
-            mixed = mixed * tl.exp(highest - new_highest)[:, None]
-            total = total * tl.exp(highest - new_highest) + tl.exp(sink - new_highest)
         at_output = row * output_row + heads[:, None] * output_head + of_latent[None, :]
-        joined = mixed / total[:, None]
+        joined = normalize(mixed, total, highest, sinks, heads, is_head, SINKS)
         tl.store(output + at_output, joined.to(output.dtype.element_ty), mask=is_output)
     else:
         part = (row * NUM_HEADS + heads) * num_splits + split

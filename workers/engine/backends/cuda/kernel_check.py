@@ -27,28 +27,29 @@ _LENGTHS = (700, 1, 1030)
 @cache
 def why_no_split_kernel(device: torch.device) -> str | None:
     """Return why contexts cannot be split among programs on this GPU, or None if they can."""
-    reason = _reason(device, _decode_errors)
-    if reason is not None:
-        logger.warning("the decode kernel is not used on %s: %s", device, reason)
-    return reason
+    return _why_not(device, _decode_errors, "the decode kernel is not used")
 
 
 @cache
 def why_no_latent_kernel(device: torch.device) -> str | None:
     """Return why chosen latents cannot be read by their places on this GPU, or None if they can."""
-    reason = _reason(device, _latent_errors)
-    if reason is not None:
-        logger.warning("the kernel for chosen latents is not used on %s: %s", device, reason)
-    return reason
+    return _why_not(device, _latent_errors, "the kernel for chosen latents is not used")
 
 
 @cache
 def why_no_fused_kernels(device: torch.device) -> str | None:
     """Return why the operations between matrix products are not fused on this GPU, or None if they
     are."""
-    reason = _reason(device, _measure_fused_errors)
+    return _why_not(device, _measure_fused_errors, "operations are not fused")
+
+
+def _why_not(
+    device: torch.device, errors: Callable[[torch.device], Iterable[float]], said: str
+) -> str | None:
+    """Return why a kernel does not work on a GPU, after a warning that begins with ``said``."""
+    reason = _reason(device, errors)
     if reason is not None:
-        logger.warning("operations are not fused on %s: %s", device, reason)
+        logger.warning("%s on %s: %s", said, device, reason)
     return reason
 
 

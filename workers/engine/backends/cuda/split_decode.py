@@ -30,6 +30,21 @@ _PIPELINES = {64: (128, 3), 128: (64, 2), MAX_HEAD_DIM: (32, 3)}
 suffices on every GPU. Measured on an H100 for heads of 64 and 128, from 1 row to 256."""
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def normalize(  # type: ignore[no-untyped-def]
+    mixed, total, highest, sinks, heads, is_head, SINKS: tl.constexpr
+):
+    """Values ``mixed`` [heads, dim] of all tokens, divided by the sum of their weights and of their
+    head's sink. Weights are relative to the ``highest`` score."""
+    if SINKS:
+        sink = tl.load(sinks + heads, mask=is_head, other=0.0).to(tl.float32)
+        new_highest = tl.maximum(highest, sink)
+        shrunk = tl.exp(highest - new_highest)
+        mixed = mixed * shrunk[:, None]
+        total = total * shrunk + tl.exp(sink - new_highest)
+    return mixed / total[:, None]
+
+
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["table_stride", "num_splits"]
 )
@@ -107,13 +122,8 @@ def attend_part(  # type: ignore[no-untyped-def]
 
     is_value = is_head[:, None] & (value_column < VALUE_DIM)[None, :]
     if WHOLE:
-        if SINKS:
-            sink = tl.load(sinks + heads, mask=is_head, other=0.0).to(tl.float32)
-            new_highest = tl.maximum(highest, sink)
-            mixed = mixed * tl.exp(highest - new_highest)[:, None]
-            total = total * tl.exp(highest - new_highest) + tl.exp(sink - new_highest)
         at_output = row * output_row + heads[:, None] * output_head + value_column[None, :]
-        joined = mixed / total[:, None]
+        joined = normalize(mixed, total, highest, sinks, heads, is_head, SINKS)
         tl.store(output + at_output, joined.to(output.dtype.element_ty), mask=is_value)
     else:
         num_heads = tl.num_programs(1) // TILES * GROUP

@@ -10,6 +10,7 @@ for itself.
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ def _give_mask(_layer: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
     return args, kwargs
 
 
-class _PagedIndexer:
+class _PagedIndexer(ABC):
     """The forward of an indexer: its own, or the choice among the tokens in the pages."""
 
     def __init__(self, indexer: Any) -> None:
@@ -90,12 +91,13 @@ class _PagedIndexer:
             self._own(*given.args, **given.kwargs)
         return self._choose(key)
 
+    @abstractmethod
     def _fit_one_key(self, arguments: dict[str, Any]) -> None:
         """Change what the indexer would hold against the number of its keys."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _choose(self, taken: OneKey) -> Any:
-        raise NotImplementedError
+        """Return what each row chooses, by what the indexer multiplied its one key by."""
 
     def _store(self, keys: Tensor) -> tuple[FlatLayer, list[RowGroup]] | None:
         """Store the index keys [tokens, dim]; return the pages and the rows that are to choose.
