@@ -5,6 +5,7 @@ The scripts in ``lua/`` use the same fields; a test compares them with this modu
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Final, Literal, Self, get_args
 
 import orjson
@@ -125,7 +126,9 @@ class JobRecord:
         """
         try:
             values = {
-                name: decode(value) for name, key, decode in _DECODERS if (value := raw.get(key))
+                name: decode(value)
+                for name, key, decode in _list_decoders(cls)  # type: ignore[arg-type] # it is hashable
+                if (value := raw.get(key))
             }
         except MsgspecError as error:
             raise ValueError(str(error)) from error
@@ -153,12 +156,14 @@ class JobRecord:
         return self.owner or self.last_owner
 
 
-_DECODERS: Final[Sequence[tuple[str, bytes, Callable[[bytes], Any]]]] = [
-    (each.name, redis_name(each.name).encode(), each.metadata["decode"])
-    for each in fields(JobRecord)
-    if each.metadata
-]
-"""The fields that are read from a hash: name, name in Redis, what decodes the value."""
+@cache
+def _list_decoders(kind: type[JobRecord]) -> list[tuple[str, bytes, Callable[[bytes], Any]]]:
+    """List the fields that are read from a hash: name, name in Redis, what decodes the value."""
+    return [
+        (each.name, redis_name(each.name).encode(), each.metadata["decode"])
+        for each in fields(kind)
+        if each.metadata
+    ]
 
 
 SCRIPT_FIELDS: Final[Mapping[str, str]] = {
