@@ -43,6 +43,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "q_lora_rank": 512, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 192,
         "v_head_dim": 256, "index_n_heads": 16, "index_topk": 64,
     },
+    "deepseek_v4": {
+        **_SIZES, "moe_intermediate_size": 512, "n_routed_experts": 16, "num_key_value_heads": 1,
+        "head_dim": 256, "partial_rotary_factor": 0.25, "q_lora_rank": 512, "o_groups": 4,
+        "o_lora_rank": 256, "index_n_heads": 16, "index_topk": 32, "sliding_window": 128,
+        "layer_types": [*["heavily_compressed_attention", "compressed_sparse_attention"] * 2],
+        "mlp_layer_types": ["hash_moe", *["moe"] * 3],
+        "compress_rates": {"heavily_compressed_attention": 64, "compressed_sparse_attention": 4},
+    },
     "minimax_m3_vl_text": {
         **_SIZES, "intermediate_size": 512, "dense_intermediate_size": 2048,
         "shared_intermediate_size": 512, "num_local_experts": 16, "num_key_value_heads": 2,
@@ -51,8 +59,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "mlp_layer_types": ["dense", *["sparse"] * 3],
     },
 }  # fmt: skip
-"""GLM-5 and MiniMax M3 with a sixth of their width and a quarter of their heads. They choose few of
-the tokens, so that prompts of one step have more."""
+"""GLM-5, DeepSeek-V4 and MiniMax M3 with a quarter of their width and heads, or less. They choose
+few of the tokens, so that prompts of one step have more."""
 
 
 def save_model(folder: Path, family: str) -> Path:

@@ -113,6 +113,8 @@ _MORE: tuple[Case, ...] = (
     Case("deepseek_v3", "yarn", {**_MLA, **_rope("yarn", factor=4.0, mscale=1.0, mscale_all_dim=1.0,
                                  original_max_position_embeddings=32)}),
     Case("deepseek_v32", "topk 8", {**_MLA, "index_topk": 8}),
+    Case("deepseek_v4", "topk 8", {**_MIXED["deepseek_v4"], "index_topk": 8, "compress_rates": {
+        "heavily_compressed_attention": 8, "compressed_sparse_attention": 4}}),
     Case("dots1", "", {"n_shared_experts": 1}),
     Case("dots1", "windows", {"n_shared_experts": 1, "layer_types": _BOTH, "sliding_window": 16}),
     Case("dots3_note_text", "", {**_MLA, "layer_types": [

@@ -58,6 +58,9 @@ def count_positions(
 ) -> int:
     """For how many positions tables are made: as many as sequences of ``max_len`` have, but no more
     than the KV cache of the CPU has room for."""
-    token_bytes = sum(shape.token_bytes(dtype) for shape in shapes)
-    room = cache_bytes(config, torch.device("cpu")) // token_bytes if token_bytes else max_len
+    size = config.block_size
+    block_bytes = sum(shape.block_bytes(size, dtype) for shape in shapes)
+    room = max_len
+    if block_bytes:
+        room = cache_bytes(config, torch.device("cpu")) * size // block_bytes
     return min(max_len, max(room, _LEAST_POSITIONS))

@@ -17,8 +17,9 @@ from torch import nn
 from workers.engine.backends.base.cache_probe import CacheProbe
 from workers.engine.backends.base.loaded_model import LoadedModel, MakeRunner
 from workers.engine.backends.base.lora import Adapters
-from workers.engine.backends.base.paged import PagedModel
+from workers.engine.backends.base.paged import PagedModel, StatefulModules
 from workers.engine.backends.base.recorder import Recorder, finding_routed_modules
+from workers.engine.backends.compressed.compressors import wrap_compressors
 from workers.engine.backends.cpu.decoder import NativeDecoder
 from workers.engine.backends.cpu.kv_cache import pack_keys
 from workers.engine.backends.cpu.layers.library import why_no_kernels
@@ -28,7 +29,6 @@ from workers.engine.backends.device import choose_backend
 from workers.engine.backends.fallback.model import TRIED_TOKENS, FallbackModel, use_own_attention
 from workers.engine.backends.fallback.runner import FallbackRunner
 from workers.engine.backends.parallel.group import Ranks
-from workers.engine.backends.recurrent.mixers import Mixers
 from workers.engine.backends.sparse.indexers import use_pages
 from workers.engine.checkpoints.context import count_positions, resolve_context
 from workers.engine.checkpoints.parity.own_attention import OwnAttention, passage
@@ -163,6 +163,7 @@ def _load_paged(
     max_len = parity.max_len
     own = OwnAttention(model, backend, config, ranks, text)
     use_pages(model)
+    wrap_compressors(model)
     paged = PagedModel(model)
     adapters = Adapters.load(model, config.adapters)
     if parity.continues is not None:
@@ -199,7 +200,7 @@ def _mixers(
     backend: AttentionBackend,
     config: EngineConfig,
     adapters: Adapters,
-) -> Mixers:
+) -> StatefulModules:
     """Return the model's modules that keep states, made to run on flat batches. Raises
     UnsupportedModel."""
     mixers = find_states(paged, backend, config.block_size, torch.device(config.device))
@@ -207,8 +208,8 @@ def _mixers(
         raise UnsupportedModel(
             f"{type(paged.model).__name__} shows no states, but its miniature does"
         )
-    mixers.continues, mixers.adapters = continues, adapters
-    mixers.wrap()
+    mixers.continues = continues
+    mixers.wrap(adapters)
     return mixers
 
 

@@ -48,9 +48,23 @@ class LayerShape:
     """Keys are stored as the C forward multiplies them."""
     kept_by: nn.Module | None = None
     """The earlier layer whose pages hold the keys and values of this one too."""
+    rate: int | None = None
+    """So many successive tokens have an entry together, in the block of the last of them."""
+    has_tokens: bool = True
+    """Each token has a line of its own. A layer with a ``rate`` may have none."""
 
-    def token_bytes(self, dtype: torch.dtype) -> int:
-        """Return the bytes of a token in the layer's own pages."""
+    def token_lines(self, block_size: int) -> int:
+        """Return the number of lines in a block for tokens, which come before those of entries."""
+        return block_size if self.has_tokens else 0
+
+    def num_lines(self, block_size: int) -> int:
+        """Return the number of lines in a block."""
+        entries = 0 if self.rate is None else -(-block_size // self.rate)
+        return self.token_lines(block_size) + entries
+
+    def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
+        """Return the bytes of a block in the layer's own pages."""
         if self.kept_by is not None:
             return 0
-        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+        line = self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+        return self.num_lines(block_size) * line

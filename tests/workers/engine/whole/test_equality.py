@@ -67,7 +67,7 @@ class TestDemoModel:
             assert completion.usage.cached_tokens == (length - 1) // 16 * 16
 
     def test_after_preemption(self, demo: LoadedModel) -> None:
-        block_bytes = 16 * sum(s.token_bytes(torch.float32) for s in demo.layer_shapes.values())
+        block_bytes = demo.block_bytes(16)
         small = EngineConfig(
             device="cpu", dtype="float32", max_num_seqs=4, max_num_batched_tokens=32,
             max_model_len=64, kv_cache_bytes=8 * block_bytes, num_threads=1,

@@ -49,17 +49,18 @@ def take_up(
     tensors: tuple[Tensor, Tensor, Tensor],
     attention_mask: Tensor | None,
     options: dict[str, Any],
+    rate: int | None = None,
 ) -> tuple[AttentionRule, Tensor, Tensor, Tensor]:
     """Return an attention function's inputs beside its metadata: the attention rule, and query, key
     and value, each [tokens, its heads, dim]. A probe of the model records the rule, and refuses
-    what paged attention cannot do."""
+    what paged attention cannot do. ``rate`` tokens have an entry together, if any have."""
     query, key, value = (x.squeeze(0).transpose(0, 1) for x in tensors)
     cache = current_metadata().cache
     if (layer := cache.layers.get(module)) is None:
         visible = None if attention_mask is None else _require_visible(module, attention_mask)
         rule = AttentionRule.pop(options, query.shape[-1], visible)
         refuse_unknown(module, options)
-        cache.note(module, key, value, rule)
+        cache.note(module, key, value, rule, rate)
     else:
         visible = layer.shape.visible
         rule = AttentionRule.pop(options, query.shape[-1], visible)

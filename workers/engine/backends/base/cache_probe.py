@@ -51,8 +51,16 @@ class CacheProbe:
         self.positionless: set[nn.Module] = set()
         """Modules that attend and whose keys do not depend on positions."""
 
-    def note(self, module: nn.Module, key: Tensor, value: Tensor, rule: AttentionRule) -> None:
-        """Record ``key`` and ``value`` [tokens, heads, dim], which a cache would store."""
+    def note(
+        self,
+        module: nn.Module,
+        key: Tensor,
+        value: Tensor,
+        rule: AttentionRule,
+        rate: int | None = None,
+    ) -> None:
+        """Record ``key`` and ``value`` [tokens, heads, dim], which a cache would store, and how
+        many tokens have an entry together, if any."""
         if module in self.shapes:
             raise UnsupportedModel(f"{type(module).__name__} attends more than once per forward")
         self.shapes[module] = LayerShape(
@@ -63,6 +71,7 @@ class CacheProbe:
             rule.sinks is not None,
             rule.softcap is not None,
             kept_by=self._find_keeper(key, value),
+            rate=rate,
         )
         self.rules[module] = rule
         self.keys[module] = key
@@ -80,11 +89,13 @@ class CacheProbe:
         self.keys.clear()
         self._values.clear()
 
-    def note_index(self, module: nn.Module, keys: Tensor) -> None:
-        """Record the index keys [tokens, dim] of an indexer, which a cache would store."""
+    def note_index(self, module: nn.Module, keys: Tensor, rate: int | None = None) -> None:
+        """Record the index keys [n, dim] of an indexer, which a cache would store: one of each
+        token, or of ``rate`` tokens together."""
         if module in self.shapes:
             raise UnsupportedModel(f"{type(module).__name__} runs more than once per forward")
-        self.shapes[module] = LayerShape(1, keys.shape[1], 0)
+        dim = keys.shape[1]
+        self.shapes[module] = LayerShape(1, dim, 0, rate=rate, has_tokens=rate is None)
 
 
 def _is_same_memory(a: Tensor, b: Tensor) -> bool:

@@ -52,6 +52,5 @@ class LoadedModel:
 
     def block_bytes(self, block_size: int) -> int:
         """Return the size of a block of ``block_size`` tokens in all layers."""
-        return block_size * sum(
-            shape.token_bytes(self.dtype) for shape in self.layer_shapes.values()
-        )
+        shapes = self.layer_shapes.values()
+        return sum(shape.block_bytes(block_size, self.dtype) for shape in shapes)

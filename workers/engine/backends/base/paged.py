@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from workers.engine.backends.base.attention import attending
+from workers.engine.backends.base.lora import Adapters
 from workers.engine.backends.base.temperatures import follow_positions, placing
 
 
@@ -35,6 +36,9 @@ class StatefulModules(Protocol):
     @property
     def shapes(self) -> Mapping[nn.Module, Mapping[Any, Any]]:
         """The shapes of their states."""
+
+    def wrap(self, adapters: Adapters) -> None:
+        """Let the modules compute flat batches, as these adapters change them."""
 
     def active(self, batch: Any) -> AbstractContextManager[None]:
         """Compute the states of ``batch`` in the forward inside the context."""

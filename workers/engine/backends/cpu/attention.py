@@ -20,6 +20,8 @@ from workers.engine.backends.base.attention import (
     visibility_bias,
 )
 from workers.engine.backends.base.cache_probe import AttentionRule, CacheProbe
+from workers.engine.backends.compressed.attention import attend_entries
+from workers.engine.backends.compressed.compressors import find_compressor
 from workers.engine.backends.cpu.kv_cache import KVCache, LayerCache
 from workers.engine.backends.sparse.indexers import find_latents, pop_spans
 from workers.engine.backends.sparse.latents import attend_latents
@@ -143,10 +145,16 @@ def attend_pages(
     latents = find_latents(module)
     selection = None if latents is None else options.pop("indices", None)
     spans = pop_spans(options)
-    rule, query, key, value = take_up(module, (query, key, value), attention_mask, options)
+    compressor = find_compressor(module)
+    rate = None if compressor is None else compressor.rate
+    if compressor is not None:  # a key is its own value
+        value = value[..., :0]
+    rule, query, key, value = take_up(module, (query, key, value), attention_mask, options, rate)
     layer = metadata.cache.layers.get(module)  # none while the model is probed
     if layer is not None:
         layer.write(metadata.slots, key, value)
+    if compressor is not None:
+        return attend_entries(query, compressor, metadata, rule)[None], None
     if latents is not None:
         return attend_latents(query, latents, layer, metadata, selection, rule)[None], None
     if spans is not None and not spans.is_whole:

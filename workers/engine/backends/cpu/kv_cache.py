@@ -20,7 +20,8 @@ def pack_keys(shapes: Mapping[nn.Module, LayerShape]) -> dict[nn.Module, LayerSh
 
 class LayerCache:
     """One layer's pages, head-major: ``key`` [heads * blocks, block_size * key_dim], so that the
-    blocks of a sequence, gathered for one head, are its keys in order.
+    blocks of a sequence, gathered for one head, are its keys in order. Where several tokens have an
+    entry together, the entries of a block are lines after those of its tokens.
 
     A block of packed keys is [block_size / 16][key_dim / 2][16][2]: a weight of 16 columns, which
     are tokens, with pairs of inputs side by side."""
@@ -37,10 +38,10 @@ class LayerCache:
         self.shape = shape
         self.num_blocks = num_blocks
         self.block_size = block_size
-        lines = shape.num_kv_heads * num_blocks
+        self.num_lines = num_lines = shape.num_lines(block_size)
 
         def pages(dim: int) -> Tensor:
-            return lazy_zeros((lines, block_size * dim), dtype)
+            return lazy_zeros((shape.num_kv_heads * num_blocks, num_lines * dim), dtype)
 
         self.key: Tensor = keeper.key if keeper else pages(shape.key_dim)
         self.value: Tensor = keeper.value if keeper else pages(shape.value_dim)
@@ -48,8 +49,8 @@ class LayerCache:
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
         heads, dim = self.shape.num_kv_heads, self.shape.key_dim
-        num_slots = self.num_blocks * self.block_size
-        values = self.value.view(heads, num_slots, self.shape.value_dim)
+        slots = self.token_lines(slots)
+        values = self.value.view(heads, self.num_blocks * self.num_lines, self.shape.value_dim)
         values.index_copy_(1, slots, value.transpose(0, 1))
         if self.shape.packs_keys:
             packed = self.key.view(heads, -1, dim // 2, KEYS_TOGETHER, 2)
@@ -58,10 +59,16 @@ class LayerCache:
         else:
             self.key.view(heads, -1, dim).index_copy_(1, slots, key.transpose(0, 1))
 
+    def token_lines(self, slots: Tensor) -> Tensor:
+        """Return the lines of one head that hold the tokens at ``slots``."""
+        if self.num_lines == self.block_size:
+            return slots
+        return slots // self.block_size * self.num_lines + slots % self.block_size
+
     @property
     def tokens(self) -> Tensor:
-        """The keys [slots, dim] of a layer with one head."""
-        return self.key.view(self.num_blocks * self.block_size, self.shape.key_dim)
+        """The keys [lines, dim] of a layer with one head."""
+        return self.key.view(self.num_blocks * self.num_lines, self.shape.key_dim)
 
     @property
     def lines(self) -> tuple[Tensor, Tensor]:

@@ -113,7 +113,7 @@ class CpuRunner:
         slots = tables[:, 0] * self._block_size + positions
         group = DecodeGroup(0, num_tokens, tables, positions)
         metadata = AttentionMetadata(self.cache, slots, [group], [], tables, rows)
-        piece = StatePiece(0, 0, num_tokens, is_fresh=True)
+        piece = StatePiece(0, 0, num_tokens, position=0)
         states = self._mixers and StateBatch(self._states, [piece], self._mixers.continues)
         self._model(torch.zeros_like(rows), positions, metadata, rows, states)
 

@@ -26,6 +26,8 @@ from workers.engine.backends.base.attention import (
     visibility_bias,
 )
 from workers.engine.backends.base.cache_probe import AttentionRule
+from workers.engine.backends.compressed.attention import attend_entries
+from workers.engine.backends.compressed.compressors import find_compressor
 from workers.engine.backends.cuda import launches
 from workers.engine.backends.cuda.fusion import active_fusion
 from workers.engine.backends.cuda.kv_cache import TokenMajorLayer, Way
@@ -115,6 +117,10 @@ def attend_pages_on_gpu(
     chunk like earlier tokens.
     """
     metadata: PagedMetadata = current_metadata()
+    compressor = find_compressor(module)
+    rate = None if compressor is None else compressor.rate
+    if compressor is not None:  # a key is its own value
+        value = value[..., :0]
     heads, cache, fusion = (query, key, value), metadata.cache, active_fusion()
     layer = cache.layers.get(module)  # none while the model is probed
     latents = find_latents(module)
@@ -122,10 +128,12 @@ def attend_pages_on_gpu(
     spans = pop_spans(options)
     if fusion is not None and layer is not None:
         keeps = bool(metadata.pieces)  # whose rows may attend without the cache
-        fusion.store(heads, layer, metadata.slots, keeps=keeps)
-    rule, query, key, value = take_up(module, heads, attention_mask, options)
+        fusion.store(heads, layer, layer.token_lines(metadata.slots), keeps=keeps)
+    rule, query, key, value = take_up(module, heads, attention_mask, options, rate)
     if fusion is None and layer is not None:
         layer.write(metadata.slots, key, value)
+    if compressor is not None:
+        return attend_entries(query, compressor, metadata, rule)[None], None
     if latents is not None:
         return attend_latents(query, latents, layer, metadata, selection, rule)[None], None
     if spans is not None and not spans.is_whole:

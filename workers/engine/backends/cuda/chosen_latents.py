@@ -1,9 +1,9 @@
 """Attention to chosen latents in Triton: each row reads its tokens by their places in the cache.
 
-A latent is both a part of the key and the value, so a program loads it once for two products, where
-the decode kernel (``split_decode``) would load keys and values. It would also pad a key of 512 and
-64 numbers to 1,024, which no GPU's shared memory holds. Parts of a row's tokens are joined by the
-decode kernel's second half.
+A latent is both a part of the key, or all of it, and the value, so a program loads it once for two
+products, where the decode kernel (``split_decode``) would load keys and values. It would also pad a
+key of 512 and 64 numbers to 1,024, which no GPU's shared memory holds. Parts of a row's tokens are
+joined by the decode kernel's second half.
 
 Importing this needs triton, which builds of torch for CUDA include.
 """
@@ -57,9 +57,10 @@ def attend_chosen(  # type: ignore[no-untyped-def]
     is_latent = (of_latent < RANK)[None, :]
     is_rotated = (of_rotated < ROTATED)[None, :]
     plain = tl.load(at_query + of_latent[None, :], mask=is_head[:, None] & is_latent, other=0.0)
-    turned = tl.load(
-        at_query + RANK + of_rotated[None, :], mask=is_head[:, None] & is_rotated, other=0.0
-    )
+    if ROTATED > 0:
+        turned = tl.load(
+            at_query + RANK + of_rotated[None, :], mask=is_head[:, None] & is_rotated, other=0.0
+        )
     highest = tl.full([HEADS], -float("inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     mixed = tl.zeros([HEADS, RANK_WIDTH], tl.float32)
@@ -69,11 +70,12 @@ def attend_chosen(  # type: ignore[no-untyped-def]
         seen = slot >= 0
         at_token = tokens + slot[:, None] * token_stride
         latents = tl.load(at_token + of_latent[None, :], mask=seen[:, None] & is_latent, other=0.0)
-        rotated = tl.load(
-            at_token + RANK + of_rotated[None, :], mask=seen[:, None] & is_rotated, other=0.0
-        )
         scores = tl.dot(plain, tl.trans(latents), input_precision="ieee")
-        scores += tl.dot(turned, tl.trans(rotated), input_precision="ieee")
+        if ROTATED > 0:
+            rotated = tl.load(
+                at_token + RANK + of_rotated[None, :], mask=seen[:, None] & is_rotated, other=0.0
+            )
+            scores += tl.dot(turned, tl.trans(rotated), input_precision="ieee")
         scores = tl.where(seen[None, :], scores * scale, -float("inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1))
         base = tl.where(new_highest == -float("inf"), 0.0, new_highest)

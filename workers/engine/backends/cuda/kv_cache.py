@@ -22,7 +22,8 @@ class Way(StrEnum):
 
 
 class TokenMajorLayer:
-    """One layer's pages: ``key`` [blocks, block_size, heads, key_dim], ``value`` likewise."""
+    """One layer's pages: ``key`` [blocks, block_size, heads, key_dim], ``value`` likewise. Where
+    several tokens have an entry together, the entries of a block follow its tokens."""
 
     def __init__(
         self,
@@ -34,16 +35,23 @@ class TokenMajorLayer:
         keeper: "TokenMajorLayer | None" = None,
     ) -> None:
         """``keeper`` has the pages, if they are another layer's."""
-        pages = (num_blocks, block_size, shape.num_kv_heads)
+        self.num_lines = shape.num_lines(block_size)
+        pages = (num_blocks, self.num_lines, shape.num_kv_heads)
         self.shape = shape
         self.way = way
         self.block_size = block_size
         self.key: Tensor = keeper.key if keeper else like.new_zeros(*pages, shape.key_dim)
         self.value: Tensor = keeper.value if keeper else like.new_zeros(*pages, shape.value_dim)
 
+    def token_lines(self, slots: Tensor) -> Tensor:
+        """Return the lines of one head that hold the tokens at ``slots``."""
+        if self.num_lines == self.block_size:
+            return slots
+        return slots // self.block_size * self.num_lines + slots % self.block_size
+
     @property
     def tokens(self) -> Tensor:
-        """The keys [slots, dim] of a layer with one head."""
+        """The keys [lines, dim] of a layer with one head."""
         return self.key.flatten(0, 2)
 
     @property
@@ -65,6 +73,7 @@ class TokenMajorLayer:
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
+        slots = self.token_lines(slots)
         self.key.flatten(0, 1).index_copy_(0, slots, key)
         self.value.flatten(0, 1).index_copy_(0, slots, value)
 

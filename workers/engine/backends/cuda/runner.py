@@ -277,7 +277,7 @@ class CudaRunner:
         places = torch.arange(max_tokens, device=self._device)
         states = self._mixers and StateBatch(
             StateTable(self._shapes, 1, self._device),
-            [StatePiece(0, 0, max_tokens, is_fresh=True)],
+            [StatePiece(0, 0, max_tokens, position=0)],
             self._mixers.continues,
         )
         logits: Tensor = self._model(ids, places % self._max_k, metadata, places, states)

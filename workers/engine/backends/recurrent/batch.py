@@ -30,15 +30,20 @@ class Save(NamedTuple):
 
 
 class StatePiece(NamedTuple):
-    """Adjacent tokens of a sequence whose states are in row ``row`` of the table. A piece that
-    ``is_fresh`` begins its sequence."""
+    """Adjacent tokens of a sequence whose states are in row ``row`` of the table."""
 
     row: int
     start: int
     """The first token's place in the flat batch."""
     size: int
-    is_fresh: bool
+    position: int
+    """The first token's position in its sequence."""
     saves: Sequence[Save] = ()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it begins its sequence."""
+        return self.position == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def lay_out_states(
         wanted.setdefault(seq, []).append(Save(num_tokens - seq.num_computed, row))
     pieces, start = [], 0
     for seq, first, size in layout:
-        pieces.append(StatePiece(seq.slot, start, size, first == 0, wanted.get(seq, ())))
+        pieces.append(StatePiece(seq.slot, start, size, first, wanted.get(seq, ())))
         start += size
     return StateBatch(table, pieces, continues)
 
@@ -107,8 +112,8 @@ def _cut(piece: StatePiece, continues: bool) -> Iterator[StatePiece]:
         ends.update(range(min(ends) if piece.is_fresh else 1, piece.size))
     for start, end in pairwise([0, *sorted(ends)]):
         saves = [Save(end - start, rows[end])] if end in rows else ()
-        is_fresh = piece.is_fresh and start == 0
-        yield StatePiece(piece.row, piece.start + start, end - start, is_fresh, saves)
+        at, position = piece.start + start, piece.position + start
+        yield StatePiece(piece.row, at, end - start, position, saves)
 
 
 def _group(pieces: list[StatePiece], device: torch.device) -> StateGroup:

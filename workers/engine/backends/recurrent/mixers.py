@@ -31,8 +31,11 @@ class Mixers:
         """Whether the modules can continue a sequence with several tokens at once."""
         self.batch: StateBatch | None = None
         self.adapters = Adapters()
+        """Of sequences, which change what the modules compute."""
 
-    def wrap(self) -> None:
+    def wrap(self, adapters: Adapters) -> None:
+        """Let the modules compute the active batch, as these ``adapters`` change them."""
+        self.adapters = adapters
         for module in self.shapes:
             module.forward = _GroupedForward(self, module)
 

@@ -23,7 +23,7 @@ Rows = slice | Tensor
 class StateKey(NamedTuple):
     """Names one of a module's states: modules may have several convolutions."""
 
-    kind: Literal["convolution", "recurrence"]
+    kind: Literal["convolution", "recurrence", "window"]
     number: int = 0
 
 
@@ -86,7 +86,7 @@ def _make_states(key: StateKey, shape: StateShape, num_rows: int, device: torch.
             return lazy_zeros(sizes, shape.dtype)
         return torch.zeros(sizes, dtype=shape.dtype, device=device)
 
-    if key.kind == "recurrence":
+    if key.kind != "convolution":
         return make(num_rows, *shape.sizes)
     *channels, kernel = shape.sizes
     return make(num_rows, kernel, *channels).movedim(1, -1)

@@ -145,7 +145,7 @@ def _attend(
     width = group.width * (query.shape[1] + (0 if is_shared else query.shape[2]))
     for rows in group.cut(width, _TOGETHER):
         keys = take_tokens(layer, group.slots[rows]).to(query.dtype) if shared is None else shared
-        _mix(query[rows], keys, hidden[rows], rule, output[rows])
+        mix(query[rows], keys, hidden[rows], rule, output[rows])
 
 
 def _attend_chosen(
@@ -159,10 +159,10 @@ def _attend_chosen(
     for rows in group.cut(places.shape[1] * sum(query.shape[1:]), _TOGETHER):
         keys = take_tokens(layer, group.find_slots(places[rows], rows)).to(query.dtype)
         hidden = rule.visible.hides(group.positions[rows].long()[:, None], places[rows])
-        _mix(query[rows], keys, hidden, rule, output[rows])
+        mix(query[rows], keys, hidden, rule, output[rows])
 
 
-def _mix(query: Tensor, keys: Tensor, hidden: Tensor, rule: AttentionRule, output: Tensor) -> None:
+def mix(query: Tensor, keys: Tensor, hidden: Tensor, rule: AttentionRule, output: Tensor) -> None:
     """Fill ``output`` [rows, heads, rank] from ``keys`` [rows, tokens, dim] or, shared by all rows,
     [tokens, dim], which begin with the latents."""
     rank = output.shape[2]

@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 from workers.engine.exceptions import UnsupportedModel
 
 _PRODUCTS = ("matmul", "__matmul__")
+_WEIGHTED = ("mul", "__mul__")
 
 
 class OneKey(TorchFunctionMode):
@@ -19,6 +20,10 @@ class OneKey(TorchFunctionMode):
         self._keys: Tensor | None = None
         self._dependent: list[Tensor] = []
         self._factors: list[Tensor] = []
+
+    def update_compressor_states(self, _name: str, keys: Tensor) -> Tensor:
+        """Take the index keys of entries, [1, entries, dim], of which there may be none."""
+        return self._take(keys if keys.shape[1] else keys.new_zeros(1, 1, keys.shape[2]), 3)
 
     def update_indexer(self, keys: Tensor, *_: Any) -> Tensor:
         """Take the index keys of a flat batch, [1, tokens, dim]."""
@@ -60,9 +65,14 @@ class OneKey(TorchFunctionMode):
         if any(self._depends(each) for each in args):
             if isinstance(result, Tensor):
                 self._dependent.append(result)
-            if getattr(func, "__name__", "") in _PRODUCTS and self._depends(args[1]):
-                self._factors.append(args[0])
+            self._note_factor(getattr(func, "__name__", ""), *args)
         return result
+
+    def _note_factor(self, name: str, first: Any, second: Any = None, *_: Any) -> None:
+        if name in _PRODUCTS and self._depends(second):
+            self._factors.append(first)
+        elif name in _WEIGHTED and isinstance(second, Tensor) and self._depends(first):
+            self._factors.append(second)
 
     def _depends(self, value: Any) -> bool:
         return any(value is each for each in self._dependent)

@@ -21,6 +21,8 @@ _UNREACHED = 128
 """A length beyond any text that a miniature computes."""
 _WINDOW, _CHUNK, _TRAINED, _FLOOR, _CHOSEN = 11, 16, 24, 8, 12
 _SPAN, _SPANS, _NEAREST = 5, 3, 2
+_RATE = 7
+"""The most tokens that have a key together; no divisor of a block's size."""
 
 _SHORTER = {
     "sliding_window": _WINDOW,
@@ -112,6 +114,8 @@ def _shorten(settings: Any, max_len: int) -> None:
     for name, wanted in _SHORTER.items():
         if length := getattr(settings, name, None):
             setattr(settings, name, shorter(length, wanted))
+    rates = getattr(settings, "compress_rates", None) or {}  # by kind of layer
+    rates.update({kind: min(rate, _RATE) for kind, rate in rates.items()})
     for rope in _rope_settings(settings):
         if length := rope.get("original_max_position_embeddings"):
             rope["original_max_position_embeddings"] = shorter(length, _TRAINED)

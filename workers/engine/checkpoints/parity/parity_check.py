@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from workers.engine.backends.base.lora import Adapters
-from workers.engine.backends.base.paged import PagedModel
+from workers.engine.backends.base.paged import PagedModel, StatefulModules
+from workers.engine.backends.compressed.compressors import wrap_compressors
 from workers.engine.backends.cpu.decoder import NativeDecoder
 from workers.engine.backends.cpu.kv_cache import pack_keys
 from workers.engine.backends.cpu.layers.direct_weights import finding_direct_weights
 from workers.engine.backends.cpu.layers.packed_linear import pack_linears
 from workers.engine.backends.fallback.model import FallbackModel, use_own_attention
-from workers.engine.backends.recurrent.mixers import Mixers
 from workers.engine.backends.sparse.indexers import use_pages
 from workers.engine.checkpoints.parity.miniature import choose_every_expert, make_miniature
 from workers.engine.checkpoints.parity.probe import find_states, probe
@@ -105,10 +105,10 @@ class ParityCheck:
         if not error < TOLERANCE[torch.float32]:
             raise UnsupportedModel(f"{self._name} over pages differs from generate by {error:.1%}")
 
-    def _check_mixers(self, paged: PagedModel, mixers: Mixers) -> bool:
+    def _check_mixers(self, paged: PagedModel, mixers: StatefulModules) -> bool:
         """Return whether the mixers can continue a sequence with several tokens at once. The others
         ignore the earlier tokens, or fail."""
-        mixers.wrap()
+        mixers.wrap(Adapters())
         try:
             self._check(paged)
         except UnsupportedModel:
@@ -160,7 +160,7 @@ class ParityCheck:
             mixers = find_states(paged, self._backend, self._block_size, miniature.device)
             assert mixers is not None
             mixers.continues = self.continues
-            mixers.wrap()
+            mixers.wrap(Adapters())
             paged.mixers, stateful = mixers, mixers.shapes
         noise = self._error(paged, expected)
         probed = probe(paged, self._backend, self._block_size, miniature.device)
@@ -177,6 +177,7 @@ class ParityCheck:
         except Exception as error:
             raise UnsupportedModel(f"{self._name} cannot be made smaller: {error!r}") from error
         use_pages(made)
+        wrap_compressors(made)
         return made
 
     @torch.inference_mode()

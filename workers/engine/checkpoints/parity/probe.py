@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from workers.engine.backends.base.cache_probe import CacheProbe
-from workers.engine.backends.base.paged import PagedModel
+from workers.engine.backends.base.paged import PagedModel, StatefulModules
 from workers.engine.backends.base.visibility import tag_masks
-from workers.engine.backends.recurrent.mixers import Mixers, find_mixers
+from workers.engine.backends.compressed.compressors import find_compressors
+from workers.engine.backends.recurrent.mixers import find_mixers
 from workers.engine.core.attention_backend import AttentionBackend, Part
 from workers.engine.exceptions import UnsupportedModel
 
@@ -47,7 +48,7 @@ def probe(
 @torch.inference_mode()
 def find_states(
     paged: PagedModel, backend: AttentionBackend, block_size: int, device: torch.device
-) -> Mixers | None:
+) -> StatefulModules | None:
     """Run a few tokens, and record which modules keep states, if any do. Raises
     UnsupportedModel."""
 
@@ -55,7 +56,8 @@ def find_states(
         _run_a_few(paged, CacheProbe(), backend, block_size, device, 1, **options)
 
     with tag_masks(backend.attention):
-        return find_mixers(paged.model, run)
+        compressors = find_compressors(paged.model, lambda: run({}))
+        return compressors or find_mixers(paged.model, run)
 
 
 def _run_a_few(

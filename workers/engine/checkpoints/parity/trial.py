@@ -61,7 +61,7 @@ class Batches:
                 torch.tensor(places, device=device),
                 self._backend.batch(cache, parts, size),
                 torch.arange(len(ids), device=device),
-                self._states(table, [(i, sizes[i], done[i] == 0) for i in order]),
+                self._states(table, [(i, sizes[i], done[i]) for i in order]),
             ).to(torch.float32, copy=True)
             for i, part in zip(order, torch.split(rows, [sizes[i] for i in order]), strict=True):
                 logits[i].append(part)
@@ -69,16 +69,16 @@ class Batches:
         return torch.cat([part for each in logits for part in each])
 
     def _states(
-        self, table: StateTable, parts: Sequence[tuple[int, int, bool]]
+        self, table: StateTable, parts: Sequence[tuple[int, int, int]]
     ) -> StateBatch | None:
-        """Return the states of a flat batch. A part has its text's row, its size, and whether it
-        begins the text."""
+        """Return the states of a flat batch. A part has its text's row, its size, and the position
+        of its first token."""
         if (mixers := self._paged.mixers) is None:
             return None
         starts = accumulate((size for _, size, _ in parts), initial=0)
         pieces = [
-            StatePiece(row, start, size, is_fresh)
-            for (row, size, is_fresh), start in zip(parts, starts, strict=False)
+            StatePiece(row, start, size, position)
+            for (row, size, position), start in zip(parts, starts, strict=False)
         ]
         return StateBatch(table, pieces, mixers.continues)
 

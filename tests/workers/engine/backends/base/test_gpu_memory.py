@@ -143,7 +143,7 @@ def test_the_document_computes_as_a_worker_does(name: str) -> None:
     config = CONFIGS[name]
     weights, _ = weight_bytes(config, torch.bfloat16)
     layer = LayerShape(config.num_key_value_heads, config.head_dim, config.head_dim)
-    token = config.num_hidden_layers * layer.token_bytes(torch.bfloat16)
+    token = config.num_hidden_layers * layer.block_bytes(1, torch.bfloat16)
     shown_weights, shown_token, *shown = lines[name]
     assert shown_weights == f"{weights / GIB:.1f} GiB"
     assert shown_token == f"{token // 1024} KiB"

@@ -57,7 +57,7 @@ def test_scrubbing_clears_blocks_and_no_others() -> None:
 
 
 def test_bytes_of_a_token() -> None:
-    assert SHAPE.token_bytes(torch.bfloat16) == 2 * (3 + 2) * 2
+    assert SHAPE.block_bytes(4, torch.bfloat16) == 4 * 2 * (3 + 2) * 2
 
 
 def test_layers_with_the_same_keys_and_values_have_the_same_pages() -> None:
@@ -68,4 +68,4 @@ def test_layers_with_the_same_keys_and_values_have_the_same_pages() -> None:
     layers[first].write(torch.tensor([2, 3]), key, key[:, :, :2])
     keys, _ = layers[second].gather(torch.tensor([1, 4]), 1)
     assert torch.equal(keys, key.transpose(0, 1))
-    assert kept.token_bytes(torch.float32) == 0
+    assert kept.block_bytes(4, torch.float32) == 0

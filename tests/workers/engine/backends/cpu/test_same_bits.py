@@ -150,7 +150,7 @@ class Reference:
                 self._states.copy_row(_saved_row(piece.text, piece.start), row)
             is_last = piece is pieces[-1]
             laid_out.append(
-                StatePiece(row, start, piece.size, piece.start == 0, saves if is_last else ())
+                StatePiece(row, start, piece.size, piece.start, saves if is_last else ())
             )
             start += piece.size
         return StateBatch(self._states, laid_out, continues=True)

@@ -2,6 +2,7 @@
 or in the process that ``interpreted.start`` starts, where triton's interpreter runs the kernels."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from tests.workers.engine.backends.cuda.without_gpu.interpreted import TOLERANCE
 from workers.engine.backends.base.cache_probe import AttentionRule
+from workers.engine.backends.compressed import attention as entry_attention
+from workers.engine.backends.compressed.attention import attend_entries
+from workers.engine.backends.compressed.lines import find_entries
 from workers.engine.backends.cuda import chosen_latents, kernel_check, launches
 from workers.engine.backends.cuda.backend import CudaBackend
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache, TokenMajorLayer, Way
@@ -104,6 +108,31 @@ def compare_latents(
         )
 
 
+def compare_entries(device: torch.device, dtype: torch.dtype, *, is_chosen: bool) -> int:
+    """The same with entries of four tokens beside a window."""
+    torch.manual_seed(0)
+    rule = AttentionRule(0.3, Visible(7), None, sinks=torch.randn(3).to(device))
+    shape = LayerShape(1, 16, 0, rule.visible, has_sinks=True, rate=4)
+    layer, metadata = _pages(shape, Way.LATENTS, device, dtype)
+    groups = [find_entries(group, shape) for group in metadata.row_groups(PAGE)]
+    for group in groups:
+        hidden = group.hidden(EVERYTHING)
+        ended = group.slots.expand_as(hidden)[~hidden]
+        layer.tokens[ended] = torch.randn(len(ended), 16).to(layer.tokens)
+    places = [torch.rand(len(each.positions), each.width).topk(5).indices for each in groups]
+    selection = Selection([each.to(device) for each in places]) if is_chosen else None
+    query = torch.randn(len(POSITIONS), 3, 16).to(device, dtype)
+    compressor: Any = SimpleNamespace(
+        attention=next(iter(metadata.cache.layers)),
+        selection=selection,
+        entry_groups=lambda _metadata: groups,
+    )
+    with patch.object(entry_attention, "_DENSE", 0):
+        return _agree(
+            layer, lambda: attend_entries(query, compressor, metadata, rule), "mix_latents"
+        )
+
+
 def _distinct(places: Tensor) -> Tensor:
     """Places that are chosen once: the first of equal ones moves beyond the others."""
     for row in places:
@@ -152,7 +181,8 @@ def _pages(
         for length, blocks in zip(lengths, order, strict=True):
             places = torch.arange(length)
             slots = (blocks[places // PAGE] * PAGE + places % PAGE).to(device)
-            pages.flatten(0, 1)[slots] = torch.randn(length, *pages.shape[2:]).to(like)
+            keys = torch.randn(length, *pages.shape[2:])
+            pages.flatten(0, 1)[layer.token_lines(slots)] = keys.to(like)
     parts = [
         Part(before, size, blocks.tolist())
         for (before, size), blocks in zip(PARTS, order, strict=True)

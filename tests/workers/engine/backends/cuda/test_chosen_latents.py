@@ -38,6 +38,15 @@ def test_rows_of_several_sequences_read_their_latents_in_place(
     assert run.result() == launches
 
 
+@pytest.mark.parametrize(("is_chosen", "launches"), [(True, 2), (False, 1)])
+def test_rows_of_several_sequences_read_their_entries_in_place(
+    interpreter: ProcessPoolExecutor, is_chosen: bool, launches: int
+) -> None:
+    compare = chosen_tokens.compare_entries
+    run = interpreter.submit(compare, CPU, torch.float32, is_chosen=is_chosen)
+    assert run.result() == launches
+
+
 @pytest.mark.parametrize(
     ("size", "choices", "is_mixed"), [(8, 2, False), (5, 4, True), (7, 1, True)]
 )
@@ -49,9 +58,10 @@ def test_rows_of_several_sequences_read_the_spans_of_their_heads_in_place(
     assert run.result() == 2
 
 
-def test_parts_of_many_tokens_are_joined(interpreter: ProcessPoolExecutor) -> None:
+@pytest.mark.parametrize("rotated", [4, 0])
+def test_parts_of_many_tokens_are_joined(interpreter: ProcessPoolExecutor, rotated: int) -> None:
     """Rows of two tiles of heads, whose numbers fill no register, with sinks."""
-    sizes, counts = (20, 24, 4), [600, 3]
+    sizes, counts = (20, 24, rotated), [600, 3]
     more = {"sinks": True, "processors": 4, "seed": 1}
     compare = chosen_tokens.compare_mixed
     interpreter.submit(compare, sizes, counts, torch.bfloat16, **more).result()
@@ -76,7 +86,7 @@ def test_the_kernel_agrees_for_drawn_shapes(
         (
             draw(st.sampled_from([1, 3, 16, 20, 64])),
             draw(st.sampled_from([16, 24, 64, 512])),
-            draw(st.sampled_from([4, 16, 64])),
+            draw(st.sampled_from([0, 4, 16, 64])),
         ),
         draw(st.lists(st.integers(1, 800), min_size=1, max_size=4)),
         draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16])),
@@ -104,7 +114,9 @@ def test_what_the_kernel_takes(shape: LayerShape, dtype: torch.dtype, taken: boo
 @pytest.mark.long
 @pytest.mark.parametrize("capability", [80, 89, 90, 100, 120])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize(("rank", "dim", "heads"), [(512, 576, 64), (512, 576, 128), (256, 320, 3)])
+@pytest.mark.parametrize(
+    ("rank", "dim", "heads"), [(512, 576, 64), (512, 576, 128), (256, 320, 3), (512, 512, 64)]
+)
 def test_the_kernel_compiles_for_every_gpu(
     capability: int, dtype: str, rank: int, dim: int, heads: int
 ) -> None:

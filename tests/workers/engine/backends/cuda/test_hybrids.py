@@ -8,6 +8,7 @@ import torch
 
 from tests.conformance.families.shapes import SIZES
 from tests.workers.engine import greedy
+from tests.workers.engine.backends.compressed.models import SHAPE
 from tests.workers.engine.backends.cuda.test_devices import CONFIG, KINDS, ask, make_engine
 from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
     DEVICE,
@@ -24,11 +25,13 @@ from workers.engine.engine import Engine
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
 
 FAMILIES: dict[str, dict[str, Any]] = {
+    "deepseek_v4": SHAPE,
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "mamba": {},
     "qwen3_5_text": {"num_hidden_layers": 4},
 }
-"""A convolution alone, a recurrence that cannot continue with several tokens, one that can."""
+"""Rings of tokens, a convolution alone, a recurrence that cannot continue with several tokens, one
+that can."""
 PROMPTS = [
     (greedy.prompt(30) if i % 2 else ()) + greedy.prompt(5 + 9 * i, salt=i) for i in range(5)
 ]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from workers.engine.backends.base.lora import Adapters
 from workers.engine.backends.recurrent.batch import Save, StateBatch, StatePiece
 from workers.engine.backends.recurrent.mixers import Mixers, find_mixers
 from workers.engine.backends.recurrent.states import StateKey, StateTable, bytes_per_row
@@ -118,7 +119,7 @@ def test_a_flat_batch_computes_what_each_sequence_does(forgets: bool, data: st.D
     model = Model(forgets)
     mixers = found(model)
     mixers.continues = not forgets
-    mixers.wrap()
+    mixers.wrap(Adapters())
     table = StateTable(mixers.shapes, num_rows + num_saved)
     draw = torch.Generator().manual_seed(data.draw(st.integers(0, 9)))
     texts = [torch.randn(14, WIDTH, generator=draw) for _ in range(num_rows)]
@@ -144,7 +145,7 @@ def test_a_flat_batch_computes_what_each_sequence_does(forgets: bool, data: st.D
             if free and data.draw(st.booleans()):
                 saves.append(Save(data.draw(st.integers(1, size)), free.pop()))
             start = sum(len(part) for part in parts)
-            pieces.append(StatePiece(i, start, size, done[i] == 0, saves))
+            pieces.append(StatePiece(i, start, size, done[i], saves))
             parts.append(texts[i][done[i] : done[i] + size])
         if not pieces:
             continue
@@ -162,11 +163,11 @@ def test_a_flat_batch_computes_what_each_sequence_does(forgets: bool, data: st.D
 def test_single_tokens_of_many_sequences_are_one_call() -> None:
     model = Model()
     mixers = found(model)
-    mixers.wrap()
+    mixers.wrap(Adapters())
     table = StateTable(mixers.shapes, 8)
     calls = model.mixer.calls
-    for is_fresh in (True, False):
-        pieces = [StatePiece(row, i, 1, is_fresh) for i, row in enumerate((5, 0, 3, 7))]
+    for position in (0, 1):
+        pieces = [StatePiece(row, i, 1, position) for i, row in enumerate((5, 0, 3, 7))]
         with mixers.active(StateBatch(table, pieces, True)):
             model(torch.randn(1, 4, WIDTH))
     assert model.mixer.calls == calls + 2

@@ -79,6 +79,8 @@ class PretendDevice(TorchDispatchMode):
         PretendDevice.num_reads += operation in _READS
         PretendDevice.num_uploads += _is_blocking_upload(operation, args, kwargs or {}, target)
         args, kwargs = tree_unflatten(map(_to_cpu, leaves), tree)
+        if operation is aten.histc.default:  # a GPU counts integers too
+            args = (args[0].float(), *args[1:])
         result = operation(*args, **kwargs)
         if target is None and operation not in _COPIES:
             _refuse_mixtures(operation, tensors)
