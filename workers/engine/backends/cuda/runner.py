@@ -26,7 +26,12 @@ from workers.engine.backends.cuda.inputs import (
     mix_metadata,
 )
 from workers.engine.backends.cuda.kv_cache import TokenMajorCache
-from workers.engine.backends.recurrent.batch import StateBatch, StatePiece, lay_out_states
+from workers.engine.backends.recurrent.batch import (
+    DecodeBatch,
+    StateBatch,
+    StatePiece,
+    lay_out_states,
+)
 from workers.engine.backends.recurrent.states import StateShapes, StateTable, bytes_per_row
 from workers.engine.config import EngineConfig
 from workers.engine.core.attention_backend import Part
@@ -54,8 +59,9 @@ class CudaRunner:
     """The GPU's counterpart of ``CpuRunner``: launches a step and returns before it has run.
 
     A step of few tokens, of short prompts too, is laid out as a decode table and replayed as a
-    graph, if the kernel supports every layer and no row has an adapter. Any other step runs
-    eagerly, as a flat batch: launching its kernels one by one takes about 1 ms per layer.
+    graph, if the kernel supports every layer and no row has an adapter. Of a model with states, it
+    is a step of single tokens that all continue a state. Any other step runs eagerly, as a flat
+    batch: launching its kernels one by one takes about 1 ms per layer.
     """
 
     tasks = TEXT_TASKS
@@ -85,12 +91,13 @@ class CudaRunner:
         self._tables = BlockTables(config.max_num_seqs, width, self._device)
         budget = self._divide_memory(config)
         self.cache = self._make_cache(loaded.agree_on(1 + budget.num_blocks))
-        num_states = config.max_num_seqs + budget.num_saved_states
+        first_saved = config.max_num_seqs + 1
+        num_states = first_saved + budget.num_saved_states
         self._states = StateTable(self._shapes, num_states, self._device)
-        self.saved_states = range(config.max_num_seqs, num_states) if self._mixers else None
-        """The rows of saved states, after those of the slots."""
+        self.saved_states = range(first_saved, num_states) if self._mixers else None
+        """The rows of saved states, after those of the slots and that of padding rows of graphs."""
         self.graphs: DecodeGraphs | None = None
-        if self._device.type == "cuda" and not config.enforce_eager and self._mixers is None:
+        if self._device.type == "cuda" and not config.enforce_eager:
             self.graphs = self.capture_with_others()
 
     def prepare(self, output: SchedulerOutput, last_tokens: Tensor | None = None) -> ModelInput:
@@ -156,7 +163,10 @@ class CudaRunner:
         """Return logits [len(logits_rows), vocabulary] in the model's dtype; valid until the next
         step."""
         if self.graphs is not None and isinstance(model_input.metadata, DecodeTable):
-            return self.graphs.replay(model_input.metadata.rows, model_input.logits_rows)
+            logits = self.graphs.replay(model_input.metadata.rows, model_input.logits_rows)
+            if model_input.states is not None:
+                model_input.states.save()
+            return logits
         try:
             return self._run_eagerly(model_input)
         except torch.OutOfMemoryError as error:
@@ -186,6 +196,8 @@ class CudaRunner:
         """Return whether there is a graph for a row of each token, and it reads few pages."""
         if self.graphs is None or self._graph_rows(sum(size for _, _, size in pieces)) is None:
             return False
+        if self._mixers and any(at == 0 or size > 1 for _, at, size in pieces):
+            return False  # rows of a graph continue a state, each its own
         _, scored_rows = find_scored_pieces(pieces)
         if len(pieces) + len(scored_rows) > self.graphs.max_logits:
             return False
@@ -256,7 +268,8 @@ class CudaRunner:
             self._device,
             lambda: self.profile(config.max_num_batched_tokens, config.max_num_seqs),
         )
-        budget = CacheBudget.divide(available, self._loaded, bytes_per_row(self._shapes), config)
+        row = bytes_per_row(self._shapes)
+        budget = CacheBudget.divide(available - row, self._loaded, row, config)
         logger.info("KV cache of %d blocks of %d tokens", budget.num_blocks, self._block_size)
         return budget
 
@@ -287,13 +300,15 @@ class CudaRunner:
         """Capture steps of short prompts, or where that fails, for lack of memory perhaps, of one
         token per sequence only. Return None for a model that cannot be captured."""
         num_slots = max_rows = self._tables.num_slots
-        if not must_copy_experts(self._model.model, self._device, self._loaded.dtype):
+        copies = must_copy_experts(self._model.model, self._device, self._loaded.dtype)
+        if self._mixers is None and not copies:
             max_rows = max(num_slots, min(_MAX_GRAPH_ROWS, self._max_tokens))
 
         def decode(table: Tensor, logits_rows: Tensor) -> Tensor:
             blocks = self._tables.rows(table[:, ROW])
             metadata = decode_metadata(self.cache, table, blocks, self._max_k)
-            return self._model(table[:, TOKEN], table[:, POSITION], metadata, logits_rows)
+            states = self._mixers and DecodeBatch(self._states, table[:, ROW])
+            return self._model(table[:, TOKEN], table[:, POSITION], metadata, logits_rows, states)
 
         complaint = ""
         for most in dict.fromkeys((max_rows, num_slots)):

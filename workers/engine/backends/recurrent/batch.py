@@ -87,6 +87,26 @@ class StateBatch:
             groups += [_group(members, self.table.device) for members in alike.values()]
         return groups
 
+    def save(self) -> None:
+        """Copy the states that are to be saved, after a captured step has computed all pieces,
+        which have one token each."""
+        copies = [(piece.row, save.row) for piece in self.pieces for save in piece.saves]
+        if copies:
+            [rows] = to_device([np.array(copies).T], self.table.device)
+            self.table.copy_rows(*rows)
+
+
+class DecodeBatch:
+    """Single tokens of sequences with states, whose rows [tokens] only the device knows, as in a
+    captured step."""
+
+    def __init__(self, table: StateTable, rows: Tensor) -> None:
+        self.table = table
+        self.num_tokens = len(rows)
+        none = rows[:0]
+        places = torch.arange(len(rows), device=rows.device)
+        self.groups = [StateGroup(places, rows, 1, is_fresh=False, saved=none, saved_to=none)]
+
 
 def lay_out_states(
     table: StateTable, layout: Sequence[Piece], saves: Sequence[StateSave], continues: bool

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from workers.engine.backends.base.lora import Adapters
-from workers.engine.backends.recurrent.batch import StateBatch, StateGroup
+from workers.engine.backends.recurrent.batch import DecodeBatch, StateBatch, StateGroup
 from workers.engine.backends.recurrent.states import CacheStandIn, StateKey, StateShape, StateShapes
 from workers.engine.exceptions import UnsupportedModel
 
@@ -29,7 +29,7 @@ class Mixers:
         self.shapes = shapes
         self.continues = continues
         """Whether the modules can continue a sequence with several tokens at once."""
-        self.batch: StateBatch | None = None
+        self.batch: StateBatch | DecodeBatch | None = None
         self.adapters = Adapters()
         """Of sequences, which change what the modules compute."""
 
@@ -40,7 +40,7 @@ class Mixers:
             module.forward = _GroupedForward(self, module)
 
     @contextmanager
-    def active(self, batch: StateBatch | None) -> Iterator[None]:
+    def active(self, batch: StateBatch | DecodeBatch | None) -> Iterator[None]:
         """Compute the groups of ``batch`` in the forward inside the context."""
         self.batch = batch
         try:
@@ -93,7 +93,7 @@ def _split(value: Any, group: StateGroup, num_tokens: int) -> Any:
     return value
 
 
-def _join(outputs: Sequence[Any], batch: StateBatch) -> Any:
+def _join(outputs: Sequence[Any], batch: StateBatch | DecodeBatch) -> Any:
     """Join the outputs of all groups to those of the flat batch, without outputs not per token."""
     if isinstance(outputs[0], tuple):
         return tuple(_join(parts, batch) for parts in zip(*outputs, strict=True))

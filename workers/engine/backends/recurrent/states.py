@@ -73,6 +73,11 @@ class StateTable:
         for tensor in self._tensors[module].values():
             tensor.index_copy_(0, targets, tensor.index_select(0, sources))
 
+    def copy_rows(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy rows of all states."""
+        for module in self._tensors:
+            self.copy(module, sources, targets)
+
     def copy_row(self, source: int, target: int) -> None:
         """Copy one row of all states."""
         for states in self._tensors.values():

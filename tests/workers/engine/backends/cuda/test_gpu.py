@@ -139,6 +139,16 @@ def test_graphs_compute_what_the_eager_model_computes(tiny_llama: Path) -> None:
     assert_same_scores(captured, make_engine(tiny_llama, dtype="bfloat16", enforce_eager=True))
 
 
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - {"deepseek_v4"}))
+def test_graphs_continue_states_as_the_eager_model_does(tmp_path: Path, name: str) -> None:
+    path = save_family(tmp_path, name)
+    captured = make_engine(path, dtype="bfloat16")
+    runner = captured.runner
+    assert isinstance(runner, CudaRunner)
+    assert runner.graphs is not None
+    assert_same_scores(captured, make_engine(path, dtype="bfloat16", enforce_eager=True))
+
+
 def assert_same_scores(captured: Engine, eager: Engine) -> None:
     """Compare log probabilities. Tokens may differ: rounding depends on the number of rows."""
     requests = [replace(each, logprobs=(LogprobParams(),)) for each in mixed_requests()]

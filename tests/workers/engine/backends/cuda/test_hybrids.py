@@ -1,15 +1,19 @@
 """Models with states beside the pages, by the GPU's code: on the CPU and on a pretended device."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from completions.contract.job_request import LogprobParams
+from completions.contract.sampling import SamplingParams
 from tests.conformance.families.shapes import SIZES
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.compressed.models import SHAPE
 from tests.workers.engine.backends.cuda.test_devices import CONFIG, KINDS, ask, make_engine
+from tests.workers.engine.backends.cuda.test_runner import EagerGraphs
 from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
     DEVICE,
     PretendDevice,
@@ -17,9 +21,11 @@ from tests.workers.engine.backends.cuda.without_gpu.pretend_device import (
 )
 from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import save_model
+from workers.engine.backends.cuda import runner as model_runner
 from workers.engine.backends.cuda.runner import CudaRunner
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
+from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
@@ -96,6 +102,12 @@ def test_preempted_sequences_are_computed_again(family: Path) -> None:
     assert crowded.stats().preemptions > 0
 
 
+def test_steps_that_find_windows_on_the_host_are_not_captured(tmp_path: Path) -> None:
+    runner = engine_on(torch.device("cpu"), save_family(tmp_path, "deepseek_v4")).runner
+    assert isinstance(runner, CudaRunner)
+    assert runner.capture_with_others() is None
+
+
 def test_their_states_are_on_the_device(family: Path) -> None:
     expected = [greedy.generate(family, prompt, 9) for prompt in PROMPTS]
     with pretended():
@@ -105,3 +117,46 @@ def test_their_states_are_on_the_device(family: Path) -> None:
             assert tokens(engine.generate(ASKED)) == expected
             assert PretendDevice.num_uploads == 0  # no step waits for a copy
     assert engine.stats().prefix_cache_hits > 0
+
+
+@pytest.mark.parametrize("device", [torch.device("cpu"), DEVICE], ids=["cpu", "pretended"])
+def test_single_tokens_are_replayed_with_their_states(
+    family: Path, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    """In graphs that pad; prompts, forced tokens and the first tokens of sequences run eagerly.
+    States that a graph computed are saved, and continued by others."""
+    if family.name.startswith("deepseek_v4"):
+        pytest.skip("windows are found on the host, so its steps are not captured")
+    monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
+    expected = [greedy.generate(family, prompt, 9) for prompt in PROMPTS]
+    kinds = [kind for kind in KINDS if kind not in ("adapted", "scored")]
+    requests = [ask(kind, 5 + 7 * i) for i, kind in enumerate(kinds)]
+    uncaptured = engine_on(torch.device("cpu"), family)
+    plain = tokens(uncaptured.generate(requests))
+    conversation = Request(
+        ((*PROMPTS[1], *expected[1], 5, 6, 7),),
+        SamplingParams(temperature=0, max_tokens=9),
+        logprobs=(LogprobParams(0),),
+        request_id="conversation",
+    )
+    [further] = uncaptured.generate([conversation])
+    with nullcontext() if device.type == "cpu" else pretended():
+        engine = engine_on(device, family)
+        runner = engine.runner
+        assert isinstance(runner, CudaRunner)
+        with torch.inference_mode():
+            graphs = runner.graphs = runner.capture()
+        assert isinstance(graphs, EagerGraphs)
+        PretendDevice.num_uploads = 0
+        for _ in range(2):
+            assert tokens(engine.generate(ASKED)) == expected
+        hits = engine.stats().prefix_cache_hits
+        [continued] = engine.generate([conversation])
+        [[choice], [other]] = continued.choices, further.choices
+        assert choice.logprobs is not None
+        assert other.logprobs is not None
+        assert choice.logprobs.chosen == pytest.approx(other.logprobs.chosen, abs=1e-4)
+        assert engine.stats().prefix_cache_hits - hits > len(PROMPTS[1])
+        assert PretendDevice.num_uploads == 0  # no step waits for a copy
+        assert tokens(engine.generate(requests)) == plain
+    assert 1 < max(graphs.replayed) <= runner._tables.num_slots
