@@ -102,8 +102,8 @@ class Forward:
         self.weights: int = count_weights(model)
         head = model.get_output_embeddings()
         self.head: int = head.in_features * head.out_features
-        shapes = loaded.layer_shapes.values()
-        self.token_bytes: int = sum(shape.token_bytes(loaded.dtype) for shape in shapes)
+        shapes = loaded.layer_shapes
+        self.token_bytes: int = loaded.block_bytes(1)
         heads = self._native._parts.kinds[0].heads
         each = 2 * heads.heads * (heads.dim + heads.value_dim)
         self.pair_operations: int = each * len(shapes)

@@ -2,6 +2,7 @@
 all of them: everything ends once, what ends well says what it says alone, all memory comes back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -67,12 +68,13 @@ class EngineMachine(RuleBasedStateMachine):
     """The engine's thread, one turn at a time. Grammars are compiled when a rule says so."""
 
     loaded: ClassVar[LoadedModel]
+    config: ClassVar[EngineConfig] = CONFIG
     alone: ClassVar[Callable[[str, int, int, int], Completion]]
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.engine = compose_engine(self.loaded, CONFIG, clock=lambda: self.now)
+        self.engine = compose_engine(self.loaded, self.config, clock=lambda: self.now)
         self.compiling: list[Callable[[], None]] = []
         self.engine.structured_output.compile = self._compile_later  # type: ignore[method-assign]
         self.engine.runner.forward = self._forward  # type: ignore[method-assign]
@@ -173,10 +175,10 @@ class EngineMachine(RuleBasedStateMachine):
     def blocks_are_held_as_often_as_counted(self) -> None:
         pool, scheduler = self.engine.pool, self.engine.scheduler
         held = [block for seq in scheduler.running for block in seq.block_ids]
-        for block in range(1, NUM_BLOCKS + 1):
+        for block in range(1, pool.num_blocks + 1):
             assert pool.references[block] == held.count(block)
         slots = [seq.slot for seq in scheduler.running] + scheduler.free_slots
-        assert sorted(slots) == list(range(CONFIG.max_num_seqs))
+        assert sorted(slots) == list(range(self.config.max_num_seqs))
         assert not any(seq.finished for seq in scheduler.running)
 
     def teardown(self) -> None:
@@ -243,18 +245,24 @@ def load_as_on_a_gpu(path: Path, config: EngineConfig) -> LoadedModel:
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("load", [load_model, load_as_on_a_gpu])
 def test_any_order_of_events(tiny_llama: Path, load: Callable[..., LoadedModel]) -> None:
-    loaded = load(tiny_llama, CONFIG)
-    roomy = EngineConfig(
-        device="cpu", dtype="float32", num_threads=1, max_model_len=72, enable_prefix_caching=False
-    )
-    reference = compose_engine(load_model(tiny_llama, roomy), roomy)
+    run_machine(tiny_llama, load(tiny_llama, CONFIG), CONFIG)
+
+
+def run_machine(path: Path, loaded: LoadedModel, config: EngineConfig) -> None:
+    """Let any events come in any order, and compare with one request at a time, without a cache."""
+    roomy = replace(config, max_num_batched_tokens=128, enable_prefix_caching=False)
+    reference = compose_engine(load_model(path, roomy), roomy)
 
     @cache
     def alone(kind: str, length: int, salt: int, max_tokens: int) -> Completion:
         [completion] = reference.generate([make_request("r", kind, length, salt, max_tokens)])
         return completion
 
-    machine = type("Machine", (EngineMachine,), {"loaded": loaded, "alone": staticmethod(alone)})
+    machine = type(
+        "Machine",
+        (EngineMachine,),
+        {"loaded": loaded, "config": config, "alone": staticmethod(alone)},
+    )
     fixed = settings(stateful_step_count=25, derandomize=True)
     run_state_machine_as_test(machine, settings=fixed)
     reference.stop()

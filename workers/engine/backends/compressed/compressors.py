@@ -90,7 +90,8 @@ class PagedCompressor:
         self.indexer: Any = getattr(module, _INDEX, None)
         self._own: Callable[..., Any] = module.forward
         self._signature = inspect.signature(module.forward)
-        self._noted: dict[str, _Noted] = {}
+        self.noted: dict[str, _Noted] = {}
+        """By the part's name."""
         self.selection: Selection | None = None
         """The entries that the rows of the forward that runs have chosen, if they choose."""
 
@@ -107,31 +108,25 @@ class PagedCompressor:
         self.selection = self._choose(cache)
         return result
 
-    def note(self, name: str, noted: _Noted) -> None:
-        self._noted[name] = noted
-
     def states(self) -> dict[StateKey, StateShape]:
         """Return the shapes of the rings: of the compressor, and of its indexer."""
         return {
             StateKey("window", number): StateShape((self.reach(name), noted.size), noted.dtype)
-            for number, (name, noted) in enumerate(self._noted.items())
+            for number, (name, noted) in enumerate(self.noted.items())
         }
 
     def reach(self, name: str) -> int:
         """Return from how many tokens an entry is made."""
-        return self.rate * (2 if self._noted[name].overlaps else 1)
+        return self.rate * (2 if self.noted[name].overlaps else 1)
 
-    def key(self, name: str) -> StateKey:
-        return StateKey("window", list(self._noted).index(name))
+    def state_key(self, name: str) -> StateKey:
+        return StateKey("window", list(self.noted).index(name))
 
     def layer_of(self, name: str, metadata: RowMetadata) -> EntryLayer:
         """Return the pages for entries."""
         layer: Any = find_layer(metadata, self.attention if name == _ENTRIES else self.indexer)
         assert layer is not None
         return layer  # type: ignore[no-any-return]
-
-    def overlaps(self, name: str) -> bool:
-        return self._noted[name].overlaps
 
     def entry_groups(self, metadata: RowMetadata) -> list[EntryGroup]:
         """Return the rows that attend together, as they see this layer's entries."""
@@ -179,13 +174,13 @@ class _ProbedCache(_Cache):
     ) -> tuple[Tensor, Tensor, int]:
         if name not in (_ENTRIES, _INDEX) or kv.dim() != 3 or kv.shape[0] != 1:
             raise UnsupportedModel(f"a compressor caches {name!r}, which is not known")
-        self._compressor.note(name, _Noted(kv.shape[2] + gate.shape[2], False, kv.dtype))
+        self._compressor.noted[name] = _Noted(kv.shape[2] + gate.shape[2], False, kv.dtype)
         rate = self._compressor.rate
         return kv.new_zeros(1, rate, kv.shape[2]), gate.new_zeros(1, rate, gate.shape[2]), 0
 
     def update_overlap_state(self, name: str, *_: Any) -> tuple[None, None]:
-        size, _overlaps, dtype = self._compressor._noted[name]
-        self._compressor.note(name, _Noted(size, True, dtype))
+        noted = self._compressor.noted
+        noted[name] = noted[name]._replace(overlaps=True)
         return None, None
 
     def update_compressor_states(self, name: str, entries: Tensor) -> Tensor:
@@ -209,7 +204,7 @@ class _PagedCache(_Cache):
         compressor, step = self._compressor, _current.get()
         rate, reach = compressor.rate, compressor.reach(name)
         windows = step.windows(rate, reach)
-        states = step.batch.table.get_states(compressor.module)[compressor.key(name)]
+        states = step.batch.table.get_states(compressor.module)[compressor.state_key(name)]
         projected = torch.cat([kv[0], gate[0]], dim=1)
         tokens = windows.gather(projected, states).flatten(0, 1)
         windows.keep(projected, states)

@@ -139,11 +139,12 @@ def rotate_and_store(  # type: ignore[no-untyped-def]
             slot = tl.load(slots + row * slots_row)
             target = key_pages + slot * page_key_row + head * page_key_head
             tl.store(target + place, new, mask=inside)
-            column = tl.arange(0, VALUE_WIDTH)
-            is_value = column < VALUE_DIM
-            source = value + row * value_row + head * value_head
-            target = value_pages + slot * page_value_row + head * page_value_head
-            tl.store(target + column, tl.load(source + column, mask=is_value), mask=is_value)
+            if VALUE_DIM > 0:  # a latent has none
+                column = tl.arange(0, VALUE_WIDTH)
+                is_value = column < VALUE_DIM
+                source = value + row * value_row + head * value_head
+                target = value_pages + slot * page_value_row + head * page_value_head
+                tl.store(target + column, tl.load(source + column, mask=is_value), mask=is_value)
 
 
 def normalize(

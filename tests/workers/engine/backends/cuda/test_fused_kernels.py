@@ -144,3 +144,16 @@ def test_the_kernels_compile_for_every_gpu(capability: int, dtype: str) -> None:
             KEY_DIM=128, KEY_WIDTH=128, VALUE_DIM=96, VALUE_WIDTH=128, DIM=64,
             INTERLEAVED=bool(interleaved), TABLE=table, ROUNDS=True, STORES=True, KEEPS=True,
         )  # fmt: skip
+
+
+def test_the_kernel_that_stores_latents_compiles() -> None:
+    """Its interpreter takes a range of no columns, for the values that there are not; its compiler
+    does not."""
+    tensors = "query key value cosine sine new_query new_key key_pages value_pages"
+    types = {**dict.fromkeys(tensors.split(), "*bf16"), "slots": "*i64"}
+    constants: dict[str, Any] = {
+        "KEY_DIM": 576, "KEY_WIDTH": 1024, "VALUE_DIM": 0, "VALUE_WIDTH": 0, "DIM": 0,
+        "INTERLEAVED": False, "TABLE": 0, "ROUNDS": False, "STORES": True, "KEEPS": False,
+    }  # fmt: skip
+    compiled = compile_for(fused_kernels.rotate_and_store, 90, types, constants)
+    assert compiled.asm["cubin"]
