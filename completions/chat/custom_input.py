@@ -6,7 +6,9 @@ import re
 from completions.chat.tools import INPUT
 
 _BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-_BODY = re.compile(r'(?:[^"\\]|\\(?:[^u]|u[0-9a-fA-F]{4}))*+', re.DOTALL)
+# Without a group inside: before Python 3.11.5, `*+` keeps what a round that failed had read before
+# one (https://github.com/python/cpython/issues/106052).
+_BODY = re.compile(r'(?:[^"\\]|\\[^u]|\\u[0-9a-fA-F]{4})*+', re.DOTALL)
 _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
