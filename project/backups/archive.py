@@ -119,15 +119,14 @@ def _hash_members(tar: tarfile.TarFile) -> tuple[dict[str, str], dict[str, Any] 
 def extract(path: Path, folder: Path, only: str | None = None) -> None:
     """Extract a checked archive, or one member of it, into a folder. Raises OSError."""
     with tarfile.open(path, "r:") as tar:
-        refuse_strange_members(tar)
-        if only is None:
-            tar.extractall(folder)  # noqa: S202 - checked, and filtered
-        else:
-            tar.extract(only, folder)
+        extract_all(tar, folder, None if only is None else [tar.getmember(only)])
 
 
-def refuse_strange_members(tar: tarfile.TarFile) -> None:
-    """Let an archive extract plain data only, where Python can: since 3.11.4, before which it has
-    no argument for that."""
+def extract_all(
+    tar: tarfile.TarFile, folder: Path, members: list[tarfile.TarInfo] | None = None
+) -> None:
+    """Extract an archive, or these members, into a folder: plain data only, where Python can refuse
+    the rest. Before 3.11.4 it has no argument for that."""
     if hasattr(tarfile, "data_filter"):
         tar.extraction_filter = tarfile.data_filter
+    tar.extractall(folder, members)  # noqa: S202 - filtered by the attribute

@@ -11,11 +11,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 LAYERS = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
 
 
-def save_adapter(folder: Path, base: Path, rank: int = 4, seed: int = 1, **config: Any) -> Path:
-    """Random factors for ``LAYERS`` of every block, strong enough to change what is generated."""
+def save_adapter(
+    folder: Path,
+    base: Path,
+    rank: int = 4,
+    seed: int = 1,
+    layers: tuple[str, ...] = LAYERS,
+    **config: Any,
+) -> Path:
+    """Random factors for ``layers`` of every block, strong enough to change what is generated."""
     draw = torch.Generator().manual_seed(seed)
     tensors = {}
-    for path, linear in linears(AutoModelForCausalLM.from_pretrained(base)).items():
+    for path, linear in linears(AutoModelForCausalLM.from_pretrained(base), layers).items():
         prefix = f"base_model.model.{path}"
         down = torch.randn(rank, linear.in_features, generator=draw)
         up = torch.randn(linear.out_features, rank, generator=draw)
@@ -25,7 +32,7 @@ def save_adapter(folder: Path, base: Path, rank: int = 4, seed: int = 1, **confi
     save_file(tensors, folder / "adapter_model.safetensors")
     settings = {
         "peft_type": "LORA", "r": rank, "lora_alpha": 8, "lora_dropout": 0.1, "bias": "none",
-        "target_modules": [path.split(".")[1] for path in LAYERS], "task_type": "CAUSAL_LM",
+        "target_modules": [path.split(".")[1] for path in layers], "task_type": "CAUSAL_LM",
         "fan_in_fan_out": False, "use_dora": False, "modules_to_save": None, "alpha_pattern": {},
         "rank_pattern": {}, "megatron_core": "megatron.core", "init_lora_weights": True,
     }  # fmt: skip
@@ -36,19 +43,20 @@ def save_adapter(folder: Path, base: Path, rank: int = 4, seed: int = 1, **confi
 def merge(base: Path, adapter: Path, scaling: dict[str, float], folder: Path) -> Path:
     """The base model with W + scaling * B A for weights, as a model folder of its own.
 
-    ``scaling`` is by the last part of a layer's path.
+    ``scaling`` is by the end of a layer's path.
     """
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     tensors = load_file(adapter / "adapter_model.safetensors")
     with torch.no_grad():
-        for path, linear in linears(model).items():
+        for path, linear in linears(model, tuple(scaling)).items():
             down = tensors[f"base_model.model.{path}.lora_A.weight"]
             up = tensors[f"base_model.model.{path}.lora_B.weight"]
-            linear.weight += scaling[path.split(".")[-1]] * (up @ down)
+            [factor] = [scaling[end] for end in scaling if path.endswith(end)]
+            linear.weight += factor * (up @ down)
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(base).save_pretrained(folder)
     return folder
 
 
-def linears(model: Any) -> dict[str, Any]:
-    return {path: module for path, module in model.named_modules() if path.endswith(LAYERS)}
+def linears(model: Any, layers: tuple[str, ...] = LAYERS) -> dict[str, Any]:
+    return {path: module for path, module in model.named_modules() if path.endswith(layers)}

@@ -53,14 +53,21 @@ class LayerShape:
     has_tokens: bool = True
     """Each token has a line of its own. A layer with a ``rate`` may have none."""
 
-    def token_lines(self, block_size: int) -> int:
+    def num_token_lines(self, block_size: int) -> int:
         """Return the number of lines in a block for tokens, which come before those of entries."""
         return block_size if self.has_tokens else 0
 
     def num_lines(self, block_size: int) -> int:
         """Return the number of lines in a block."""
         entries = 0 if self.rate is None else -(-block_size // self.rate)
-        return self.token_lines(block_size) + entries
+        return self.num_token_lines(block_size) + entries
+
+    def find_lines(self, slots: Tensor, block_size: int) -> Tensor:
+        """Return the lines that hold the tokens at ``slots``."""
+        num_lines = self.num_lines(block_size)
+        if num_lines == block_size:
+            return slots
+        return slots // block_size * num_lines + slots % block_size
 
     def block_bytes(self, block_size: int, dtype: torch.dtype) -> int:
         """Return the bytes of a block in the layer's own pages."""

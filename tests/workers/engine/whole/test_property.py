@@ -68,7 +68,7 @@ class EngineMachine(RuleBasedStateMachine):
     """The engine's thread, one turn at a time. Grammars are compiled when a rule says so."""
 
     loaded: ClassVar[LoadedModel]
-    config: ClassVar[EngineConfig] = CONFIG
+    config: ClassVar[EngineConfig]
     alone: ClassVar[Callable[[str, int, int, int], Completion]]
 
     def __init__(self) -> None:
@@ -249,8 +249,11 @@ def test_any_order_of_events(tiny_llama: Path, load: Callable[..., LoadedModel])
 
 
 def run_machine(path: Path, loaded: LoadedModel, config: EngineConfig) -> None:
-    """Let any events come in any order, and compare with one request at a time, without a cache."""
-    roomy = replace(config, max_num_batched_tokens=128, enable_prefix_caching=False)
+    """Hold an engine to one with room for everything, without a prefix cache, where each request
+    is alone."""
+    roomy = replace(
+        config, max_num_batched_tokens=512, kv_cache_bytes=2**24, enable_prefix_caching=False
+    )
     reference = compose_engine(load_model(path, roomy), roomy)
 
     @cache

@@ -122,15 +122,15 @@ class PagedCompressor:
     def state_key(self, name: str) -> StateKey:
         return StateKey("window", list(self.noted).index(name))
 
-    def layer_of(self, name: str, metadata: RowMetadata) -> EntryLayer:
-        """Return the pages for entries."""
-        layer: Any = find_layer(metadata, self.attention if name == _ENTRIES else self.indexer)
-        assert layer is not None
-        return layer  # type: ignore[no-any-return]
+    def find_pages(self, name: str, metadata: RowMetadata) -> EntryLayer:
+        """Return the pages for a part's entries."""
+        module = self.attention if name == _ENTRIES else self.indexer
+        layer: EntryLayer = metadata.cache.layers[module]
+        return layer
 
     def entry_groups(self, metadata: RowMetadata) -> list[EntryGroup]:
         """Return the rows that attend together, as they see this layer's entries."""
-        return _current.get().groups(metadata, self.layer_of(_ENTRIES, metadata))
+        return _current.get().groups(metadata, self.find_pages(_ENTRIES, metadata))
 
     def _choose(self, cache: "_Cache") -> Selection | None:
         if self.indexer is None:
@@ -138,7 +138,7 @@ class PagedCompressor:
         query, weights = cache.scored.factors(2)
         if isinstance(cache, _ProbedCache):
             return None
-        layer = self.layer_of(_INDEX, cache.metadata)
+        layer = self.find_pages(_INDEX, cache.metadata)
         groups = _current.get().groups(cache.metadata, layer)
         count = self.indexer.index_topk
         return choose_tokens(query[0], weights[0].flatten(1), layer, list(groups), count)
@@ -224,10 +224,10 @@ class _PagedCache(_Cache):
         rate, reach = compressor.rate, compressor.reach(name)
         windows = _current.get().windows(rate, reach)
         made = entries[:, reach // rate - 1 :: reach // rate]
-        layer = compressor.layer_of(name, self.metadata)
+        layer = compressor.find_pages(name, self.metadata)
         size = layer.block_size
         blocks = self.metadata.slots[windows.last] // size
-        within = layer.shape.token_lines(size) + find_in_block(windows.numbers, rate, size)
+        within = layer.shape.num_token_lines(size) + find_in_block(windows.numbers, rate, size)
         lines = blocks * layer.num_lines + within
         layer.tokens.index_copy_(0, lines, made[0].to(layer.tokens.dtype))
         return made[:, :0] if name == _ENTRIES else self._give_key(name, made)

@@ -57,7 +57,7 @@ def find_entries(group: RowGroup, shape: LayerShape) -> EntryGroup:
         group.block_size,
         rate=shape.rate,
         num_lines=shape.num_lines(group.block_size),
-        first_line=shape.token_lines(group.block_size),
+        first_line=shape.num_token_lines(group.block_size),
     )
 
 

@@ -49,7 +49,7 @@ class LayerCache:
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
         heads, dim = self.shape.num_kv_heads, self.shape.key_dim
-        slots = self.token_lines(slots)
+        slots = self.shape.find_lines(slots, self.block_size)
         values = self.value.view(heads, self.num_blocks * self.num_lines, self.shape.value_dim)
         values.index_copy_(1, slots, value.transpose(0, 1))
         if self.shape.packs_keys:
@@ -58,12 +58,6 @@ class LayerCache:
             packed[:, slots // KEYS_TOGETHER, :, slots % KEYS_TOGETHER] = pairs
         else:
             self.key.view(heads, -1, dim).index_copy_(1, slots, key.transpose(0, 1))
-
-    def token_lines(self, slots: Tensor) -> Tensor:
-        """Return the lines of one head that hold the tokens at ``slots``."""
-        if self.num_lines == self.block_size:
-            return slots
-        return slots // self.block_size * self.num_lines + slots % self.block_size
 
     @property
     def tokens(self) -> Tensor:

@@ -128,7 +128,8 @@ def attend_pages_on_gpu(
     spans = pop_spans(options)
     if fusion is not None and layer is not None:
         keeps = bool(metadata.pieces)  # whose rows may attend without the cache
-        fusion.store(heads, layer, layer.token_lines(metadata.slots), keeps=keeps)
+        lines = layer.shape.find_lines(metadata.slots, layer.block_size)
+        fusion.store(heads, layer, lines, keeps=keeps)
     rule, query, key, value = take_up(module, heads, attention_mask, options, rate)
     if fusion is None and layer is not None:
         layer.write(metadata.slots, key, value)

@@ -43,12 +43,6 @@ class TokenMajorLayer:
         self.key: Tensor = keeper.key if keeper else like.new_zeros(*pages, shape.key_dim)
         self.value: Tensor = keeper.value if keeper else like.new_zeros(*pages, shape.value_dim)
 
-    def token_lines(self, slots: Tensor) -> Tensor:
-        """Return the lines of one head that hold the tokens at ``slots``."""
-        if self.num_lines == self.block_size:
-            return slots
-        return slots // self.block_size * self.num_lines + slots % self.block_size
-
     @property
     def tokens(self) -> Tensor:
         """The keys [lines, dim] of a layer with one head."""
@@ -73,7 +67,7 @@ class TokenMajorLayer:
 
     def write(self, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store ``key`` and ``value`` [tokens, heads, dim] at ``slots`` [tokens]."""
-        slots = self.token_lines(slots)
+        slots = self.shape.find_lines(slots, self.block_size)
         self.key.flatten(0, 1).index_copy_(0, slots, key)
         self.value.flatten(0, 1).index_copy_(0, slots, value)
 

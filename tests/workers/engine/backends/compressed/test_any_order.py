@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,13 @@ def test_any_order_of_events(
     load: Callable[..., LoadedModel],
     block_size: int,
 ) -> None:
-    """In few blocks, with room for the copies of few states."""
+    """In few blocks, with room for few saved states."""
     path = save(tmp_path / "model")
     config = replace(CONFIG, block_size=block_size)
-    budget = CacheBudget(96 // block_size, num_saved_states=5, num_state_copies=0)
-    monkeypatch.setattr(CacheBudget, "divide", lambda *given: budget)
+    few, many = CacheBudget(96 // block_size, 5, 0), CacheBudget(512, 0, 0)
+
+    def divide(*given: Any) -> CacheBudget:
+        return few if given[3].enable_prefix_caching else many
+
+    monkeypatch.setattr(CacheBudget, "divide", divide)
     run_machine(path, load(path, config), config)

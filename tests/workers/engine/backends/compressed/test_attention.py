@@ -57,7 +57,7 @@ class Pages:
             entries.append(torch.randn(length // shape.rate, DIM))
             for place, key in enumerate(keys[-1]):
                 layer.tokens[table[place // block_size] * lines + place % block_size] = key
-            used = dict.fromkeys(table, shape.token_lines(block_size))
+            used = dict.fromkeys(table, shape.num_token_lines(block_size))
             for number, entry in enumerate(entries[-1]):
                 block = table[((number + 1) * shape.rate - 1) // block_size]
                 layer.tokens[block * lines + used[block]] = entry
@@ -125,8 +125,9 @@ def test_rows_attend_to_what_is_near_and_to_what_they_chose(
             places.append(None)
             chosen += [None] * rows
         else:
-            places.append(torch.rand(rows, group.width).topk(count).indices)
-            chosen += [set(row) for row in places[-1].tolist()]  # type: ignore[union-attr]
+            picked = torch.rand(rows, group.width).topk(count).indices
+            places.append(picked)
+            chosen += [set(row) for row in picked.tolist()]
     selection = None if count is None else Selection(places)
     actual = attend_entries(query, Choice(pages, selection), pages.metadata, rule)
     expected = attend_plainly(query, pages, rule, chosen)

@@ -1,5 +1,6 @@
 """Compressors on flat batches: what they store and keep, and prompts that are cut anywhere."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.compressed.models import FEW, MANY, SHAPE, WINDOW
+from tests.workers.engine.backends.tight_engine import own_logits
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.compressed.compressors import find_compressor, wrap_compressors
 from workers.engine.backends.cpu.backend import CpuBackend
@@ -40,14 +42,6 @@ def make_model(backend: AttentionBackend, **options: Any) -> Any:
     return model
 
 
-@torch.inference_mode()
-def own_logits(model: Any, backend: AttentionBackend) -> Tensor:
-    model.set_attn_implementation("eager")
-    rows = [model(torch.tensor([text]), use_cache=False).logits[0] for text in TEXTS]
-    model.set_attn_implementation(backend.attention)
-    return torch.cat(rows)
-
-
 @pytest.mark.parametrize(
     ("block_size", "device"),
     stand_for_all([(3, "cpu"), (16, "cuda")], list(product([3, 4, 16], BACKENDS))),
@@ -56,7 +50,7 @@ def own_logits(model: Any, backend: AttentionBackend) -> Tensor:
 def test_logits_do_not_depend_on_how_prompts_are_cut(block_size: int, device: str) -> None:
     backend = BACKENDS[device]
     model = make_model(backend)
-    expected = own_logits(model, backend)
+    expected = own_logits(model, backend, TEXTS)
     paged = PagedModel(model)
     paged.mixers = find_states(paged, backend, block_size, CPU)
     shapes = probe(paged, backend, block_size, CPU).shapes
@@ -114,6 +108,10 @@ class _Unknown(nn.Module):
 
     compress_rate = 4
 
+    def __init__(self, call: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self._call = call
+
     def forward(
         self,
         hidden_states: Tensor,
@@ -122,27 +120,18 @@ class _Unknown(nn.Module):
         past_key_values: Any,
         layer_idx: int,
     ) -> Tensor:
-        compressed: Tensor = past_key_values.compress(hidden_states)
-        return compressed
-
-
-class _OtherName(_Unknown):
-    def forward(
-        self,
-        hidden_states: Tensor,
-        q_residual: Tensor,
-        position_ids: Tensor,
-        past_key_values: Any,
-        layer_idx: int,
-    ) -> Tensor:
-        layer = past_key_values.layers[layer_idx]
-        kept: Tensor = layer.store_compression_weights("other", hidden_states, hidden_states)
-        return kept
+        return self._call(past_key_values.layers[layer_idx], hidden_states)
 
 
 @pytest.mark.parametrize(
     ("compressor", "reason"),
-    [(_Unknown(), "cannot be batched"), (_OtherName(), "caches 'other', which is not known")],
+    [
+        (_Unknown(lambda cache, hidden: cache.compress(hidden)), "cannot be batched"),
+        (
+            _Unknown(lambda cache, hidden: cache.store_compression_weights("b", hidden, hidden)),
+            "caches 'b', which is not known",
+        ),
+    ],
 )
 def test_a_compressor_that_is_not_known_is_refused(compressor: nn.Module, reason: str) -> None:
     backend = BACKENDS["cpu"]

@@ -182,7 +182,7 @@ def _pages(
             places = torch.arange(length)
             slots = (blocks[places // PAGE] * PAGE + places % PAGE).to(device)
             keys = torch.randn(length, *pages.shape[2:])
-            pages.flatten(0, 1)[layer.token_lines(slots)] = keys.to(like)
+            pages.flatten(0, 1)[shape.find_lines(slots, PAGE)] = keys.to(like)
     parts = [
         Part(before, size, blocks.tolist())
         for (before, size), blocks in zip(PARTS, order, strict=True)

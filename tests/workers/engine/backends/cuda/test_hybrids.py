@@ -10,6 +10,7 @@ import torch
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.conformance.families.shapes import SIZES
+from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.compressed.models import SHAPE
 from tests.workers.engine.backends.cuda.test_devices import CONFIG, KINDS, ask, make_engine
@@ -45,12 +46,10 @@ PROMPTS = [
 ASKED = [request(str(i), prompt, max_tokens=9) for i, prompt in enumerate(PROMPTS)]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=() if name == "lfm2" else pytest.mark.long) for name in FAMILIES
-    ],
-)
+CAPTURED = stand_for_all(["lfm2"], [name for name in FAMILIES if name != "deepseek_v4"])
+
+
+@pytest.fixture(scope="module", params=stand_for_all(["lfm2"], FAMILIES))
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_family(tmp_path_factory.mktemp(request.param), request.param)
 
@@ -120,13 +119,12 @@ def test_their_states_are_on_the_device(family: Path) -> None:
 
 
 @pytest.mark.parametrize("device", [torch.device("cpu"), DEVICE], ids=["cpu", "pretended"])
+@pytest.mark.parametrize("family", CAPTURED, indirect=True)
 def test_single_tokens_are_replayed_with_their_states(
     family: Path, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     """In graphs that pad; prompts, forced tokens and the first tokens of sequences run eagerly.
     States that a graph computed are saved, and continued by others."""
-    if family.name.startswith("deepseek_v4"):
-        pytest.skip("windows are found on the host, so its steps are not captured")
     monkeypatch.setattr(model_runner, "DecodeGraphs", EagerGraphs)
     expected = [greedy.generate(family, prompt, 9) for prompt in PROMPTS]
     kinds = [kind for kind in KINDS if kind not in ("adapted", "scored")]

@@ -1,45 +1,42 @@
 """Models with states beside the blocks: batched, chunked, cached and preempted as any other."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from completions.contract.job_request import LogprobParams
 from completions.contract.sampling import SamplingParams
 from tests.conformance.families.shapes import SIZES
 from tests.workers.engine import greedy
+from tests.workers.engine.adapters import merge, save_adapter
+from tests.workers.engine.backends.compressed.models import SHAPE
+from tests.workers.engine.backends.tight_engine import SETTINGS, build_tight
 from tests.workers.engine.driving import request, tokens
 from tests.workers.engine.tiny_models import save_model
 from workers.engine.build import build_engine
 from workers.engine.checkpoints.parity.own_attention import OwnAttention
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
-from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
 
 _SHAPE = {name: size for name, size in SIZES.items() if name != "vocab_size"}
 FAMILIES: dict[str, dict[str, Any]] = {
+    "deepseek_v4": SHAPE,
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "mamba": {},
     "qwen3_next": {"num_hidden_layers": 4},
 }
-"""A convolution alone, a recurrence that cannot continue with several tokens, one that can."""
-SETTINGS: dict[str, Any] = {
-    "device": "cpu", "dtype": "float32", "max_num_seqs": 8, "max_num_batched_tokens": 24,
-    "block_size": 4, "kv_cache_bytes": 2**23, "max_model_len": 256,
-}  # fmt: skip
+"""Rings of tokens, a convolution alone, a recurrence that cannot continue with several tokens, one
+that can."""
 
 
 @pytest.fixture(
     scope="module",
     params=[
+        "deepseek_v4",
         "lfm2",
         *(pytest.param(name, marks=pytest.mark.long) for name in ("mamba", "qwen3_next")),
     ],
@@ -52,14 +49,8 @@ def save(folder: Path, family: str) -> Path:
     return save_model(folder, {**_SHAPE, **FAMILIES[family], "model_type": family})
 
 
-def engine_of(path: Path, **settings: Any) -> Engine:
-    engine = build_engine(path, EngineConfig(**{**SETTINGS, **settings}))
-    assert engine.forward == "torch"
-    return engine
-
-
 def test_prompts_share_their_beginnings(family: Path) -> None:
-    engine = engine_of(family)
+    engine = build_tight(family)
     common = greedy.prompt(30)
     prompts = [common + greedy.prompt(9, salt=i) for i in range(4)]
     requests = [request(str(i), prompt, max_tokens=8) for i, prompt in enumerate(prompts)]
@@ -73,7 +64,7 @@ def test_prompts_share_their_beginnings(family: Path) -> None:
 
 
 def test_a_conversation_goes_on_from_its_last_state(family: Path) -> None:
-    engine = engine_of(family)
+    engine = build_tight(family)
     prompt = greedy.prompt(18)
     [answer] = tokens(engine.generate([request("a", prompt, max_tokens=13, ignore_eos=True)]))
     longer = (*prompt, *answer, 5, 6, 7)
@@ -88,10 +79,10 @@ def test_preempted_sequences_are_computed_again(family: Path) -> None:
     requests = [
         request(str(i), prompt, max_tokens=20, ignore_eos=True) for i, prompt in enumerate(prompts)
     ]
-    engine = engine_of(family)
+    engine = build_tight(family)
     expected = tokens(engine.generate(requests))
     assert engine.stats().preemptions == 0
-    crowded = engine_of(family)
+    crowded = build_tight(family)
     # 208 prompt tokens and 160 more fill 96 blocks.
     assert crowded.pool.allocate(crowded.pool.num_blocks - 40) is not None
     assert tokens(crowded.generate(requests)) == expected
@@ -125,7 +116,7 @@ def test_requests_of_every_kind_equal_those_of_the_general_way(
             request_id="hidden",
         ),
     ]
-    ours = engine_of(family).generate(requests)
+    ours = build_tight(family).generate(requests)
 
     def refuse(*_: Any) -> None:
         raise UnsupportedModel("the test says so")
@@ -143,8 +134,10 @@ def test_requests_of_every_kind_equal_those_of_the_general_way(
 
 def test_an_adapter_changes_its_own_rows_within_mixers(tmp_path: Path) -> None:
     base = save(tmp_path / "base", "lfm2")
-    adapter, merged = _adapt(base, tmp_path)
-    engine = engine_of(base, adapters={"a": adapter})
+    layers = ("conv.in_proj", "conv.out_proj")
+    adapter = save_adapter(tmp_path / "adapter", base, layers=layers)
+    merged = merge(base, adapter, dict.fromkeys(layers, 2.0), tmp_path / "merged")
+    engine = build_tight(base, adapters={"a": adapter})
     prompts = [greedy.prompt(4 + 11 * i, salt=i) for i in range(4)]
     params = SamplingParams(temperature=0, max_tokens=9)
     requests = [
@@ -156,30 +149,7 @@ def test_an_adapter_changes_its_own_rows_within_mixers(tmp_path: Path) -> None:
     assert expected[1] != greedy.generate(base, prompts[1], 9)
 
 
-def _adapt(base: Path, folder: Path) -> tuple[Path, Path]:
-    """An adapter of the convolutions' linear layers, and the base model merged with it."""
-    adapter, merged = folder / "adapter", folder / "merged"
-    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    tensors = {}
-    draw = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for path, linear in model.named_modules():
-            if path.endswith(("conv.in_proj", "conv.out_proj")):
-                down = torch.randn(4, linear.in_features, generator=draw) * linear.in_features**-0.5
-                up = torch.randn(linear.out_features, 4, generator=draw) * 0.5
-                tensors[f"base_model.model.{path}.lora_A.weight"] = down
-                tensors[f"base_model.model.{path}.lora_B.weight"] = up
-                linear.weight += 2.0 * (up @ down)
-    adapter.mkdir()
-    save_file(tensors, adapter / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["in_proj"]}
-    (adapter / "adapter_config.json").write_text(json.dumps(settings))
-    model.save_pretrained(merged)
-    AutoTokenizer.from_pretrained(base).save_pretrained(merged)
-    return adapter, merged
-
-
 def test_memory_that_holds_no_states_is_refused_with_the_figures(tmp_path: Path) -> None:
     path = save(tmp_path, "mamba")
     with pytest.raises(ValueError, match=r"8 states of \d+ bytes leave -?\d+: raise"):
-        engine_of(path, kv_cache_bytes=1000)
+        build_tight(path, kv_cache_bytes=1000)

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.sparse.models import CHOSEN, FAMILIES
+from tests.workers.engine.backends.tight_engine import own_logits
 from workers.engine.backends.base.paged import PagedModel
 from workers.engine.backends.cpu.backend import CpuBackend
 from workers.engine.backends.cuda.backend import CudaBackend
@@ -33,21 +34,13 @@ def make_model(family: str, backend: AttentionBackend, **options: Any) -> Any:
     return model
 
 
-@torch.inference_mode()
-def own_logits(model: Any, backend: AttentionBackend) -> Tensor:
-    model.set_attn_implementation("eager")
-    rows = [model(torch.tensor([text]), use_cache=False).logits[0] for text in TEXTS]
-    model.set_attn_implementation(backend.attention)
-    return torch.cat(rows)
-
-
 @pytest.mark.parametrize("device", BACKENDS)
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()
 def test_logits_do_not_depend_on_how_prompts_are_cut(family: str, device: str) -> None:
     backend = BACKENDS[device]
     model = make_model(family, backend)
-    expected = own_logits(model, backend)
+    expected = own_logits(model, backend, TEXTS)
     paged = PagedModel(model)
     shapes = probe(paged, backend, 4, model.device).shapes
     for chunks in ([1] * 3, [2, 7, 61], [CHOSEN, CHOSEN - 1, CHOSEN + 1], [100, 33, 13]):

@@ -16,19 +16,13 @@ from tests.representatives import stand_for_all
 from tests.workers.engine import greedy
 from tests.workers.engine.backends.cuda import test_runner
 from tests.workers.engine.backends.sparse.models import CHOSEN, save
+from tests.workers.engine.backends.tight_engine import build_tight
 from tests.workers.engine.driving import request, tokens
-from workers.engine.build import build_engine
-from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 from workers.engine.engine import Engine
 from workers.engine.exceptions import UnsupportedAdapter, UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
-
-SETTINGS: dict[str, Any] = {
-    "device": "cpu", "dtype": "float32", "max_num_seqs": 8, "max_num_batched_tokens": 24,
-    "block_size": 4, "kv_cache_bytes": 2**23, "max_model_len": 256,
-}  # fmt: skip
 
 
 @pytest.fixture(
@@ -43,19 +37,13 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return save(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def engine_of(path: Path, **settings: Any) -> Engine:
-    engine = build_engine(path, EngineConfig(**{**SETTINGS, **settings}))
-    assert engine.forward == "torch"
-    return engine
-
-
 @pytest.mark.parametrize("chunk", stand_for_all([5, 128], [5, 9, 24, 128]))
 def test_texts_below_at_and_above_what_is_chosen_equal_generate(family: Path, chunk: int) -> None:
     """However prompts are cut: decoding crosses the number that is chosen, begins at it, and
     begins far beyond it."""
     lengths = (3, CHOSEN - 5, CHOSEN - 1, CHOSEN, CHOSEN + 1, 3 * CHOSEN, 100)
     prompts = [greedy.prompt(length, salt=length) for length in lengths]
-    engine = engine_of(family, max_num_batched_tokens=chunk, max_num_seqs=min(8, chunk - 1))
+    engine = build_tight(family, max_num_batched_tokens=chunk, max_num_seqs=min(8, chunk - 1))
     requests = [request(str(i), prompt, max_tokens=12) for i, prompt in enumerate(prompts)]
     assert tokens(engine.generate(requests)) == [
         greedy.generate(family, prompt, 12) for prompt in prompts
@@ -64,7 +52,7 @@ def test_texts_below_at_and_above_what_is_chosen_equal_generate(family: Path, ch
 
 
 def test_prompts_share_their_beginnings(family: Path) -> None:
-    engine = engine_of(family)
+    engine = build_tight(family)
     common = greedy.prompt(40)
     prompts = [common + greedy.prompt(9, salt=i) for i in range(4)]
     requests = [request(str(i), prompt, max_tokens=8) for i, prompt in enumerate(prompts)]
@@ -81,10 +69,10 @@ def test_preempted_sequences_are_computed_again(family: Path) -> None:
     requests = [
         request(str(i), prompt, max_tokens=20, ignore_eos=True) for i, prompt in enumerate(prompts)
     ]
-    engine = engine_of(family)
+    engine = build_tight(family)
     expected = tokens(engine.generate(requests))
     assert engine.stats().preemptions == 0
-    crowded = engine_of(family)
+    crowded = build_tight(family)
     assert crowded.pool.allocate(crowded.pool.num_blocks - 50) is not None
     assert tokens(crowded.generate(requests)) == expected
     assert crowded.stats().preemptions > 0
@@ -99,7 +87,7 @@ def test_scored_prompts_and_forced_tokens_equal_the_model_itself(family: Path) -
         Request((prompt,), params, logprobs=scored, request_id="scored"),
         request("forced", greedy.prompt(30), grammar=grammar, max_tokens=40),
     ]
-    score, forced = engine_of(family).generate(requests)
+    score, forced = build_tight(family).generate(requests)
     model: Any = AutoModelForCausalLM.from_pretrained(family, dtype=torch.float32)
     ids = torch.tensor([prompt])
     with torch.inference_mode():
@@ -108,7 +96,7 @@ def test_scored_prompts_and_forced_tokens_equal_the_model_itself(family: Path) -
     assert score.choices[0].prompt_logprobs is not None
     assert score.choices[0].prompt_logprobs.chosen[1:] == pytest.approx(expected, abs=1e-3)
     assert forced.error is None
-    [alone] = engine_of(family, jump_forward=False).generate(requests[1:])
+    [alone] = build_tight(family, jump_forward=False).generate(requests[1:])
     assert forced.choices[0].token_ids == alone.choices[0].token_ids
 
 
@@ -139,7 +127,7 @@ def test_an_adapter_changes_what_an_indexer_chooses(tmp_path: Path) -> None:
     base = save(tmp_path / "base", "glm_moe_dsa")
     path = "model.layers.0.self_attn.indexer.wq_b"
     adapter = _adapter(tmp_path / "adapter", path, (256, 32))
-    engine = engine_of(base, adapters={"a": adapter})
+    engine = build_tight(base, adapters={"a": adapter})
     prompt = greedy.prompt(60)
     params = SamplingParams(temperature=0, max_tokens=9)
     requests = [
@@ -160,14 +148,14 @@ def test_an_adapter_of_what_expands_latents_is_refused(tmp_path: Path) -> None:
     base = save(tmp_path / "base", "glm_moe_dsa")
     adapter = _adapter(tmp_path / "a", "model.layers.0.self_attn.kv_b_proj", (160, 16))
     with pytest.raises(UnsupportedAdapter, match="do not see every token"):
-        engine_of(base, adapters={"a": adapter})
+        build_tight(base, adapters={"a": adapter})
 
 
 def test_layers_of_an_indexer_may_be_packed(tmp_path: Path) -> None:
     """In bfloat16, layers of such sizes have no weight of their own any more."""
     sizes = {"hidden_size": 128, "q_lora_rank": 64, "kv_lora_rank": 64, "index_head_dim": 32}
     path = save(tmp_path, "glm_moe_dsa", **sizes)
-    engine = engine_of(path, dtype="bfloat16", block_size=16)
+    engine = build_tight(path, dtype="bfloat16", block_size=16)
     names = {type(module.wk).__name__ for module in _indexers(engine)}
     assert names & {"TiledLinear", "PackedLinear"}
     [text] = tokens(engine.generate([request("r", greedy.prompt(60), max_tokens=9)]))
@@ -183,4 +171,4 @@ def _indexers(engine: Engine) -> list[Any]:
 def test_rounded_weights_are_refused(tmp_path: Path, dtype: str) -> None:
     path = save(tmp_path, "glm_moe_dsa")
     with pytest.raises(UnsupportedModel, match='set dtype = "bfloat16"'):
-        engine_of(path, dtype=dtype, block_size=16)
+        build_tight(path, dtype=dtype, block_size=16)
