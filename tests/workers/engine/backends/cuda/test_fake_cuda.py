@@ -81,7 +81,7 @@ with fusion; options."""
 SPARSE: dict[str, tuple[int, int, dict[str, Any]]] = {
     "deepseek_v32": (136, 179, {**LATENT, **INDEXED}),
     "glm_moe_dsa": (140, 183, {**LATENT, **INDEXED}),
-    "minimax_m3_vl_text": (129, 206, {
+    "minimax_m3_vl_text": (130, 206, {
         **MIXTRAL, **INDEXED, "index_n_heads": 2, "index_block_size": 32, "index_topk_blocks": 4,
         "shared_intermediate_size": 32,
         "layer_types": ["full_attention", *["minimax_m3_sparse"] * 3],
