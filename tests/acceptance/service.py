@@ -18,7 +18,7 @@ from typing import Any, Self
 import httpx
 import openai
 
-from tests import compiled
+from tests import compiled, migrated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "smollm2-135m-instruct"
@@ -94,6 +94,8 @@ class Installation:
             "PORT": str(self.port),
             **environment,
         }
+        if self.root == ROOT and "DATABASE_URL" not in environment:
+            migrated.copy_to(home)
         self._up: subprocess.Popen[bytes] | None = None
         self._console_lock = threading.Lock()
 

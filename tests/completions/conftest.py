@@ -31,13 +31,13 @@ from completions.jobs.workers import LiveModels
 from completions.models import ApiKey, Organization
 from completions.requests.fair_semaphore import Checks
 from completions.usage.refusals import RefusalCounter
+from tests import migrated
 from tests.acceptance.service import ROOT
 from tests.completions import live_api
 from tests.completions.bench import PREFIX as BENCH_PREFIX
 from tests.completions.bench import Bench, open_bench
 from tests.completions.checking import new_checks, shared_validator
 from tests.conftest import PrivateValkey
-from tests.postgresql import new_database
 from tests.representatives import stand_for_all
 
 TINY_CONTEXT = 128
@@ -273,14 +273,16 @@ def bench(
 
 @pytest.fixture(params=stand_for_all(["postgresql"], ["sqlite", "postgresql"]))
 def run_apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
-    """Run a module with an empty database; returns the words that it prints. Its code may run in
-    several threads: in the database of pytest-django, they would share a connection.
+    """Run a module with empty tables of its own; returns the words that it prints. Its code may run
+    in several threads: in the database of pytest-django, they would share a connection.
 
     On SQLite any transaction that writes is alone; on PostgreSQL it takes a lock.
     """
     on_sqlite = request.param == "sqlite"
-    database = nullcontext(f"sqlite:///{tmp_path}/db.sqlite3") if on_sqlite else new_database()
-    with database as url:
+    own = nullcontext(f"sqlite:///{tmp_path}/quire.sqlite3")
+    with own if on_sqlite else migrated.new_postgresql() as url:
+        if on_sqlite:
+            migrated.copy_to(tmp_path)
         home = {"QUIRE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "project.settings"}
 
         def run(module: str, package: str = "endpoints") -> list[str]:

@@ -3,7 +3,6 @@ allows one. Prints how many there are. `run_apart` in ../conftest.py runs it."""
 
 from functools import partial
 
-from django.core.management import call_command
 from django.test import Client
 
 from completions.models import ApiKey, Organization
@@ -28,5 +27,4 @@ def make_together() -> int:
 
 
 if __name__ == "__main__":
-    call_command("migrate", verbosity=0)
     print(make_together())

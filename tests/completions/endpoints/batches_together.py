@@ -5,7 +5,6 @@ runs it."""
 from functools import partial
 
 from django.conf import settings
-from django.core.management import call_command
 
 from completions.endpoints import batches
 from completions.exceptions import APIError
@@ -40,6 +39,5 @@ def create_together() -> list[str]:
 
 
 if __name__ == "__main__":
-    call_command("migrate", verbosity=0)
     settings.MAX_VALIDATING_BATCHES = 3
     print(*sorted(create_together()), Batch.objects.count())

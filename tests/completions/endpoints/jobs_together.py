@@ -5,7 +5,6 @@ in ../conftest.py runs it."""
 from functools import partial
 
 from asgiref.sync import async_to_sync
-from django.core.management import call_command
 from django.utils import timezone
 
 from completions.delivery.forecasts import Admission
@@ -38,5 +37,4 @@ def store_together() -> list[str]:
 
 
 if __name__ == "__main__":
-    call_command("migrate", verbosity=0)
     print(*sorted(store_together()), Job.objects.count())

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.conf import settings
 from django.core.files.base import ContentFile
-from django.core.management import call_command
 from django.db import connections
 
 from completions.batches import uploads
@@ -47,7 +46,6 @@ def cancel_while_a_part_is_added() -> None:
 
 
 if __name__ == "__main__":
-    call_command("migrate", verbosity=0)
     cancel_while_a_part_is_added()
     stored = settings.QUIRE_HOME / "files"
     print(UploadPart.objects.count(), sum(path.is_file() for path in stored.rglob("*")))

@@ -5,7 +5,6 @@ Prints how many began, and how many items the conversation then has.
 
 from contextlib import suppress
 
-from django.core.management import call_command
 from django.db import transaction
 from django.utils import timezone
 
@@ -25,7 +24,6 @@ from tests.completions.together import run_together
 AT_ONCE = 8
 
 
-call_command("migrate", verbosity=0)
 organization = Organization.objects.create(name="a")
 key, _ = changes.create(organization, "a")
 conversation = Conversation.objects.create(organization=organization)

@@ -3,7 +3,6 @@ session has, and what its organization stores. `run_apart` in ../conftest.py run
 
 from datetime import timedelta
 
-from django.core.management import call_command
 from django.utils import timezone
 
 from completions.batches import files
@@ -39,7 +38,6 @@ def name(number: int) -> str:
 
 
 def main() -> None:
-    call_command("migrate", verbosity=0)
     organization = Organization.objects.create(name="one")
     key = ApiKey.objects.create(organization=organization, name="key")
     session = Session.objects.create(

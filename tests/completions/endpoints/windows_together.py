@@ -4,7 +4,6 @@ its window. Prints the codes of the refusals. `run_apart` in ../conftest.py runs
 from datetime import timedelta
 from functools import partial
 
-from django.core.management import call_command
 from django.utils import timezone
 
 from completions.endpoints import batches
@@ -69,5 +68,4 @@ def create_together() -> list[str]:
 
 
 if __name__ == "__main__":
-    call_command("migrate", verbosity=0)
     print(*sorted(create_together()))
