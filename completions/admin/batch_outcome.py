@@ -58,7 +58,7 @@ def sum_cost(batch: Batch) -> int:
 # The forecast ------------------------------------------------------------------------------------
 
 
-def make_forecast(batch: Batch, now: datetime) -> dict[str, Any] | None:
+def make_forecast(batch: Batch, now: datetime) -> dict[str, object] | None:
     """Return the forecast of an open batch as tiles of the page; None without one."""
     found: Any = None if batch.has_ended else forecast.forecast_batch(batch, now)
     if found is None:
@@ -95,7 +95,7 @@ class _Failure(NamedTuple):
     message: str
 
 
-def group_errors(batch: Batch) -> list[dict[str, Any]]:
+def group_errors(batch: Batch) -> list[dict[str, object]]:
     """Group failed lines by error code, with some line numbers and messages of each."""
     failed = select_records(batch).filter(status="failed")
     counted = failed.values_list("error_code").annotate(count=Count("id"))
@@ -151,7 +151,7 @@ def _find_running(
     return {code: sorted(rows.values()) for code, rows in found.items()}
 
 
-def _shorten(error: Mapping[str, Any]) -> str:
+def _shorten(error: Mapping[str, object]) -> str:
     return str(error.get("message") or "")[:_MESSAGE]
 
 
@@ -173,7 +173,7 @@ def _link_line(batch: Batch, number: int) -> str:
 # The summary -------------------------------------------------------------------------------------
 
 
-def make_summary(batch: Batch) -> dict[str, Any] | None:
+def make_summary(batch: Batch) -> dict[str, object] | None:
     """Return the aggregates of the results as tables for the page; None before the first result."""
     if not batch.summary:
         return None

@@ -195,7 +195,7 @@ def _show_batch(request: HttpRequest, batch: Batch) -> HttpResponse:
     return render_page(request, "quire/batch.html", "Batch", context)
 
 
-def _make_usage(request: HttpRequest, batch: Batch, now: datetime) -> dict[str, Any]:
+def _make_usage(request: HttpRequest, batch: Batch, now: datetime) -> dict[str, object]:
     """Return the panel of usage, over the days of the batch unless others are asked for."""
     ends = batch.ended_at or now
     days = Span(find_midnight(batch.created_at), find_midnight(ends) + timedelta(days=1))

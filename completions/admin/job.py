@@ -321,7 +321,7 @@ def _describe_canceller(facts: _JobFacts) -> str:
     return _CANCELLERS.get(by, "")
 
 
-def _load_texts(facts: _JobFacts, request: HttpRequest) -> dict[str, Any]:
+def _load_texts(facts: _JobFacts, request: HttpRequest) -> dict[str, object]:
     """Return prompts and answers, if the organization stores them, and whether the user may try
     the request again."""
     if not facts.organization.store_prompts:

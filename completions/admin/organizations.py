@@ -100,7 +100,9 @@ class OrganizationAdmin(ModelAdmin[Organization]):
         """Show operators the members; for an organization's admins there is their own table."""
         return [] if is_confined(request.user) else super().get_inlines(request, obj)
 
-    def save_formset(self, request: HttpRequest, form: object, formset: Any, change: bool) -> None:
+    def save_formset(
+        self, request: HttpRequest, form: object, formset: object, change: bool
+    ) -> None:
         save_members(request, formset)
 
     def delete_model(self, request: HttpRequest, obj: Organization) -> None:
@@ -209,7 +211,9 @@ class OperatorAdmin(UserAdmin[User], ModelAdmin[User]):
         """Show the memberships of a user who exists: the form of a new one asks for a password."""
         return super().get_inlines(request, obj) if obj else []
 
-    def save_formset(self, request: HttpRequest, form: object, formset: Any, change: bool) -> None:
+    def save_formset(
+        self, request: HttpRequest, form: object, formset: object, change: bool
+    ) -> None:
         save_members(request, formset)
 
     def delete_model(self, request: HttpRequest, obj: User) -> None:

@@ -75,7 +75,7 @@ def write_constraint(grammar: str) -> dict[str, Any]:
     return {"grammar": {"type": "llguidance", "value": {"grammars": parts}}, **asked}
 
 
-def _clean(part: Mapping[str, Any]) -> dict[str, Any]:
+def _clean(part: Mapping[str, object]) -> dict[str, Any]:
     """Leave out what a request may not say: options of the schema, and what is null."""
     cleaned = {name: value for name, value in part.items() if value is not None}
     if isinstance(schema := cleaned.get("json_schema"), dict):

@@ -124,7 +124,7 @@ def make_refused_result(request_id: str, error: APIError, endpoint: str) -> dict
 
 def make_answered_result(
     response: Mapping[str, object], meta: Mapping[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {"response": response, "error": None, "meta": meta}
 
 

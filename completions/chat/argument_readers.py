@@ -6,7 +6,7 @@ it only passes on.
 
 import re
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from completions.chat.argument_types import ArgumentTypes
 from completions.chat.markers import Markers, compile_markers
@@ -98,7 +98,9 @@ class TaggedReader:
     """Reader of parameters in tags: declared strings piece by piece, other values once they are
     complete. Lists and objects may be tags too."""
 
-    def __init__(self, source: Source, style: Style, end: str, schema: Mapping[str, Any]) -> None:
+    def __init__(
+        self, source: Source, style: Style, end: str, schema: Mapping[str, object]
+    ) -> None:
         self._source, self._style, self._end = source, style, end
         self._name_end = style.opening.partition("{")[0].rstrip("\n")
         self._value_begin = style.opening.rpartition("}")[2].rstrip("\n")

@@ -41,10 +41,10 @@ _CALL = {
 
 def render_prompt(
     model: ModelFiles,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Sequence[Mapping[str, object]],
     tools: Sequence[Tool],
     tool_format: ToolFormat | None,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     add_generation_prompt: bool = True,
 ) -> PromptText:
     """Return the prompt, by default up to where the answer begins. Raises ChatTemplateError.
@@ -129,7 +129,7 @@ def _wants_parts(model: ModelFiles) -> bool:
     return parts and not whole
 
 
-def _make_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _make_parts(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, Any]]:
     return [
         {**message, "content": [{"type": "text", "text": message["content"]}]}
         if isinstance(message.get("content"), str)
@@ -202,7 +202,7 @@ def cut_at_mark(prompt: PromptText) -> PromptText:
     return prompt[:end]
 
 
-def _make_texts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _make_texts(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, Any]]:
     """Return the messages with empty text where a message that calls tools has none: templates
     search or append to the text, as Qwen's do, or would print `None`."""
     return [{**message, "content": message.get("content") or ""} for message in messages]

@@ -59,7 +59,7 @@ def _to_text(arguments: Mapping[str, object] | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _to_object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
+def _to_object(arguments: Mapping[str, object] | str) -> Mapping[str, object]:
     return {"arguments": arguments} if isinstance(arguments, str) else arguments
 
 
@@ -101,7 +101,7 @@ def split_calls(messages: Sequence[Message]) -> list[Message]:
     return [*split, *chain.from_iterable(waiting.values())]
 
 
-def _shorten_id(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _shorten_id(value: Mapping[str, Any], name: str) -> Mapping[str, object]:
     if not (id := value.get(name)):
         return value
     return {**value, name: sha256(id.encode()).hexdigest()[:_ID_LENGTH]}

@@ -12,7 +12,7 @@ from completions.grammars.structural_tag.parameters import STYLES, Style
 _NAMED = {**STYLES, PYTHON.name: PYTHON}
 
 
-def _freeze(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _freeze(fields: Mapping[str, object]) -> dict[str, Any]:
     """Return the fields of a record, with TOML's arrays as tuples."""
     return {key: tuple(each) if isinstance(each, list) else each for key, each in fields.items()}
 

@@ -88,8 +88,8 @@ class NewBatchForm(forms.Form):
         names = ("key", "name", "window", "pilot", "on_invalid", "on_late")
         return [self[name] for name in names]
 
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+    def clean(self) -> dict[str, object]:
+        cleaned: dict[str, object] = super().clean() or self.cleaned_data
         if "file" in cleaned and bool(cleaned["file"]) == bool(cleaned.get("lines")):
             message = "Choose a file or paste lines, not both."
             raise ValidationError(message if cleaned["file"] else "Choose a file, or paste lines.")

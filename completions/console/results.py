@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
@@ -272,7 +271,7 @@ def _show(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _parse_json(text: bytes) -> Any:
+def _parse_json(text: bytes) -> object:
     return json.loads(decode_line(text)) if text.strip() else None
 
 

@@ -39,7 +39,7 @@ _ITEM_ID: Final = re.compile(r"[a-z]+_([0-9a-f]{32})_i?[0-9]+")
 
 
 async def read_earlier(
-    process: WebProcess, principal: Principal, body: Any, turns: SocketTurns | None = None
+    process: WebProcess, principal: Principal, body: object, turns: SocketTurns | None = None
 ) -> Earlier:
     """Read what a body that is not checked yet goes on from; `turns` are those of its connection.
     Raises APIError."""

@@ -133,7 +133,7 @@ class GenerateView(AsyncAPIView):
             caller = Caller(owner)
             return await prepare_valid(checks, route, valid, job_id, caller)
 
-    async def find_earlier(self, request: APIRequest) -> tuple[Any, Earlier]:
+    async def find_earlier(self, request: APIRequest) -> tuple[object, Earlier]:
         """Return the body, complete with what its session holds, and that. Raises APIError."""
         body: Any = request.data
         if body.get("session") is None:

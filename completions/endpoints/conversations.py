@@ -160,7 +160,7 @@ def _insert(conversation: Conversation, items: list[Item]) -> None:
         conversation.append(items)
 
 
-def _show(conversation: Conversation) -> dict[str, Any]:
+def _show(conversation: Conversation) -> dict[str, object]:
     return {
         "id": conversation.id,
         "object": "conversation",

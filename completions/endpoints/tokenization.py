@@ -1,7 +1,7 @@
 """POST /v1/tokenize and /v1/detokenize, with vLLM's fields."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import orjson
 
@@ -29,7 +29,7 @@ from completions.requests.model import ModelRequestObject
 
 
 class Answer(NamedTuple):
-    body: dict[str, Any]
+    body: dict[str, object]
     ignored: Sequence[str] = ()
     """Paths of given fields that have no effect."""
 

@@ -103,7 +103,7 @@ class _Bundle:
             raise GrammarError('must be {"grammars": [at least one]}')
         return [self._prepare(index, grammar) for index, grammar in enumerate(grammars)]
 
-    def _prepare(self, index: int, grammar: object) -> dict[str, Any]:
+    def _prepare(self, index: int, grammar: object) -> dict[str, object]:
         keys = set(grammar) - {"name"} if isinstance(grammar, dict) else set()
         if not isinstance(grammar, dict) or len(keys) != 1 or not keys <= set(_KINDS):
             raise GrammarError(f"each grammar has a name, if any, and one of: {', '.join(_KINDS)}")

@@ -71,7 +71,7 @@ class Page:
             "has_more": len(batch) > len(page_rows),
         }
 
-    def cut(self, items: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+    def cut(self, items: Sequence[Mapping[str, object]]) -> dict[str, object]:
         """Return the list object of items in their order, which have an `id`. Raises APIError."""
         ordered = items if self.ascending else items[::-1]
         begin = 0

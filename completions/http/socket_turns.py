@@ -111,7 +111,7 @@ def find_turns(request: HttpRequest) -> SocketTurns | None:
     return turns
 
 
-def read_event(body: Any) -> None:
+def read_event(body: object) -> None:
     """Turn a client's event into the body of a request for a stream. Raises APIError."""
     if type(body) is not dict:
         return  # refused as any other body

@@ -101,7 +101,7 @@ class _OfSlot(Connection):
             self.host, self.port = self._slot.find_master()
         super().connect()  # type: ignore[no-untyped-call]
 
-    def read_response(self, *args: Any, **options: Any) -> Any:
+    def read_response(self, *args: Any, **options: Any) -> object:
         try:
             return super().read_response(*args, **options)
         except _LOST as error:
@@ -125,7 +125,7 @@ class _AsyncOfSlot(AsyncConnection):
             self.host, self.port = await asyncio.to_thread(self._slot.find_master)
         await super().connect()  # type: ignore[no-untyped-call]
 
-    async def read_response(self, *args: Any, **options: Any) -> Any:
+    async def read_response(self, *args: Any, **options: Any) -> object:
         try:
             return await super().read_response(*args, **options)
         except _LOST as error:

@@ -93,7 +93,7 @@ class _BoundedRedis(redis.asyncio.Redis):
     """Bounds commands itself: redis-py's `socket_timeout` uses `asyncio.wait_for`, which in Python
     3.11 can swallow a cancellation (python/cpython#86296), so that a client's hang-up is missed."""
 
-    async def execute_command(self, *args: object, **options: object) -> Any:
+    async def execute_command(self, *args: object, **options: object) -> object:
         async with Bounded(COMMAND_TIMEOUT):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
@@ -132,7 +132,7 @@ class DedicatedConnection:
         self._pool = client.connection_pool
         self._connection: redis.asyncio.Connection | None = None
 
-    async def ask(self, command: Sequence[object]) -> Any:
+    async def ask(self, command: Sequence[object]) -> object:
         """Send one command and return its reply, undecoded. Raises RedisError or OSError."""
         (reply,) = await self.ask_all([command])
         if isinstance(reply, ResponseError):

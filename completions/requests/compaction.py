@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from msgspec import structs
 
@@ -82,7 +82,7 @@ class CompactRequestObject(ConversionObject[GenerationRequest]):
         return replace(request, response=response, ignored=(*ignored, *self.list_unused(context)))
 
 
-def _add_order(messages: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _add_order(messages: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
     """Return the messages with the order to sum them up: at the end of a user's last message, since
     many templates refuse two in a row."""
     last = messages[-1]

@@ -150,7 +150,7 @@ class ModelRequestObject(StrictObject[T]):
         return _is_large([each for name, each in data.items() if not _is_fast(name, each)])
 
 
-def _find_model(given: Any, principal: Principal) -> RequestedModel:
+def _find_model(given: object, principal: Principal) -> RequestedModel:
     """Return the model that a body names, or else the only one. Raises FieldError and APIError."""
     name, entry, adapter = find_given(given, principal)
     return RequestedModel(name, entry, adapter, model_files.load(entry))

@@ -178,7 +178,7 @@ class SGLangGenerateObject(
 
     def make(self, values: Self, context: Context) -> GenerationRequest:
         request = super().make(values, context)
-        prompts: Any = context.given.get("input_ids") or context.given.get("text")
+        prompts: object = context.given.get("input_ids") or context.given.get("text")
         is_batch = type(prompts) is list and type(prompts[0]) is not int
         return replace(request, is_batch=is_batch or request.job.sampling.n > 1)
 

@@ -190,7 +190,7 @@ class CollectedChat(CollectedResponse):
     def count_reasoning_tokens(self) -> int:
         return sum(message.reasoning_tokens for message in self._messages)
 
-    def _make_body(self, usage: Usage | None, ended: bool) -> dict[str, Any]:
+    def _make_body(self, usage: Usage | None, ended: bool) -> dict[str, object]:
         """Add the log probabilities of the one prompt, where vLLM has them in a chat."""
         body = super()._make_body(usage, ended)
         if ended and self._context.prompt_logprobs is not None:
@@ -220,7 +220,7 @@ class CollectedChat(CollectedResponse):
         }
 
 
-def _make_message(context: ChatResponseContext, index: int, delta: Delta) -> dict[str, Any]:
+def _make_message(context: ChatResponseContext, index: int, delta: Delta) -> dict[str, object]:
     """Return the message object. Its content is null if it has only calls."""
     message: dict[str, object] = {"role": "assistant", "content": delta.content, "refusal": None}
     if context.think_tags is not None:

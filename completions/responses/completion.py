@@ -91,7 +91,7 @@ class CollectedResponse:
                 body.update(status="incomplete", incomplete_details={"reason": reason})
         return body
 
-    def _make_body(self, usage: Usage | None, ended: bool) -> dict[str, Any]:
+    def _make_body(self, usage: Usage | None, ended: bool) -> dict[str, object]:
         body = {
             **self._context.make_envelope(),
             "choices": [self.make_choice(record) for record in self.choices.records]

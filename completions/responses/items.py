@@ -65,7 +65,7 @@ class ItemWriter:
         self._make_call_id = make_call_id
         self.items: list[Item] = []
         self._kind: ItemKind | None = None
-        self._item: dict[str, Any] = {}
+        self._item: dict[str, object] = {}
         self._texts: list[str] = []
         self._logprobs: list[object] = []
         self._held: Sequence[object] = ()
@@ -150,7 +150,7 @@ class ItemWriter:
         text = "".join(self._texts)
         done = {"type": f"{kind.event}.done", **place, kind.key: text}
         if kind.part is None:
-            ended: dict[str, Any] = {kind.key: text}
+            ended: dict[str, object] = {kind.key: text}
             yield done
         else:
             part = {**kind.part, "text": text}

@@ -92,7 +92,7 @@ class BlockWriter:
         return {"type": "content_block_delta", "index": len(self.blocks), "delta": delta}
 
 
-def _read_input(text: str) -> dict[str, Any]:
+def _read_input(text: str) -> dict[str, object]:
     """Return the input of a call; empty if `max_tokens` cut it, since it has to be an object."""
     try:
         value = orjson.loads(text)

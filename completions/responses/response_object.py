@@ -90,7 +90,7 @@ def _make_error(error: JobError) -> dict[str, str]:
     return {"code": "server_error" if is_fault else "invalid_prompt", "message": shown.message}
 
 
-def _rename_usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_usage(usage: Mapping[str, Any]) -> dict[str, object]:
     """Return the usage of a chat completion under the names of the Responses API."""
     costs = {name: usage[name] for name in ("cost", "cost_details") if name in usage}
     return {

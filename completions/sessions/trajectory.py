@@ -74,7 +74,7 @@ def _make_choice(
     return made
 
 
-def _make_body(request: Mapping[str, Any]) -> dict[str, Any]:
+def _make_body(request: Mapping[str, Any]) -> dict[str, object]:
     """Make the body of a completion that computes the same after the same tokens under the same
     grammar, without either. `request` is the JSON of a `JobRequest`, which leaves out defaults."""
     body = {"max_tokens": INTEGERS["max_tokens"].default, **request.get("sampling", {})}

@@ -59,7 +59,7 @@ class UnverifiedError(Exception):
 class Identity:
     """Who the provider says the user is."""
 
-    claims: dict[str, Any] = field(repr=False)
+    claims: dict[str, object] = field(repr=False)
     id_token: str = field(repr=False)
     next: str
     """Where the user wanted to go."""
@@ -156,7 +156,7 @@ class Provider:
                     self._asked = time.monotonic()
             return self._client
 
-    def _discover(self) -> Any:
+    def _discover(self) -> object:
         from authlib.integrations.django_client import OAuth
 
         from completions.sign_in import transport

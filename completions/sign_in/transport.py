@@ -62,7 +62,7 @@ class _Bounded(HTTPAdapter):
         super().init_poolmanager(*args, **options)
         _use_pools(self.poolmanager)
 
-    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+    def proxy_manager_for(self, *args: Any, **options: Any) -> object:
         return _use_pools(super().proxy_manager_for(*args, **options))
 
     def send(self, request: Any, *_: Any, **options: Any) -> requests.Response:
@@ -91,7 +91,7 @@ class _Bounded(HTTPAdapter):
         return response
 
 
-def _use_pools(manager: Any) -> Any:
+def _use_pools(manager: Any) -> object:
     manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
     return manager
 

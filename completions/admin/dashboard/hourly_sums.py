@@ -21,7 +21,7 @@ def rename_sums(row: Mapping[str, object]) -> dict[str, Any]:
     return {name.removeprefix(PREFIX): value for name, value in row.items()}
 
 
-def cut_time(column: str, length: int) -> Any:
+def cut_time(column: str, length: int) -> object:
     """Return the beginning of a UTC time as text; `length` is DAYS, HOURS or MINUTES.
 
     Django's Trunc is slow: on SQLite it calls a Python function for every row.

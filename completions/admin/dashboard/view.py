@@ -54,7 +54,7 @@ def fill(request: HttpRequest, context: dict[str, object]) -> dict[str, object]:
     return context
 
 
-def make_usage(period: Period, now: datetime) -> dict[str, Any]:
+def make_usage(period: Period, now: datetime) -> dict[str, object]:
     """Return the tiles, charts and rankings of the period, and the live state."""
     by_bucket = figures.load_series(period, now)
     sums, earlier = figures.add_up(by_bucket), figures.sum_before(period, now)

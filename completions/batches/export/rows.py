@@ -151,7 +151,7 @@ def read_row(batch_id: str, number: int, text: bytes, columns: Columns) -> Expor
     return ExportRow(number, values, len(text), is_whole)
 
 
-def _read_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _read_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     texts = [get_text(choice) for choice in choices]
     return {
         "text": texts[0],

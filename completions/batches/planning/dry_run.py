@@ -74,7 +74,7 @@ class _DryRunCheck(Check):
     def __init__(self, batch: Batch, *others: Any) -> None:
         super().__init__(batch, *others)
         self._has_forecast = True
-        self.refused: list[dict[str, Any]] = []
+        self.refused: list[dict[str, object]] = []
 
     def _require_open(self) -> None:
         """Do nothing: there is no batch that could be cancelled."""

@@ -59,7 +59,7 @@ class Tally:
             self._until = time.monotonic() + GRAMMAR_SECONDS
         return find_bounds(grammar, source)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the facts as JSON. `grammars_without_least` counts the lines whose minimum was not
         found; `least` then has a lower bound for them."""
         return {
@@ -72,7 +72,7 @@ class Tally:
         }
 
 
-def add_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def add_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Return the facts of all lines, from those of each model."""
     whole = {name: sum(each[name] for each in facts) for name in facts[0] if name != _LISTED}
     return {**whole, _LISTED: [id for each in facts for id in each[_LISTED]][:MAX_LISTED]}
@@ -143,7 +143,7 @@ def forecast(
 
 
 def _list_parts(
-    batch: Batch, facts: Mapping[str, Any], plan: Plan, done: Histogram | None
+    batch: Batch, facts: Mapping[str, object], plan: Plan, done: Histogram | None
 ) -> list[_Part]:
     if len(batch.by_model) < 2:
         return [_Part(batch.model, facts, plan, done)]

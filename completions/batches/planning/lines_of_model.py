@@ -1,7 +1,6 @@
 """What is collected of the lines of a file that ask for one model: their order, plan, forecast."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from completions.batches.planning.cache import CacheSize
 from completions.batches.planning.forecast import Tally, load_token_source
@@ -35,6 +34,6 @@ class LinesOfModel:
         return {"lines": self._lines, "bytes": self._bytes, "most": self._most}
 
     @property
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> dict[str, object] | None:
         """What is known of the lines before they run, if a forecast needs it."""
         return None if self._tally is None else self._tally.facts()

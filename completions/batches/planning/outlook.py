@@ -54,7 +54,7 @@ class Forecast(NamedTuple):
     def is_in_time(self) -> bool:
         return self.probability >= COVERED
 
-    def to_json(self, now: datetime) -> dict[str, Any]:
+    def to_json(self, now: datetime) -> dict[str, object]:
         return {**self._asdict(), "at": now.timestamp()}
 
 
@@ -288,7 +288,7 @@ def refresh(now: datetime) -> None:
     Batch.objects.bulk_update(running.values(), ["outlook"], batch_size=_STORED_AT_ONCE)
 
 
-def describe(batch: Batch) -> dict[str, Any]:
+def describe(batch: Batch) -> dict[str, object]:
     """Return the extension `deadline` of the batch object."""
     outlook = {} if batch.has_ended else (batch.outlook or {})
     promise = batch.promise or {}
@@ -301,7 +301,7 @@ def describe(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _show(forecast: Mapping[str, Any]) -> dict[str, Any]:
+def _show(forecast: Mapping[str, Any]) -> dict[str, object]:
     done_by, probability = forecast.get("done_by"), forecast.get("probability")
     return {
         "done_by": None if done_by is None else math.ceil(done_by),

@@ -112,7 +112,7 @@ def _check_grammar(
     return None
 
 
-def _get_matched_stop(choice: Any) -> Any:
+def _get_matched_stop(choice: Any) -> object:
     """Return the stop string or pattern that ended a choice; None for a stop token, which is among
     its ids."""
     return choice.get("matched_stop") if isinstance(choice.get("matched_stop"), str) else None

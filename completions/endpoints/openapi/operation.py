@@ -19,7 +19,7 @@ class Operation:
     """One method of one path."""
 
     summary: str
-    response: Any
+    response: object
     """The body, as an example in `shapes`."""
     description: str = ""
     request: type[StrictObject[Any]] | Shape | None = None

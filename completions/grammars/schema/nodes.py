@@ -68,7 +68,7 @@ class SchemaNode:
     keywords: SchemaObject
     """Those of the schema: `true` has none, `false` is an `enum` without values."""
 
-    def get(self, keyword: str, default: Any = None) -> Any:
+    def get(self, keyword: str, default: object = None) -> Any:
         """Return the value of a keyword; the default if it is absent or of a wrong shape."""
         if keyword not in self.keywords:
             return default

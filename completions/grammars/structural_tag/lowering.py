@@ -112,7 +112,7 @@ class Lowering:
         self.relaxed: list[str] = []
         """Places in the request whose schemas cannot be expressed, so that any object is allowed
         there."""
-        self.grammars: list[dict[str, Any]] = []
+        self.grammars: list[dict[str, object]] = []
         """Grammars that the parts use by name, as entries of llguidance's list."""
         self.rules: list[str] = []
         """Rules of Lark that the parts use by name. One grammar of many compiles faster."""

@@ -169,7 +169,7 @@ def _count_states(value: object) -> int:
     return product
 
 
-def _iter_objects(value: Any) -> Iterator[dict[str, Any]]:
+def _iter_objects(value: object) -> Iterator[dict[str, Any]]:
     """Yield all objects in a constraint, also in one that is JSON in a string."""
     waiting = [value]
     while waiting:

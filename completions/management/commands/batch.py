@@ -55,22 +55,22 @@ class Command(BaseCommand):
             line = f"{batch.id}  {batch.status:<11}  {done}  {batch.name}"
             self.stdout.write(line.rstrip())
 
-    def start(self, batch: Batch, options: Mapping[str, Any]) -> None:
+    def start(self, batch: Batch, options: Mapping[str, object]) -> None:
         if not states.start(batch.id, timezone.now()):
             raise CommandError(f"{batch.id} is not held")
         self.stdout.write(f"{batch.id} continues with all other lines")
 
-    def watch(self, batch: Batch, options: Mapping[str, Any]) -> None:
+    def watch(self, batch: Batch, options: Mapping[str, object]) -> None:
         batch = follow(batch, self.stdout)
         if batch.status != BatchStatus.COMPLETED:
             raise CommandError(f"{batch.id} is {batch.status}")
 
-    def cancel(self, batch: Batch, options: Mapping[str, Any]) -> None:
+    def cancel(self, batch: Batch, options: Mapping[str, object]) -> None:
         states.cancel(batch.id, timezone.now())
         batch.refresh_from_db()
         self.stdout.write(batch.status)
 
-    def resubmit(self, batch: Batch, options: Mapping[str, Any]) -> None:
+    def resubmit(self, batch: Batch, options: Mapping[str, object]) -> None:
         if not resubmission.can_resubmit(batch):
             raise CommandError(f"{batch.id} has no failed lines, or has not ended")
         try:

@@ -98,7 +98,7 @@ class Field(Generic[T]):
 
     key = ""
     """The name of the field."""
-    accepts: dict[str, Any] = {}
+    accepts: dict[str, object] = {}
     """What `to_schema` returns, where it is the same for all fields of a class."""
 
     def __init__(self, help: str = "", *, required: bool = False, default: object = None) -> None:
@@ -322,14 +322,14 @@ class ObjectField(Field[T]):
     def __init__(self, help: str = "", *, required: bool = False) -> None:
         super().__init__(help, required=required)
 
-    def read(self, data: object, context: Context | None = None) -> dict[str, Any]:
+    def read(self, data: object, context: Context | None = None) -> dict[str, object]:
         return dict(expect(data, dict, "an object"))
 
 
 class StorableObjectField(ObjectField[T]):
     """An object that orjson can store: integers of at most 64 bits, and bounded nesting."""
 
-    def read(self, data: object, context: Context | None = None) -> dict[str, Any]:
+    def read(self, data: object, context: Context | None = None) -> dict[str, object]:
         value = super().read(data, context)
         try:
             orjson.dumps(value)

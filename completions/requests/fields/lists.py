@@ -65,7 +65,7 @@ class ListField(Field[T]):
             yield from (f"[{index}]{path}" for path in self.child.list_ignored(item))
 
 
-def check_count(items: list[Any], maximum: int | None, what: str = "elements") -> None:
+def check_count(items: list[object], maximum: int | None, what: str = "elements") -> None:
     """Raise FieldError when an array has more than `maximum` elements."""
     if maximum is not None and len(items) > maximum:
         message = f"has {len(items)} {what}; it may have at most {maximum}."

@@ -29,7 +29,7 @@ class Constrained(NamedTuple):
     """A constraint under the name of Quire's own field for it."""
 
     field: str
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ def _is_multiple(value: float, of: float) -> bool:
     return not Decimal(str(value)) % Decimal(str(of))
 
 
-def _join(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+def _join(one: tuple[object, ...], other: tuple[object, ...]) -> tuple[Any, ...]:
     return (*one, *(each for each in other if each not in one))
 
 

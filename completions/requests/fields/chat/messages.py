@@ -62,7 +62,7 @@ class ContentField(Field[str | None]):
             return data
         return "".join(self.read_parts(expect(data, list, "a string or an array of text parts")))
 
-    def read_parts(self, parts: list[Any]) -> list[str]:
+    def read_parts(self, parts: list[object]) -> list[str]:
         """Return the text of each part."""
         return read_each(parts, self._parse_part)
 
@@ -121,7 +121,7 @@ class MessageObject(OpenObject[object]):
         return _make_message(values.list_values())
 
 
-def _make_message(values: Mapping[str, object]) -> dict[str, Any]:
+def _make_message(values: Mapping[str, object]) -> dict[str, object]:
     fields = {name: value for name, value in values.items() if value is not None}
     return {**fields, "content": values["content"] or ""}
 
@@ -189,7 +189,11 @@ class ResultObject(MessageObject):
 
 
 _PROMPT, _ANSWER, _RESULT = PromptMessageObject(), AnswerObject(), ResultObject()
-_BY_ROLE: Mapping[Any, MessageObject] = {"assistant": _ANSWER, "tool": _RESULT, "function": _RESULT}
+_BY_ROLE: Mapping[object, MessageObject] = {
+    "assistant": _ANSWER,
+    "tool": _RESULT,
+    "function": _RESULT,
+}
 
 
 class ChatMessageField(Field[object]):

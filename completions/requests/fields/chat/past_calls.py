@@ -20,7 +20,7 @@ class ArgumentsField(Field[dict[str, object] | str | None]):
 
     accepts = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 
-    def read(self, data: object, context: Context | None = None) -> dict[str, Any] | str:
+    def read(self, data: object, context: Context | None = None) -> dict[str, object] | str:
         if type(data) is dict:
             return data
         if type(data) is not str:
@@ -67,10 +67,10 @@ class ToolCallObject(OpenObject[dict[str, object]]):
         return {"id": values.id, **call} if values.id else call
 
 
-def link_calls(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def link_calls(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, object]]:
     """Return the messages with an id for each call and each result that has none. Such a result
     answers the first call that no other one answers."""
-    linked: list[Mapping[str, Any]] = []
+    linked: list[Mapping[str, object]] = []
     waiting: dict[str, None] = {}  # ids of calls, in their order
     for index, message in enumerate(messages):
         if calls := message.get("tool_calls"):

@@ -241,7 +241,7 @@ def make_messages(items: Iterable[Item]) -> list[Message]:
     return link_calls(_READ_CHAT_MESSAGE(message) for message in messages)
 
 
-def _find_answer(messages: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+def _find_answer(messages: list[dict[str, object]], kind: str) -> dict[str, Any]:
     """Return the assistant's message that an item belongs to: the last one, or a new one."""
     last = messages[-1] if messages else {}
     said = {"message": ("content",), "reasoning": ("content", "tool_calls")}.get(kind, ())

@@ -39,7 +39,7 @@ HOSTED: Final = (
 )
 
 
-def check_fields(values: Any, needs: Collection[str], takes: Collection[str]) -> dict[str, Any]:
+def check_fields(values: Any, needs: Collection[str], takes: Collection[str]) -> dict[str, object]:
     """Return the fields that are given, once those are that a type needs, and no others than it
     takes. Raises FieldError."""
     kind: str = values.type
@@ -86,7 +86,7 @@ class TextFormatObject(StrictObject[Any]):
         "grammar": ("syntax", "definition"),
     }
 
-    def check(self, values: Self) -> Any:
+    def check(self, values: Self) -> object:
         kind: str = values.type
         return check_fields(values, self._needs.get(kind, ()), self._takes.get(kind, ()))
 
@@ -188,7 +188,7 @@ class ConversationField(Field[str | None]):
 
 
 class IncludeField(ListField[Any]):
-    def read(self, data: object, context: Context | None = None) -> list[Any]:
+    def read(self, data: object, context: Context | None = None) -> list[object]:
         names = super().read(data, context)
         for index, name in enumerate(names):
             if name != LOGPROBS:

@@ -27,10 +27,10 @@ class TypedObjectField(Field[Any]):
         self._readers, self._refusal, self._code = readers, refusal, code
         self._key, self._default = key, default
 
-    def to_schema(self) -> dict[str, Any]:
+    def to_schema(self) -> dict[str, object]:
         return {"anyOf": [self._describe(kind, each) for kind, each in self._readers.items()]}
 
-    def read(self, data: object, context: Context | None = None) -> Any:
+    def read(self, data: object, context: Context | None = None) -> object:
         data = expect(data, dict, "an object")
         kind = data.get(self._key) or self._default
         if kind is None:
@@ -46,7 +46,7 @@ class TypedObjectField(Field[Any]):
         kind = data.get(self._key) or self._default
         return self._readers[str(kind)].list_ignored(rest)
 
-    def _describe(self, kind: str, reader: StrictObject[Any]) -> dict[str, Any]:
+    def _describe(self, kind: str, reader: StrictObject[Any]) -> dict[str, object]:
         schema = reader.to_schema()
         required = {*schema["required"], *(() if self._default else (self._key,))}
         properties = {**schema["properties"], self._key: {"const": kind}}
