@@ -32,15 +32,16 @@ serve: models
 
 # One more process than cores: the acceptance tests, all of which run in one, often wait.
 PYTEST := $(PY) -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# A developer's look: one or two cases of each behaviour, in at most five minutes on two cores.
 test: $(TOOLS) models
 	$(PYTEST)
 
 # What `make test` leaves out, and property tests with more examples.
 test-all: test
-	$(PYTEST) -m "(long or hypothesis) and not faults" --hypothesis-profile=long
+	$(PYTEST) -m "(wide or long or hypothesis) and not faults" --hypothesis-profile=long
 	$(PY) -m pytest -m faults
 
-# What .ci/run runs: all that is neither long nor a fault, and a sixteenth of the rest, which the
+# What .ci/run runs: `make test`, all that is `wide`, and a sixteenth of the rest, which the
 # commit chooses. Two processes run what waits (tests/scheduling.py), and one for each core computes.
 test-ci: $(TOOLS) models
 	$(PY) -m pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) -m "" --share=$(shell git rev-parse HEAD)

@@ -49,7 +49,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    whole_files = not any("::" in argument for argument in config.args)
+    scheduling.widen(items, whole_files=whole_files)
     word = config.getoption("--share")
     if word is not None:
         chosen = scheduling.select_share(items, word)

@@ -87,6 +87,24 @@ def order_items(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next(n for n, f in enumerate(folders) if item.nodeid.startswith(f)))
 
 
+def widen(items: Iterable[pytest.Item], *, whole_files: bool) -> None:
+    """Mark the cases of a test as wide that others represent.
+
+    Raises:
+        UsageError: a test has no such case, though all cases of its file are there.
+    """
+    left = {}
+    for item in items:
+        if (marker := item.get_closest_marker("represented_by")) is not None:
+            function, _, case = item.nodeid.partition("[")
+            cases = left.setdefault(function, set(marker.args))
+            if case.removesuffix("]") not in marker.args:
+                item.add_marker("wide")
+            cases.discard(case.removesuffix("]"))
+    if whole_files and (absent := {function: cases for function, cases in left.items() if cases}):
+        raise pytest.UsageError(f"represented_by names no case: {absent}")
+
+
 def select_share(items: Sequence[pytest.Item], word: str) -> list[bool]:
     """Return for each test whether it runs: all that is neither long nor a fault, and one share of
     the rest.

@@ -50,6 +50,47 @@ def test_tests_of_costly_fixtures_are_in_one_share(path: str) -> None:
     assert scheduling.name_unit(other) == other.nodeid
 
 
+class Item:
+    """A test with marks, of which `-m` and shares see the names."""
+
+    def __init__(self, nodeid: str, *marks: pytest.MarkDecorator) -> None:
+        self.nodeid = nodeid
+        self._marks = [mark.mark for mark in marks]
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return next((mark for mark in self._marks if mark.name == name), None)
+
+    def add_marker(self, name: str) -> None:
+        self._marks.append(getattr(pytest.mark, name).mark)
+
+    @property
+    def marks(self) -> set[str]:
+        return {mark.name for mark in self._marks}
+
+
+def test_cases_that_others_represent_are_wide() -> None:
+    mark = pytest.mark.represented_by("a[0]", "c")
+    items: list[Any] = [Item(f"test_x.py::test_y[{case}]", mark) for case in ("a[0]", "b", "c")]
+    scheduling.widen([*items, Item("test_x.py::test_z[b]")], whole_files=True)
+    assert ["wide" in item.marks for item in items] == [False, True, False]
+
+
+def test_a_representative_that_is_no_case_is_named() -> None:
+    items: list[Any] = [Item("test_x.py::test_y[b]", pytest.mark.represented_by("a"))]
+    with pytest.raises(pytest.UsageError, match="'a'"):
+        scheduling.widen(items, whole_files=True)
+    scheduling.widen(items, whole_files=False)  # somebody chose one case
+
+
+def test_wide_tests_are_in_each_share() -> None:
+    names = [f"test_x.py::test_y[{case}]" for case in range(scheduling.SHARES)]
+    wide: list[Any] = [Item(name, pytest.mark.wide) for name in names]
+    long: list[Any] = [Item(name.replace("y", "z"), pytest.mark.long) for name in names]
+    chosen = scheduling.select_share([*wide, *long], "any commit")
+    assert chosen[: len(wide)] == [True] * len(wide)
+    assert chosen[len(wide) :].count(True) == 1
+
+
 def test_properties_of_the_share_draw_the_examples_of_the_long_profile() -> None:
     length = settings.get_profile("long").max_examples
     assert length > settings.get_profile("quick").max_examples

@@ -96,6 +96,7 @@ def test_a_stream_keeps_its_version_through_a_replacement_and_a_kill(
     assert admin.post("/v1/completions", json={**CALL, "model": "mine"}).status_code == 404
 
 
+@pytest.mark.wide
 def test_jobs_in_the_background_end_with_an_adapter_that_was_unloaded(
     service: Installation, admin: httpx.Client, http: httpx.Client
 ) -> None:

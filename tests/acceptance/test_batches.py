@@ -136,6 +136,7 @@ def test_lines_score_tokens(service: Installation, client: openai.OpenAI, http, 
     assert bound == [None, 0, None]
 
 
+@pytest.mark.wide
 def test_the_official_client_uploads_a_file_in_parts(client: openai.OpenAI, tmp_path) -> None:
     """Its parts are larger than other bodies may be."""
     path = tmp_path / "lines.jsonl"
@@ -174,6 +175,7 @@ def test_a_refused_line_does_not_stop_the_others(client: openai.OpenAI):
     assert refused["response"]["body"]["error"]["code"] == "invalid_token_id"
 
 
+@pytest.mark.wide
 def test_a_cancelled_batch_keeps_its_results_and_runs_the_rest_again(client, http, tokenize):
     prompt = tokenize("Count")
     quick = [request(f"quick{n}", prompt) for n in range(3)]

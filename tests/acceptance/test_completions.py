@@ -61,6 +61,7 @@ def test_a_batch_with_n_has_its_choices_in_order(client, tokenize):
     assert len({choice.text for choice in completion.choices[:3]}) > 1
 
 
+@pytest.mark.represented_by("sampling0")
 @pytest.mark.parametrize(
     "sampling", [{"temperature": 0}, {"temperature": 0.8, "seed": 11, "top_p": 0.9}]
 )

@@ -103,6 +103,7 @@ def test_a_bad_stop_regex_is_refused_at_its_place(client):
     assert refused.value.param == "stop_regex[1]"
 
 
+@pytest.mark.represented_by("False")
 @pytest.mark.parametrize("stream", [False, True])
 def test_hidden_states_and_cached_tokens(ask, tokenize, stream):
     call = {

@@ -145,6 +145,7 @@ def test_hanging_up_cancels_the_job(service, tokenize, jobs, stream):
     assert jobs.states() == [b"cancelled"]
 
 
+@pytest.mark.wide
 def test_no_early_hang_up_is_missed(service, tokenize, jobs):
     """Clients that vanish while the request is being read, stored, queued or answered."""
     for number in range(40):

@@ -16,7 +16,7 @@ import pytest
 
 from tests.acceptance.service import MODEL, ROOT, free_port
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 CALL = {"model": MODEL, "prompt": [9703], "temperature": 0, "ignore_eos": True}
 

@@ -60,6 +60,7 @@ def test_a_file_is_submitted_awaited_and_written(run, tmp_path: Path, tokenize) 
     assert {path.name for path in tmp_path.iterdir()} == {file.name, output.name, errors.name}
 
 
+@pytest.mark.wide
 def test_the_other_verbs(run, service, tmp_path: Path, tokenize) -> None:
     file = tmp_path / "lines.jsonl"
     endless = {"max_tokens": 3000, "ignore_eos": True}
@@ -79,6 +80,7 @@ def test_the_other_verbs(run, service, tmp_path: Path, tokenize) -> None:
     assert unknown.stderr == "quire: No such batch.\n"
 
 
+@pytest.mark.wide
 def test_a_dry_run_forecasts_and_runs_nothing(run, tmp_path: Path, tokenize) -> None:
     file = tmp_path / "lines.jsonl"
     prompt = tokenize("The capital of France is")

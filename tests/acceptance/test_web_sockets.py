@@ -139,6 +139,7 @@ def test_a_failed_continuation_forgets_the_response(http: httpx.Client) -> None:
         assert code(missing)[1] == "previous_response_not_found"
 
 
+@pytest.mark.wide
 def test_a_compaction_begins_a_chain(http: httpx.Client) -> None:
     items = [{"role": "user", "content": "We launch on Tuesday."}]
     body = {"model": MODEL, "input": items}

@@ -152,6 +152,7 @@ def test_a_stored_database_gets_the_tables_of_a_new_one(
     assert tables == new_tables
 
 
+@pytest.mark.wide
 def test_a_database_that_recorded_only_the_replacing_migration(
     url: str, new_tables: dict[str, Any], django_db_blocker: DjangoDbBlocker
 ) -> None:

@@ -8,6 +8,7 @@ from completions.catalog.config_sizes import TABLE
 from tests.conformance import config_sizes
 
 
+@pytest.mark.wide
 @pytest.mark.filterwarnings("ignore")
 def test_the_table_is_up_to_date():
     with warnings.catch_warnings():

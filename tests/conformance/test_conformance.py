@@ -42,6 +42,7 @@ def test_what_is_finished_is_an_instance(model: Path, engine: Engine) -> None:
     assert sum(outcome.finished for outcome in outcomes) >= len(SAMPLE) // 3
 
 
+@pytest.mark.wide
 def test_the_whole_corpus_is_taken() -> None:
     corpus = everything()
     assert len(corpus) >= 500

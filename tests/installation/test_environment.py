@@ -79,6 +79,7 @@ def test_uv_installs_from_where_pip_would(place, monkeypatch):
     assert place.lines == [f"Installing the packages of {place.folder / 'requirements.txt'}\n"]
 
 
+@pytest.mark.wide
 def test_packages_that_are_nowhere_are_a_reason(place):
     with pytest.raises(environment.SetupError, match="pip config list"):
         place.prepare("absent==1.0")

@@ -181,6 +181,7 @@ def refusals(route: str) -> list[Refused]:
     return [each for each in here if not each.body.get("stream")]
 
 
+@pytest.mark.represented_by("/v1/completions")
 @pytest.mark.parametrize("route", ROUTES)
 def test_what_is_refused_says_where(http: httpx.Client, route: str) -> None:
     """By turns streamed and not: an error never begins a stream."""

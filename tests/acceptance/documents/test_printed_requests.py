@@ -18,6 +18,7 @@ PRINTED = json.loads(Path(__file__).with_name("printed_requests.json").read_text
 ENDED = {"stop", "length"}
 
 
+@pytest.mark.represented_by("GLM-5.1 endpoint with token ids: a grammar", "mistral.rs: completions")
 @pytest.mark.parametrize("printed", PRINTED, ids=[each["from"] for each in PRINTED])
 def test_it_runs(service: Installation, http: httpx.Client, printed: dict[str, Any]) -> None:
     """Token ids go to the model whose vocabulary has them, texts to the one that takes texts."""

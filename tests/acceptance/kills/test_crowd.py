@@ -12,7 +12,7 @@ from tests.acceptance.service import MODEL, Installation
 from tests.acceptance.small_model import SMALL
 from tests.running import until
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 SMALL_WORKER = "worker-2"
 """The process of the second model in models.toml."""

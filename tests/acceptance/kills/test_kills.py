@@ -14,7 +14,7 @@ from benchmarks.service.scripted_worker import HANG, token
 from completions.jobs.connection import connect
 from tests.acceptance.service import MODEL, Installation
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 LINES = 300
 TOKENS = 30

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.service.scripted_worker import token
 from tests.acceptance.service import MODEL, ScriptedInstallation
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 TOKENS = 100
 TEXT = "".join(chr(token(3, 0, k)) for k in range(TOKENS))

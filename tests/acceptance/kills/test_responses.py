@@ -13,7 +13,7 @@ from benchmarks.service.scripted_worker import token
 from tests.acceptance.kills.test_kills import until
 from tests.acceptance.service import MODEL, ScriptedInstallation
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 TOKENS = 100
 TEXT = "".join(chr(token(3, 0, k)) for k in range(TOKENS))

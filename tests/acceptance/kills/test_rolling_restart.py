@@ -19,7 +19,7 @@ from tests.acceptance.conftest import GRACE, STEP
 from tests.acceptance.service import MODEL, START_TIMEOUT, ScriptedInstallation
 from tests.faults.traffic import tokens
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 SHORT, LONG = 125, 1000
 """Tokens of a stream. A long one outlasts the grace by far, however late the signal comes."""

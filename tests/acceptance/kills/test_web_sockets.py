@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.acceptance.service import MODEL, ScriptedInstallation, wait_until
 from tests.acceptance.test_web_sockets import LAST, code, open_socket, read
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.pages import browser
 from tests.acceptance.service import Installation
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 TABLES = (
     "apikey", "auditentry", "batch", "file", "membership", "organization", "refusal", "session",
     "usagehour", "usagerecord", "webhookdelivery", "webhookendpoint", "wrongkey",

@@ -138,6 +138,7 @@ def test_usage_is_explored(page: browser.Page, service: Installation):
     assert "per week" in page.locator("#page-main").inner_text()
 
 
+@pytest.mark.wide
 def test_a_job_is_cancelled(page: browser.Page, service: Installation, http: httpx.Client):
     job = http.post("/v1/completions", json=LONG).raise_for_status().json()["id"]
     page.goto(f"{service.url}/admin/live/")
@@ -147,6 +148,7 @@ def test_a_job_is_cancelled(page: browser.Page, service: Installation, http: htt
     assert ended_job(http, f"/v1/completions/{job}")["status"] == "cancelled"
 
 
+@pytest.mark.wide
 def test_a_worker_is_drained_and_resumed(
     page: browser.Page, service: Installation, http: httpx.Client
 ):

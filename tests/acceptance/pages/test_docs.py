@@ -5,7 +5,7 @@ import pytest
 from tests.acceptance.pages import browser
 from tests.acceptance.service import Installation
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 
 
 @pytest.mark.long

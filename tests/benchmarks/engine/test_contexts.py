@@ -48,6 +48,7 @@ def test_instructions_are_those_that_the_kernels_are_compiled_for(
     assert limits.name_instructions(frozenset(features)) == expected
 
 
+@pytest.mark.wide
 @needs_kernels
 def test_limits_are_measured() -> None:
     measured = limits.measure_limits(threads=1, repeats=1, size=2**22)

@@ -9,6 +9,7 @@ from benchmarks.studies import autoscaling
 from tests.acceptance.service import ROOT
 
 
+@pytest.mark.represented_by("1")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_workers_follow_the_demand_without_flapping(seed: int) -> None:
     """Up and down for the burst, up and down for the batch: five turns with the last calls."""

@@ -8,6 +8,7 @@ from benchmarks.studies import deadlines
 from tests.representatives import stand_for_all
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("load", stand_for_all([0.6], [0.3, 0.6]))
 def test_nine_of_ten_batches_end_when_the_forecast_says(load: float) -> None:
     found, counted = deadlines.calibrate(seed=1, batches=200, load=load)

@@ -37,6 +37,7 @@ def test_a_lookup_that_no_filter_offers_is_refused(admin: Client, model: type[Mo
     assert answer.status_code == 400
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("of_each_filter", ["one", pytest.param("all", marks=pytest.mark.long)])
 def test_the_links_of_the_filters_work(admin: Client, of_each_filter: str) -> None:
     example_data.fill(50, timezone.now(), days=2)
@@ -51,6 +52,7 @@ def test_the_links_of_the_filters_work(admin: Client, of_each_filter: str) -> No
             assert not answer.wsgi_request.GET.get("e"), (model, link)
 
 
+@pytest.mark.represented_by("completions.ApiKey", "completions.Batch")
 @pytest.mark.parametrize("model", MODELS, ids=LABELS)
 def test_no_value_of_a_filter_is_an_error_of_the_server(admin: Client, model: type[Model]) -> None:
     """Django answers what it cannot read with the whole list."""

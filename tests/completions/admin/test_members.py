@@ -77,6 +77,7 @@ def test_a_member_makes_no_more_keys_than_the_operator_allows(
     assert not ApiKey.objects.filter(name="another").exists()
 
 
+@pytest.mark.wide
 def test_keys_made_at_once_are_counted_one_after_another(
     run_apart: Callable[..., list[str]],
 ) -> None:

@@ -142,6 +142,7 @@ def outsider(request: pytest.FixtureRequest, owner: Tenant) -> Client:
     return sign_in(join(owner.organization, "outsider", request.param))
 
 
+@pytest.mark.represented_by("member-get")
 @pytest.mark.parametrize("method", ["get", "post"])
 def test_a_stranger_sees_nothing(method: str, outsider: Client, hidden: dict[str, str]) -> None:
     shown = {page.route: find_leak(outsider, method, page, hidden) for page in PAGES}
@@ -166,6 +167,7 @@ def find_leak(outsider: Client, method: str, page: Page, hidden: dict[str, str])
     return "" if at < 0 else shown[max(0, at - 80) : at + 80]
 
 
+@pytest.mark.represented_by("member")
 def test_a_stranger_changes_nothing(outsider: Client, hidden: dict[str, str]) -> None:
     def state() -> list[Any]:
         tables = (ApiKey, Batch, AuditEntry, Preset)
@@ -185,6 +187,7 @@ TABLES = [
 ]
 
 
+@pytest.mark.represented_by("member")
 def test_lists_searches_filters_and_exports_show_own_rows_only(
     outsider: Client, owner: Tenant, hidden: dict[str, str]
 ) -> None:

@@ -57,6 +57,7 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(admin: Client) -> Non
     assert {path: count for path, count in counts.items() if count > LISTS[path]} == {}
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("rows", [4, pytest.param(20, marks=pytest.mark.long)])
 def test_the_number_of_queries_of_one_rows_page_is_bounded(admin: Client, rows: int) -> None:
     example_data.fill(400, timezone.now(), days=3)
@@ -134,6 +135,7 @@ def test_a_filter_with_an_unknown_value_is_taken_out_of_the_address(
     assert admin.get(page.headers["Location"]).status_code == 200
 
 
+@pytest.mark.represented_by("usagerecord")
 @pytest.mark.parametrize("model", ["usagerecord", "batch", "file", "auditentry"])
 def test_what_the_service_wrote_cannot_be_edited(admin: Client, model: str) -> None:
     example_data.fill(20, timezone.now(), days=1)
@@ -159,6 +161,7 @@ def test_organizations_show_what_they_used(admin: Client, owner: Tenant) -> None
     assert "owner" in page
 
 
+@pytest.mark.represented_by("Viewer-False")
 @pytest.mark.parametrize(("role", "may"), [("Viewer", False), ("Operator", True)])
 def test_the_role_decides_who_sees_the_pages(
     in_role: Callable[[str], Client], owner: Tenant, role: str, may: bool
@@ -209,6 +212,7 @@ EMPTY = ["apikey", "auditentry", "batch", "file", "organization", "refusal", "se
          "usagerecord", "webhookdelivery", "webhookendpoint", "wrongkey"]  # fmt: skip
 
 
+@pytest.mark.represented_by("apikey", "batch")
 @pytest.mark.parametrize("table", EMPTY)
 def test_a_list_without_rows_says_how_they_come_to_be(admin: Client, table: str) -> None:
     page = admin.get(f"/admin/completions/{table}/").content.decode()

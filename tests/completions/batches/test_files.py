@@ -57,6 +57,7 @@ def test_a_file_that_is_being_written_says_so(bench, stranger):
     assert ended["bytes"] > 0
 
 
+@pytest.mark.represented_by("complete-0", "cancel-2")
 @pytest.mark.parametrize("pages_before", [0, 1, 2])
 @pytest.mark.parametrize("way", ["complete", "cancel"])
 def test_reading_goes_on_in_the_file_when_the_batch_ends_meanwhile(

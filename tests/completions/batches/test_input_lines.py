@@ -59,6 +59,7 @@ def test_receipts_find_their_requests(bench, ended, tmp_path):
     assert [line.custom_id for line in read_receipted(output, None)] == ["a", "c"]
 
 
+@pytest.mark.wide
 def test_blank_lines_take_no_memory(bench):
     """A file has room for 200 million of them."""
     blank = b"\n" * 300_000

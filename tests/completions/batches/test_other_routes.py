@@ -62,6 +62,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.represented_by("bad0-body.previous_response_id", "bad8-body.max_output_tokens")
 @pytest.mark.parametrize(("bad", "param"), REFUSED)
 def test_what_a_line_cannot_have(bench: Bench, bad: dict[str, Any], param: str) -> None:
     batch = bench.create([bad], endpoint=bad["url"], on_invalid="fail")

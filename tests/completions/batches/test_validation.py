@@ -89,11 +89,13 @@ def test_a_model_that_takes_texts_takes_them_in_lines(bench):
     assert len(jobs[0].request.prompts[0]) > 1
 
 
+@pytest.mark.represented_by("[]\\n-expected1", "line4-expected4")
 @pytest.mark.parametrize(("line", "expected"), SENSELESS)
 def test_an_invalid_line_fails_the_file(bench, line, expected):
     assert fault(bench, line) == expected
 
 
+@pytest.mark.represented_by("line0-expected0", "line1-expected1")
 @pytest.mark.parametrize(("line", "expected"), REFUSED)
 def test_a_refused_body_fails_the_file_where_that_is_wanted(bench, line, expected):
     assert fault(bench, line, on_invalid="fail") == expected

@@ -88,6 +88,7 @@ PREAMBLE = "<|channel|>commentary<|message|>I look.<|end|>"
 IN_ROLE = " to=functions.weather<|channel|>commentary <|constrain|>json<|message|>"
 
 
+@pytest.mark.represented_by("choice0--True-False", "choice0--True-True")
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize(
     ("choice", "begin", "fits"),

@@ -60,6 +60,7 @@ def accepts(tool_format: ToolFormat, tool: Tool, text: str) -> bool:
     return matcher.try_consume_tokens(ids) == len(ids) and bool(matcher.is_accepting())
 
 
+@pytest.mark.represented_by("lark-hermes", "regex-qwen3_coder", "lark-openai")
 @pytest.mark.parametrize("form", stand_for_all(REPRESENTATIVES, TOOL_FORMATS))
 @pytest.mark.parametrize(("grammar", "good", "bad"), ROWS, ids=["lark", "regex", "text"])
 def test_the_input_matches_and_is_read_back(

@@ -21,6 +21,7 @@ from tests.representatives import stand_for_all
 by_form = pytest.mark.parametrize("form", stand_for_all(reading.REPRESENTATIVES, TOOL_FORMATS))
 
 
+@pytest.mark.represented_by("hermes", "glm", "qwen3_coder")
 @by_form
 def test_the_grammar_accepts_what_the_writer_writes(tmp_path: Path, form: str) -> None:
     record = TOOL_FORMATS[form]
@@ -61,6 +62,7 @@ PLAIN = {
 }
 
 
+@pytest.mark.represented_by("hermes", "glm", "qwen3_coder")
 @by_form
 def test_what_the_grammar_generates_is_read_as_an_instance(tmp_path: Path, form: str) -> None:
     tool = Tool("f", None, PLAIN, strict=True)
@@ -109,6 +111,7 @@ NESTED = {
 }
 
 
+@pytest.mark.represented_by("arguments0-True-pythonic", "arguments4-False-pythonic")
 @pytest.mark.parametrize("form", ["pythonic", "gemma4", "minimax_m3"])
 @pytest.mark.parametrize(
     ("arguments", "fits"),

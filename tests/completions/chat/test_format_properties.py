@@ -105,6 +105,7 @@ def test_what_a_format_writes_it_reads(calls: list[ToolCall]) -> None:
         ], form
 
 
+@pytest.mark.wide
 @given(
     calls=CALLS,
     order=st.lists(st.integers(0, 40), max_size=6),
@@ -156,6 +157,7 @@ def test_what_begins_no_call_is_text_also_where_a_limit_cuts_it() -> None:
         assert read(form, [text]) == ("", text, [])
 
 
+@pytest.mark.represented_by("hermes", "glm", "deepseek_v3", "gemma4")
 @pytest.mark.parametrize("form", TOOL_FORMATS)
 def test_an_answer_that_a_limit_cuts_in_the_mark_of_its_first_call_is_empty(form: str) -> None:
     """Where a call is required, each cut answer is one."""

@@ -87,6 +87,7 @@ def calls(form: str, *tools: Tool, **choice: Any) -> ToolCalls:
     return ToolCalls(TOOL_FORMATS[form], tools or (STRICT, LOOSE), ToolChoice(**choice))
 
 
+@pytest.mark.represented_by("False-hermes", "True-glm")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("special", [False, True])
 def test_calls_between_text(tmp_path: Path, form: str, special: bool) -> None:
@@ -332,6 +333,7 @@ def test_an_end_tag_alone_may_say_that_there_is_no_reasoning(tmp_path: Path) -> 
         assert bench.fits("Yes.", asked, thoughts)
 
 
+@pytest.mark.represented_by("True-True-kimi_k2", "False-False-qwen3_coder")
 @pytest.mark.parametrize("form", [each for each, f in TOOL_FORMATS.items() if f.ends_reasoning])
 @pytest.mark.parametrize("is_open", [True, False])
 @pytest.mark.parametrize("special", [True, False])

@@ -47,6 +47,7 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.represented_by("a slice", "replace", "join", "format", "find")
 @pytest.mark.parametrize("name", OPERATIONS)
 @given(PARTS)
 def test_it_behaves_as_any_text(name: str, parts: list[tuple[str, bool]]) -> None:
@@ -57,6 +58,7 @@ def test_it_behaves_as_any_text(name: str, parts: list[tuple[str, bool]]) -> Non
         assert len(result.mask) == len(result)
 
 
+@pytest.mark.represented_by("a slice", "replace", "join", "format", "find")
 @pytest.mark.parametrize("name", OPERATIONS)
 @given(PARTS)
 def test_nothing_foreign_becomes_trusted(name: str, parts: list[tuple[str, bool]]) -> None:

@@ -88,6 +88,7 @@ def test_lines_are_turned_one_by_one(in_role: Callable[[str], Client], batch: Ba
     assert [neighbour(each, 0) for each in seen] == [None, *seen[:-1]]
 
 
+@pytest.mark.represented_by("asked0")
 @pytest.mark.parametrize("asked", [{}, {"status": "failed"}])
 def test_pages_are_turned_there_and_back(
     in_role: Callable[[str], Client],

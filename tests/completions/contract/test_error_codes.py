@@ -28,6 +28,7 @@ def codes_in(source: Path) -> Iterator[str]:
                     yield code.value
 
 
+@pytest.mark.wide
 def test_every_code_in_the_source_is_in_the_table() -> None:
     sources = [
         path

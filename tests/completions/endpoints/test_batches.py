@@ -134,10 +134,12 @@ def test_too_many_waiting_lines_refuse_new_batches(api, file_id, settings):
     assert create(api, file_id).status_code == 429
 
 
+@pytest.mark.wide
 def test_batches_that_come_together_are_bounded(run_apart):
     assert run_apart("batches_together") == ["batch_limit_exceeded"] * 5 + ["created"] * 3 + ["3"]
 
 
+@pytest.mark.wide
 def test_batches_that_come_together_are_not_promised_the_same_window(run_apart):
     assert run_apart("windows_together") == ["created"] + ["window_too_short"] * 3
 

@@ -46,6 +46,7 @@ def error_of(answer: Any) -> tuple[str, str]:
     return error["code"], error["param"]
 
 
+@pytest.mark.wide
 def test_jobs_that_come_together_are_not_promised_the_same_window(run_apart: Any) -> None:
     assert run_apart("jobs_together") == ["stored"] + ["window_too_short"] * 3 + ["1"]
 

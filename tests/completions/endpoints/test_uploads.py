@@ -356,6 +356,7 @@ def test_a_part_of_an_upload_that_ends_meanwhile_leaves_nothing(api, folder, mon
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.wide
 def test_a_part_of_an_upload_that_ends_between_two_steps_leaves_nothing(run_apart):
     assert run_apart("parts_together") == ["0", "0"]
 

@@ -49,6 +49,7 @@ _NOTABLE = [
 _TEXTS = st.text(st.sampled_from('ab"\\\n\t/ !#,;xA09'), max_size=6) | st.sampled_from(_NOTABLE)
 
 
+@pytest.mark.represented_by("strings", "a pattern", "counts")
 @pytest.mark.parametrize("name", GRAMMARS)
 @given(_TEXTS)
 def test_a_quoted_text_matches_where_the_text_does(name: str, text: str) -> None:

@@ -93,6 +93,7 @@ OPENINGS = (
 )
 
 
+@pytest.mark.represented_by("[--regex", "a[--ebnf", "{--grammar")
 @pytest.mark.parametrize("field", ["regex", "ebnf", "grammar"])
 @pytest.mark.parametrize("ending", stand_for_all([""], ["", "\\"]))
 @pytest.mark.parametrize("opening", OPENINGS)
@@ -141,6 +142,7 @@ def test_bytes_count_not_characters() -> None:
         check_bytes("é" * 51, Limits(max_bytes=100))
 
 
+@pytest.mark.wide
 def test_longest_chain() -> None:
     assert find_longest_chain({}) == 0
     assert find_longest_chain({"a": ["b", "b"], "b": ["c", "a"], "c": ["terminal"]}) == 3

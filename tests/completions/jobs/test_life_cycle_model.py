@@ -243,6 +243,7 @@ class LifeCycle(Workers):
         return self.loop.run_until_complete(call)
 
 
+@pytest.mark.wide
 def test_any_order_of_events(valkey: Any, redis_client: redis.Redis) -> None:
     loop = asyncio.new_event_loop()
     client = connect_async(valkey.url)

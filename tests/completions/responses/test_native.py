@@ -49,6 +49,7 @@ def stream(context, steps, end=ENDED):
     return [orjson.loads(frame) for frame in frames], sum(map(len, frames))
 
 
+@pytest.mark.represented_by("prompt0-None", "prompt1-None")
 @pytest.mark.parametrize("logprobs", [None, LOGPROBS])
 @pytest.mark.parametrize("prompt", [[1, 2], [1] * 3000])
 def test_chunks_are_the_output_so_far_and_the_last_is_the_whole(logprobs, prompt) -> None:
@@ -75,6 +76,7 @@ def test_a_short_stream_has_a_chunk_for_each_token() -> None:
     assert len(chunks) == 60
 
 
+@pytest.mark.represented_by("None-2000")
 @pytest.mark.parametrize(
     ("logprobs", "length"),
     [(None, 2000), (LOGPROBS, 500), pytest.param(LOGPROBS, 2000, marks=pytest.mark.long)],
@@ -88,6 +90,7 @@ def test_the_bytes_of_a_stream_grow_with_its_length(logprobs, length) -> None:
     assert long < 6 * short
 
 
+@pytest.mark.represented_by("None-2", "None-900")
 @pytest.mark.parametrize(
     ("logprobs", "grouped"),
     stand_for_all([(None, 2), (LOGPROBS, 7), (None, 900)], product([None, LOGPROBS], [2, 7, 900])),
@@ -100,6 +103,7 @@ def test_chunks_do_not_depend_on_how_events_are_stored(logprobs, grouped) -> Non
     assert stream(context, stored) == stream(context, [[event] for event in events])
 
 
+@pytest.mark.wide
 def test_an_error_comes_after_all_tokens() -> None:
     context = make_context()
     error = EndEvent(0, "failed", JobError("worker_error", "because"), None)

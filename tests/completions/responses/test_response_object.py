@@ -151,6 +151,7 @@ def test_events_make_the_same_items_however_they_are_cut(places: list[int], fini
     assert {**again, "usage": None} == {**whole, "usage": None}  # the tokens are others
 
 
+@pytest.mark.wide
 def test_a_custom_tool_has_an_input() -> None:
     text = TOOL_FORMATS["hermes"].write(ToolCall("patch", {"input": 'a\n"b"'}))
     tools = [OfferedTool("patch", {"properties": {"input": {"type": "string"}}}, is_custom=True)]

@@ -60,6 +60,7 @@ CLAIMS: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.represented_by("another nonce", "another audience", "expired")
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claims_that_are_not_for_this_sign_in(visitor: Visitor, forging: Forging, name: str):
     change, reason = CLAIMS[name]

@@ -80,6 +80,7 @@ def test_roles_follow_the_groups_at_every_sign_in(visitor: Visitor, forging: For
     assert User.objects.count() == 1
 
 
+@pytest.mark.represented_by("groups0")
 @pytest.mark.parametrize("groups", [["others"], [], None, 7, {"readers": 1}, [["readers"]]])
 def test_a_user_without_a_mapped_group_is_refused(
     visitor: Visitor, forging: Forging, groups: object

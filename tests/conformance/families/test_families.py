@@ -39,6 +39,7 @@ by_case = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.represented_by("gpt_oss")
 @by_case
 def test_a_family_writes_what_generate_writes(tmp_path: Path, case: Case) -> None:
     verdict = try_case(tmp_path, case)
@@ -56,6 +57,7 @@ def test_a_family_in_bfloat16_is_as_exact_as_transformers(tmp_path: Path, case: 
     assert verdict.forward == report.read()[str(case)]["bfloat16"]
 
 
+@pytest.mark.represented_by("llama4_text")
 @by_case
 def test_a_family_runs_on_a_gpu_as_the_page_says(tmp_path: Path, case: Case) -> None:
     assert find_forward_on_gpu(tmp_path, case) == report.read()[str(case)]["cuda"]
@@ -96,6 +98,7 @@ NAMED_ALONE = {"deepseek_v4": {"moe"}, "dots3_note_text": {"full_attention"}}
 of another kind."""
 
 
+@pytest.mark.represented_by("deepseek_v3", "dots1")
 @pytest.mark.parametrize("family", sorted({case.family for case in CASES}))
 def test_every_kind_of_layer_of_a_family_is_tried(family: str) -> None:
     """Those that its configuration has unless it says otherwise, and those that the code of its

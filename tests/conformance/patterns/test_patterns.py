@@ -109,6 +109,7 @@ def test_20_000_texts_agree_with_node_everywhere() -> None:
     assert hold(1_750, seed=2, places_of_each=4) > 3 * 20_000
 
 
+@pytest.mark.wide
 @needs_node
 def test_node_python_and_the_network_agree() -> None:
     """They check one another: Python's spelling was made independently."""

@@ -137,6 +137,7 @@ def test_only_its_user_can_read_a_backup(backup: tuple[Path, Path, str]) -> None
     assert names == ["quire.sqlite3", "secrets.json", "files/ab/one.jsonl", "manifest.json"]
 
 
+@pytest.mark.wide
 def test_a_new_home_takes_a_backup(backup: tuple[Path, Path, str], tmp_path: Path) -> None:
     _, path, secret = backup
     (restored,) = manage(tmp_path, ["restore", str(path)])
@@ -167,6 +168,7 @@ def test_data_is_replaced_only_on_request_and_kept_aside(
     assert manage(other, ["python", find]) == ["kept"]
 
 
+@pytest.mark.represented_by("cut")
 @pytest.mark.parametrize(
     "damage", stand_for_all(["cut", "changed"], ["cut", "changed", "not a tar", "no file"])
 )
@@ -191,6 +193,7 @@ def test_a_damaged_backup_is_refused(
     assert not (home / "quire.sqlite3").exists()
 
 
+@pytest.mark.wide
 def test_a_running_service_is_not_restored_under(
     backup: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
@@ -203,6 +206,7 @@ def test_a_running_service_is_not_restored_under(
     assert "Stop it first" in refused
 
 
+@pytest.mark.wide
 def test_another_pepper_would_make_all_keys_useless(
     backup: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
@@ -211,6 +215,7 @@ def test_another_pepper_would_make_all_keys_useless(
     assert "QUIRE_KEY_PEPPER differs" in refused
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(not shutil.which("pg_dump"), reason="pg_dump is not installed")
 def test_postgresql(tmp_path: Path, backup: tuple[Path, Path, str]) -> None:
     """The embedded Valkey remains, so that no server of this machine is asked."""

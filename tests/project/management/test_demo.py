@@ -68,6 +68,7 @@ def test_it_shows_every_kind_of_request_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path / "run") == ["up.lock"]
 
 
+@pytest.mark.wide
 @pytest.mark.integration
 def test_a_model_that_is_not_there_is_a_reason(tmp_path):
     done = run_demo(tmp_path, tmp_path / "nothing")

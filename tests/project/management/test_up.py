@@ -138,6 +138,7 @@ def test_a_signal_stops_everything_without_a_traceback(environment, tmp_path, nu
     assert os.listdir(tmp_path / "run") == ["up.lock"]
 
 
+@pytest.mark.wide
 def test_its_processes_may_have_as_many_connections_as_the_system_lets(environment, tmp_path):
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with running(environment, "--only", "valkey", limit=256):
@@ -160,6 +161,7 @@ def test_a_web_server_that_starts_is_said_to(tmp_path):
     assert reasons == f"web: starts (log: {tmp_path}/log/web.log)"
 
 
+@pytest.mark.wide
 def test_a_start_says_what_it_waits_for(environment):
     with running(environment, "--only", "valkey,cpu-worker") as process:
         said = ""
@@ -182,6 +184,7 @@ def test_a_worker_that_starts_is_said_to_load_its_model(tmp_path):
         assert explain_failures(unserved, supervisor) == f"worker: {unserved['worker']}"
 
 
+@pytest.mark.wide
 def test_killing_it_leaves_no_process_and_no_obstacle(environment, tmp_path):
     with running(environment, "--only", "valkey") as process:
         valkey = pid_of_valkey(tmp_path)
@@ -191,6 +194,7 @@ def test_killing_it_leaves_no_process_and_no_obstacle(environment, tmp_path):
         assert eventually(lambda: pid_of_valkey(tmp_path) != valkey)
 
 
+@pytest.mark.wide
 def test_a_killed_service_comes_back(environment, tmp_path):
     with running(environment, "--only", "valkey") as process:
         killed = pid_of_valkey(tmp_path)
@@ -201,6 +205,7 @@ def test_a_killed_service_comes_back(environment, tmp_path):
         assert eventually(lambda: pid_of_valkey(tmp_path) != killed)
 
 
+@pytest.mark.wide
 def test_a_home_has_one_up(environment, tmp_path):
     with running(environment, "--only", "valkey"):
         pid_of_valkey(tmp_path)
@@ -215,6 +220,7 @@ def test_a_missing_model_is_named_with_the_remedy(environment, tmp_path):
     assert not (tmp_path / "valkey").exists()
 
 
+@pytest.mark.wide
 def test_a_model_that_cannot_be_served_is_named_before_anything_starts(environment, tmp_path):
     (tmp_path / "models" / "tiny" / "config.json").write_text('{"vocab_size": 10}')
     assert "model tiny: " in refused(environment)
@@ -247,6 +253,7 @@ def test_a_broken_catalogue_is_refused(environment, tmp_path):
     assert "models.toml" in refused(environment)
 
 
+@pytest.mark.wide
 def test_what_it_writes_is_for_its_own_user_alone(environment, tmp_path):
     """Database, logs, append-only file: whatever the umask says, where others may look."""
     given = {"models", "models.toml"}
@@ -268,6 +275,7 @@ def test_what_it_writes_is_for_its_own_user_alone(environment, tmp_path):
     assert [path for path in readable if not set(private) & set(path.parents)] == []
 
 
+@pytest.mark.wide
 def test_without_web_and_cpu_worker_no_database_is_touched(environment, tmp_path):
     with running(environment, "--only", "valkey") as process:
         pid_of_valkey(tmp_path)
@@ -276,6 +284,7 @@ def test_without_web_and_cpu_worker_no_database_is_touched(environment, tmp_path
     assert not (tmp_path / "quire.sqlite3").exists()
 
 
+@pytest.mark.wide
 def test_with_redis_given_no_valkey_is_started(environment, tmp_path):
     other = {**environment, "REDIS_URL": f"unix://{tmp_path}/absent.sock?db=0"}
     with running(other, "--only", "valkey") as process:

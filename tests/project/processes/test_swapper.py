@@ -46,6 +46,7 @@ def wait(redis_client, models):
         assert started.decode() == model
 
 
+@pytest.mark.wide
 def test_the_model_that_is_waited_for_is_loaded(valkey, redis_client):
     store = JobStore(redis_client, "s:")
     command = [sys.executable, "-c", BEATS, valkey.url]

@@ -101,6 +101,7 @@ STRANGE_TYPES = [
 ]
 
 
+@pytest.mark.represented_by("/v1/completions-application/json; charset=undefined")
 @pytest.mark.parametrize("content_type", STRANGE_TYPES)
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/files"])
 async def test_any_content_type_gets_a_response(tenants_key, path, content_type):

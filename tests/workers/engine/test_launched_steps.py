@@ -60,6 +60,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.represented_by("False")
 @pytest.mark.parametrize("graphs", [False, True])
 def test_the_same_is_said_as_step_by_step(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, graphs: bool
@@ -79,6 +80,7 @@ def test_the_same_is_said_as_step_by_step(
     assert engines[1].stats().generated_tokens == sum(len(ids) for ids, _ in expected)
 
 
+@pytest.mark.represented_by("neighbour1")
 @pytest.mark.parametrize(
     "neighbour",
     [
@@ -136,6 +138,7 @@ def constrained(index: int, grammar: str, **params: Any) -> Request:
 OPEN, FORCED = "/[a-z]{40}/", '/[a-c]/ " the quick brown fox " /[0-9]{2}/ "; the end" /[a-z ]{40}/'
 
 
+@pytest.mark.represented_by("requests0")
 @pytest.mark.parametrize(
     "requests",
     [
@@ -155,6 +158,7 @@ def test_rows_whose_tokens_depend_on_the_text_are_computed_ahead(
     assert len(launched) > 5
 
 
+@pytest.mark.represented_by("True-0")
 @pytest.mark.parametrize("neighbours", stand_for_all([0, 3], [0, 1, 3]))
 @pytest.mark.parametrize("is_low", [True, False])
 def test_tokens_that_a_grammar_forces_meanwhile_take_the_place_of_sampled_ones(

@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, Installation
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 LINES, PILOT, BAD = 12, 3, 5
 _STORE_PROMPTS = """
 from completions.accounts import changes

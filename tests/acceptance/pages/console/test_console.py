@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.pages import browser
 from tests.acceptance.service import MODEL, Installation, ended_job
 
-pytestmark = pytest.mark.acceptance
+pytestmark = [pytest.mark.acceptance, pytest.mark.wide]
 MAKE_VIEWER = (
     "from django.contrib.auth.models import Group, User;"
     "user = User.objects.create_user('viewer', password='only looks', is_staff=True);"

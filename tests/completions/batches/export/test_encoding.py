@@ -39,6 +39,7 @@ def test_any_document_is_in_the_lines(found):
         }
 
 
+@pytest.mark.wide
 @given(columns())
 def test_any_document_is_in_the_table(found):
     names, *rows = csv.reader(io.StringIO(encode("csv", made(found)).decode(), newline=""))

@@ -193,6 +193,7 @@ def test_a_server_that_does_not_answer_is_an_error():
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.wide
 @given(found=columns())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 def test_any_document_can_be_read_back(url, connection, found):

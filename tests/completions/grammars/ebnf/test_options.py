@@ -19,6 +19,7 @@ def ends_early(pattern: str, least: int, text: str) -> bool:
     return re.fullmatch(pattern, text) is not None and not any(True for _ in ends)
 
 
+@pytest.mark.represented_by("[ab]-[ab]*-[ab]*-lazy-0", '[ab]-"a"+ "b"?-a+b?-max_chars=1-1')
 @pytest.mark.parametrize(
     ("option", "least"), [("lazy", 0), ("max_chars=1", 1), ("max_chars = 3", 3)]
 )

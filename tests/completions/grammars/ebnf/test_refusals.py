@@ -140,6 +140,7 @@ def test_without_a_root(text: str) -> None:
         ebnf.translate(text)
 
 
+@pytest.mark.wide
 def test_chains_are_bounded() -> None:
     rules = "".join(f'r{i} ::= "a" r{i + 1} | "b" root "c"\n' for i in range(3000))
     with pytest.raises(GrammarError, match="a chain of more than 500 rules"):

@@ -27,6 +27,7 @@ OPTIONS = ["", ", loop_after_dispatch=false", ', excludes=("(x",)']
 BODIES = [NESTED, 'body ::= "(" body ")" | [a-b]+ "x"', 'body ::= "[" body "]" | "a" | body "b"']
 
 
+@pytest.mark.represented_by('-body ::= "(" (body | [a-z]*) ")"')
 @pytest.mark.parametrize(
     ("options", "body"),
     stand_for_all(zip(OPTIONS, BODIES, strict=True), itertools.product(OPTIONS, BODIES)),

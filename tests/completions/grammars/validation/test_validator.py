@@ -146,6 +146,7 @@ async def test_time_limit(hasty: Validator) -> None:
         await hasty.validate_grammar(Constraint("ebnf", "x"))
 
 
+@pytest.mark.wide
 async def test_children_judge_while_all_threads_are_stuck(
     spinning: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,6 +168,7 @@ async def test_children_judge_while_all_threads_are_stuck(
         judge.close()
 
 
+@pytest.mark.wide
 def test_a_thread_that_outlives_its_event_loop_is_used_again(spinning: threading.Event) -> None:
     """The background worker has an event loop for each task."""
     judge = Validator(Limits(seconds=0.3))
@@ -240,6 +242,7 @@ async def test_deep_native_recursion_does_not_crash() -> None:
         judge.close()
 
 
+@pytest.mark.represented_by("repeated ends")
 @pytest.mark.parametrize(
     "endless",
     [

@@ -58,6 +58,7 @@ def save(folder: Path, model_type: str, options: dict[str, Any]) -> Path:
     return save_model(folder, {**SHAPE, **options, "model_type": model_type})
 
 
+@pytest.mark.represented_by("deepseek_v3")
 @pytest.mark.parametrize("model_type", sorted(SUPPORTED))
 def test_architectures_run_without_code_of_their_own(tmp_path: Path, model_type: str) -> None:
     path = save(tmp_path, model_type, SUPPORTED[model_type])
@@ -143,6 +144,7 @@ def test_the_context_is_the_models_unless_configured_smaller(tiny_llama: Path) -
         load_model(tiny_llama, replace(make_for_cpu, max_model_len=513))
 
 
+@pytest.mark.represented_by("rope_parameters")
 @pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
 def test_stretched_positions_allow_a_longer_context(tmp_path: Path, name: str) -> None:
     """As Qwen documents YaRN: with the length that the model was trained with."""

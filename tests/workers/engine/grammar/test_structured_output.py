@@ -259,6 +259,7 @@ def test_rows_are_timed_after_a_slow_mask_only(
     assert state.slow_seconds > before
 
 
+@pytest.mark.represented_by("start: /(.*a.{18}b|.*b.{18}c|.*c.{18}d|.*d.{18}e)/")
 @pytest.mark.parametrize(
     "grammar",
     ["start: /(.*a.{18}b|.*b.{18}c|.*c.{18}d|.*d.{18}e)/", 'start: s\ns: s s s | /[a-e]/ | ""'],

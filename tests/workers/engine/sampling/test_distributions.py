@@ -110,6 +110,7 @@ def test_a_token_outside_the_support_has_the_lowest_value(engine: Engine) -> Non
     assert choice.logprobs.support == []
 
 
+@pytest.mark.represented_by("0.0")
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_asking_changes_no_token_and_no_raw_score(engine: Engine, temperature: float) -> None:
     params = {"temperature": temperature, "top_p": 0.9, "seed": 3, "max_tokens": 30}

@@ -195,6 +195,7 @@ class TestPrompt:
         assert choices[0].prompt_logprobs is not None
         assert np.isfinite(choices[0].prompt_logprobs.chosen[1:]).all()
 
+    @pytest.mark.represented_by("0")
     @pytest.mark.parametrize("start", [0, 5, 17, 40])
     def test_what_is_cached_is_computed_again_only_as_far_as_needed(
         self, make_engine: MakeEngine, tiny_llama: Path, start: int

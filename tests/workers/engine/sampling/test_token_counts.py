@@ -43,6 +43,7 @@ def anew(rows: Any, logits: torch.Tensor) -> torch.Tensor:
     return changed
 
 
+@pytest.mark.represented_by("0")
 @pytest.mark.parametrize("room", [0, 1, 64])
 @settings(deadline=None)
 @given(cases=cases, steps=st.lists(step, max_size=8))

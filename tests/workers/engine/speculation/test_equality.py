@@ -161,6 +161,7 @@ asks = st.tuples(
 )
 
 
+@pytest.mark.represented_by("llama-float32-4")
 @pytest.mark.parametrize(
     ("shape", "dtype", "examples"),
     [

@@ -54,6 +54,7 @@ def long_engine(long_llama: Path) -> Engine:
 
 
 class TestGreedy:
+    @pytest.mark.represented_by("256-False", "700-True")
     @pytest.mark.parametrize("cold", [True, False])
     @pytest.mark.parametrize("length", [1, 15, 16, 17, 255, 256, 257, 700, 2000])
     def test_long_prompts_computed_and_cached(
@@ -230,6 +231,7 @@ class TestQueue:
         assert len(tokens(engine.generate(calls))) == 9
 
 
+@pytest.mark.wide
 def test_memory_is_flat_over_many_requests(make_engine: MakeEngine) -> None:
     """Neither objects nor entries grow with the number of requests served."""
     engine = make_engine(kv_cache_bytes=40 * BLOCK_BYTES)

@@ -60,6 +60,7 @@ def collect(engine: Engine, tokens: dict[str, list[int]]) -> None:
             tokens[output.request_id] += delta.token_ids
 
 
+@pytest.mark.represented_by("False")
 @pytest.mark.parametrize("speculation", [False, True])
 def test_steps_beside_a_stream_keep_to_the_limit_and_change_no_token(
     make_engine: MakeEngine, speculation: bool

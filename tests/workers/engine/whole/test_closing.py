@@ -96,6 +96,7 @@ def check(engine: Engine, grammar: str, limit: int, choice: ChoiceDelta) -> None
         assert choice.limit_ending is None
 
 
+@pytest.mark.wide
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(sorted(GRAMMARS)),
@@ -116,6 +117,7 @@ def test_every_choice_is_whole(
         check(engine, grammar, limit, choice)
 
 
+@pytest.mark.wide
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=FEW)
 @given(
     st.sampled_from(sorted(GRAMMARS)),
@@ -149,6 +151,7 @@ def test_jump_forward_makes_no_difference_to_wholeness(make_engine: MakeEngine) 
             check(engine, GRAMMARS["nested"], limit + 60, completion.choices[0])
 
 
+@pytest.mark.represented_by("jumps")
 @pytest.mark.parametrize("jumps", [True, False], ids=["jumps", "no jumps"])
 def test_a_choice_whose_tokens_are_drafted_closes_alike(
     make_engine: MakeEngine, jumps: bool

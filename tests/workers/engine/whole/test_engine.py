@@ -30,6 +30,7 @@ from workers.engine.text.finish import FinishReason
 class TestGreedy:
     """Token for token what transformers generates."""
 
+    @pytest.mark.represented_by("24", "49")
     @pytest.mark.parametrize("length", [1, 3, 4, 5, 23, 24, 25, 48, 49, 130])
     def test_alone_over_chunk_and_block_borders(
         self, engine: Engine, tiny_llama: Path, length: int
@@ -207,6 +208,7 @@ class TestGrammar:
         ).isdigit()
         assert engine.stats().kv_blocks_used == 0
 
+    @pytest.mark.wide
     def test_a_grammar_that_grows_too_ambiguous_ends_alone(self, engine: Engine) -> None:
         """The web tier refuses it; an engine used by itself meets its limits on the way."""
         neighbours = [

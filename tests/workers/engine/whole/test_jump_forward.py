@@ -247,6 +247,7 @@ class TestSameAsSampled:
         assert rest.usage.completion_tokens == whole.usage.completion_tokens
         assert rest.choices[0].finish_reason == whole.choices[0].finish_reason
 
+    @pytest.mark.represented_by("9-100")
     @pytest.mark.parametrize(
         ("budget", "short"),
         stand_for_all([(9, 100), (24, 3), (512, 0)], product([9, 24, 512], [0, 3, 100])),

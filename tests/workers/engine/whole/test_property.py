@@ -242,6 +242,7 @@ def load_as_on_a_gpu(path: Path, config: EngineConfig) -> LoadedModel:
     return wrap_model(model, AutoTokenizer.from_pretrained(path), backend, config)
 
 
+@pytest.mark.represented_by("load_model")
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("load", [load_model, load_as_on_a_gpu])
 def test_any_order_of_events(tiny_llama: Path, load: Callable[..., LoadedModel]) -> None:

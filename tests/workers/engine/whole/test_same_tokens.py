@@ -85,6 +85,7 @@ def alone(engine: Engine, temperature: float) -> list[Said]:
     return [said(engine.generate([ask(seed, temperature)]))[0] for seed in range(SEEDS)]
 
 
+@pytest.mark.wide
 @drawn_or_greedy
 def test_all_seeds_repeat(path: Path, expected_of: Alone, dtype: str, temperature: float) -> None:
     skip_without(dtype)
@@ -144,6 +145,7 @@ def test_greedy_choices_of_one_request_say_the_same(path: Path, dtype: str) -> N
     assert len({tuple(logprobs) for _, logprobs in map(said_by, first.choices)}) == 1
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", stand_for_all(["bfloat16"], ["bfloat16", "int8"]))
 def test_requests_that_need_the_modules_change_no_others(
     path: Path, expected_of: Alone, tmp_path: Path, dtype: str

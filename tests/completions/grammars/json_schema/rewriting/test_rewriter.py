@@ -219,6 +219,7 @@ MOST_OPERATIONS = 8_000_000
 """A second or two. The costliest of these schemas takes 2.8 million lines of Python."""
 
 
+@pytest.mark.represented_by("choices", "contains", "literals", "patterns")
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_what_is_too_large_is_refused_soon(name: str) -> None:
     with (
@@ -229,6 +230,7 @@ def test_what_is_too_large_is_refused_soon(name: str) -> None:
     assert operations.count < MOST_OPERATIONS
 
 
+@pytest.mark.wide
 def test_nested_unions_are_refused_soon() -> None:
     schema: dict[str, Any] = {"type": "string"}
     for level in range(8):

@@ -142,6 +142,7 @@ def test_without_adapters_layers_have_no_hooks(tiny_llama: Path) -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules)
 
 
+@pytest.mark.represented_by("settings0-peft_type 'IA3'")
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
@@ -170,6 +171,7 @@ EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
 Q_PROJ = "base_model.model.model.layers.0.self_attn.q_proj"
 
 
+@pytest.mark.represented_by("tensors0-lora_embedding_A is not a LoRA weight")
 @pytest.mark.parametrize(
     ("tensors", "complaint"),
     [

@@ -144,6 +144,7 @@ class TestHiddenStates:
 
 
 class TestRoutedExperts:
+    @pytest.mark.represented_by("deepseek_v3-0")
     @pytest.mark.parametrize("start", [0, 5, 30])
     def test_they_are_those_of_prompt_and_output(self, mixture: Path, start: int) -> None:
         engine = build_engine(mixture, CONFIG)
@@ -174,6 +175,7 @@ class TestRoutedExperts:
         with pytest.raises(InvalidRequest, match="this model has no experts"):
             engine.submit(ask((5, 6), return_routed_experts=True))
 
+    @pytest.mark.represented_by("deepseek_v3--1")
     @pytest.mark.parametrize("start", [-1, 8])
     def test_a_start_outside_the_prompt_is_refused(self, mixture: Path, start: int) -> None:
         engine = build_engine(mixture, CONFIG)

@@ -125,6 +125,7 @@ def count_hooks(engine: Engine) -> int:
     return sum(len(module._forward_hooks) for module in modules)
 
 
+@pytest.mark.represented_by("llama in C")
 def test_a_replaced_adapter_ends_what_it_began(
     base: Path, family: str, folders: list[Path], store: Path
 ) -> None:

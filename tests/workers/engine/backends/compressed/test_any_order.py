@@ -17,6 +17,7 @@ from workers.engine.checkpoints.loader import load_model
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers on kernels that it would like
 
 
+@pytest.mark.wide
 @pytest.mark.hypothesis
 @pytest.mark.parametrize(
     ("load", "block_size"),

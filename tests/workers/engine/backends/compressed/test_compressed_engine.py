@@ -32,6 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("deepseek_v4"))
 
 
+@pytest.mark.represented_by("128-4")
 @pytest.mark.parametrize("block_size", stand_for_all([4], [3, 4, 16]))
 @pytest.mark.parametrize("chunk", stand_for_all([5, 128], [5, 9, 24, 128]))
 def test_texts_below_at_and_above_what_is_chosen_equal_generate(
@@ -55,6 +56,7 @@ def test_texts_below_at_and_above_what_is_chosen_equal_generate(
     assert engine.stats().kv_blocks_used == 0
 
 
+@pytest.mark.wide
 def test_scored_prompts_choices_and_forced_tokens_equal_the_model_itself(model: Path) -> None:
     prompt = greedy.prompt(70)
     scored = (LogprobParams(0, logprob_start_len=0),)
@@ -80,6 +82,7 @@ def test_scored_prompts_choices_and_forced_tokens_equal_the_model_itself(model: 
     assert [list(choice.token_ids) for choice in three.choices] == [text] * 3
 
 
+@pytest.mark.wide
 def test_the_attention_of_a_gpu_equals_generate(model: Path) -> None:
     """As torch operations, on a CPU."""
     engine = test_runner.make_engine(model, max_num_batched_tokens=17)
@@ -92,6 +95,7 @@ def test_the_attention_of_a_gpu_equals_generate(model: Path) -> None:
     ]
 
 
+@pytest.mark.wide
 def test_an_adapter_changes_the_entries_of_its_own_rows(tmp_path: Path) -> None:
     base = save(tmp_path / "base")
     adapter = save_adapter(tmp_path / "adapter", base, layers=PROJECTIONS)
@@ -114,6 +118,7 @@ def test_sixteen_bits_give_texts_of_the_wanted_length(model: Path) -> None:
     assert [len(text) for text in tokens(engine.generate(requests))] == [9, 9, 9]
 
 
+@pytest.mark.represented_by("int8")
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_rounded_weights_are_refused(model: Path, dtype: str) -> None:
     with pytest.raises(UnsupportedModel, match='set dtype = "bfloat16"'):

@@ -42,6 +42,7 @@ def make_model(backend: AttentionBackend, **options: Any) -> Any:
     return model
 
 
+@pytest.mark.represented_by("3-cpu")
 @pytest.mark.parametrize(
     ("block_size", "device"),
     stand_for_all([(3, "cpu"), (16, "cuda")], list(product([3, 4, 16], BACKENDS))),

@@ -126,6 +126,7 @@ QUICK = {
 BY_DTYPE = stand_for_all(QUICK, product([*RECOGNISED, *SHAPES], sorted(_TIES)))
 
 
+@pytest.mark.represented_by("llama of wide heads-bfloat16", "gemma4_text-bfloat16")
 @pytest.mark.parametrize(("name", "dtype"), BY_DTYPE)
 def test_tokens_are_the_likeliest_within_rounding(tmp_path: Path, name: str, dtype: str) -> None:
     """Prompts over chunk and block borders, mixed with decoding rows: 40 rows fill more than two
@@ -159,6 +160,7 @@ def test_a_step_that_asks_for_no_logits(tmp_path: Path) -> None:
     assert shortfall(path, prompt, completion.choices[0].token_ids) < _TIE
 
 
+@pytest.mark.represented_by("olmoe")
 @pytest.mark.parametrize("name", sorted(OTHERS))
 def test_other_models_run_through_their_modules(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, name, OTHERS[name])
@@ -182,6 +184,7 @@ def test_float32_runs_through_the_modules(tmp_path: Path) -> None:
     assert native_of(engine_of(save(tmp_path, "llama", {}), dtype="float32")) is None
 
 
+@pytest.mark.represented_by("bfloat16")
 @pytest.mark.parametrize("dtype", sorted(_TIES))
 def test_watched_steps_and_adapters_run_through_the_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str

@@ -149,6 +149,7 @@ def check_cuts(sequences: Sequences, seed: int) -> None:
     torch.set_num_threads(1)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("model", stand_for_all(["gpt_oss"], LONG))  # has windows and full layers
 def test_every_cut_of_three_thousand_tokens_gives_the_same_bits(folder: Path, model: str) -> None:
     sequences = Sequences(save_long(folder, model))
@@ -166,6 +167,7 @@ def test_other_processors_give_the_same_bits_too(folder: Path, model: str, name:
         check_cuts(Sequences(save_long(folder, model)), 3)
 
 
+@pytest.mark.represented_by("llama")
 @pytest.mark.parametrize("model", ["llama", "mistral"])
 @torch.inference_mode()
 def test_long_texts_get_the_logits_of_torch(folder: Path, model: str) -> None:

@@ -65,6 +65,7 @@ def engine(path: Path, dtype: str, **settings: int) -> Engine:
     return made
 
 
+@pytest.mark.represented_by("gemma4_text-bfloat16")
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_tokens_depend_on_nothing_else(
     folder_of: Callable[[str], Path], name: str, dtype: str
@@ -82,6 +83,7 @@ def test_tokens_depend_on_nothing_else(
     assert crowded.stats().prefix_cache_hits > 2 * hits
 
 
+@pytest.mark.represented_by("lfm2")
 @pytest.mark.parametrize(
     "name", stand_for_all(["gemma4_text", "lfm2"], [*MODELS, "nemotron_h", "falcon_h1"])
 )

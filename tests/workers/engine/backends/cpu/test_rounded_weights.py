@@ -124,6 +124,7 @@ def test_texts_of_a_hybrid_are_as_likely_as_in_float32(
     assert abs(difference) < HYBRIDS_WORSE_BY[dtype]
 
 
+@pytest.mark.represented_by("olmoe-int8")
 @needs_kernels
 @rounded
 @pytest.mark.parametrize("name", sorted(OTHERS))

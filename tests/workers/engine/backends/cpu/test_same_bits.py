@@ -244,6 +244,7 @@ def check_many(reference: Reference, count: int) -> None:
     check()
 
 
+@pytest.mark.represented_by("qwen3-bfloat16-4", "deepseek_v3-bfloat16-4")
 @pytest.mark.parametrize("examples", [4, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("model", "dtype"), BY_DTYPE)
 def test_a_row_has_the_same_bits(
@@ -252,6 +253,7 @@ def test_a_row_has_the_same_bits(
     check_many(reference_of(references, model, dtype, "own"), examples)
 
 
+@pytest.mark.represented_by("avx2-int8-5")
 @pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("name", BUILDS)
@@ -261,6 +263,7 @@ def test_a_row_has_the_same_bits_on_other_processors(
     check_many(reference_of(references, "mistral", dtype, name), examples)
 
 
+@pytest.mark.represented_by("avx2-72")
 @pytest.mark.parametrize("size", stand_for_all([72], [72, 80, 112, 120]))
 @pytest.mark.parametrize("name", BUILDS)
 def test_heads_that_end_within_a_register_have_the_same_bits(

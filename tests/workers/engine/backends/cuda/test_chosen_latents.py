@@ -47,6 +47,7 @@ def test_rows_of_several_sequences_read_their_entries_in_place(
     assert run.result() == launches
 
 
+@pytest.mark.represented_by("8-2-False")
 @pytest.mark.parametrize(
     ("size", "choices", "is_mixed"), [(8, 2, False), (5, 4, True), (7, 1, True)]
 )
@@ -58,6 +59,7 @@ def test_rows_of_several_sequences_read_the_spans_of_their_heads_in_place(
     assert run.result() == 2
 
 
+@pytest.mark.represented_by("4")
 @pytest.mark.parametrize("rotated", [4, 0])
 def test_parts_of_many_tokens_are_joined(interpreter: ProcessPoolExecutor, rotated: int) -> None:
     """Rows of two tiles of heads, whose numbers fill no register, with sinks."""

@@ -143,6 +143,7 @@ def scores(choice: dict[str, Any]) -> list[float]:
     return [*chosen, *(number for row in rows for number in row)]
 
 
+@pytest.mark.represented_by("drawn", "scored")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_request_alone(make_pair: Callable[[str], Pair], kind: str) -> None:
     [here], [there] = make_pair("float32").generate([ask(kind)])
@@ -150,6 +151,7 @@ def test_every_kind_of_request_alone(make_pair: Callable[[str], Pair], kind: str
     assert list(map(plain, here.choices)) == list(map(plain, there.choices))
 
 
+@pytest.mark.represented_by("float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_all_kinds_in_one_batch_over_chunk_borders(
     make_pair: Callable[[str], Pair], dtype: str

@@ -86,6 +86,7 @@ def logits_of(paged: PagedModel, backend: CudaBackend) -> Tensor:
         return Batches(paged, backend, 4, shapes).run(texts, [6, 11], [4, 5])
 
 
+@pytest.mark.represented_by("llama-dtype0", "gpt_oss-dtype0")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("model_type", FUSED)
 def test_no_bit_changes(kernels: PlainKernels, model_type: str, dtype: torch.dtype) -> None:

@@ -39,6 +39,7 @@ def calls_of_a_step(rows: int, params: dict[str, Any]) -> int:
     return count
 
 
+@pytest.mark.represented_by("greedy")
 @pytest.mark.parametrize("kind", MOST_CALLS)
 def test_a_row_takes_few_calls(kind: str) -> None:
     params = gpu_host.KINDS[kind]

@@ -107,6 +107,7 @@ def test_steps_that_find_windows_on_the_host_are_not_captured(tmp_path: Path) ->
     assert runner.capture_with_others() is None
 
 
+@pytest.mark.wide
 def test_their_states_are_on_the_device(family: Path) -> None:
     expected = [greedy.generate(family, prompt, 9) for prompt in PROMPTS]
     with pretended():
@@ -118,6 +119,7 @@ def test_their_states_are_on_the_device(family: Path) -> None:
     assert engine.stats().prefix_cache_hits > 0
 
 
+@pytest.mark.represented_by("lfm2-cpu")
 @pytest.mark.parametrize("device", [torch.device("cpu"), DEVICE], ids=["cpu", "pretended"])
 @pytest.mark.parametrize("family", CAPTURED, indirect=True)
 def test_single_tokens_are_replayed_with_their_states(

@@ -89,6 +89,7 @@ def test_preempted_and_cached_sequences_say_the_same(tiny_llama: Path) -> None:
     assert engine.stats().prefix_cache_hits > 0
 
 
+@pytest.mark.represented_by("gemma2")
 @pytest.mark.parametrize("model_type", ["gemma2", "mistral", "deepseek_v3"])
 def test_windows_caps_and_unequal_heads(tmp_path: Path, model_type: str) -> None:
     path = save(tmp_path, model_type, SUPPORTED[model_type])

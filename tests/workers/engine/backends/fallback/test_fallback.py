@@ -73,6 +73,7 @@ def paged(path: Path, **settings: Any) -> Engine:
     return engine
 
 
+@pytest.mark.represented_by("bloom")
 def test_a_batch_of_unequal_prompts_equals_generate(family: Path) -> None:
     engine = build_engine(family, EngineConfig(**SETTINGS, max_model_len=512))
     assert engine.forward == "general"

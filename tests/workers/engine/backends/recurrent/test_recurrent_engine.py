@@ -49,6 +49,7 @@ def save(folder: Path, family: str) -> Path:
     return save_model(folder, {**_SHAPE, **FAMILIES[family], "model_type": family})
 
 
+@pytest.mark.represented_by("lfm2")
 def test_prompts_share_their_beginnings(family: Path) -> None:
     engine = build_tight(family)
     common = greedy.prompt(30)
@@ -63,6 +64,7 @@ def test_prompts_share_their_beginnings(family: Path) -> None:
     assert engine.stats().kv_blocks_used == 0
 
 
+@pytest.mark.represented_by("lfm2")
 def test_a_conversation_goes_on_from_its_last_state(family: Path) -> None:
     engine = build_tight(family)
     prompt = greedy.prompt(18)

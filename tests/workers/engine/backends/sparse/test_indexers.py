@@ -34,6 +34,7 @@ def make_model(family: str, backend: AttentionBackend, **options: Any) -> Any:
     return model
 
 
+@pytest.mark.represented_by("glm_moe_dsa-cpu", "minimax_m3_vl_text-cuda")
 @pytest.mark.parametrize("device", BACKENDS)
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.inference_mode()

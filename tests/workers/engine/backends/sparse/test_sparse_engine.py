@@ -37,6 +37,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return save(tmp_path_factory.mktemp(request.param), request.param)
 
 
+@pytest.mark.represented_by("glm_moe_dsa-5")
 @pytest.mark.parametrize("chunk", stand_for_all([5, 128], [5, 9, 24, 128]))
 def test_texts_below_at_and_above_what_is_chosen_equal_generate(family: Path, chunk: int) -> None:
     """However prompts are cut: decoding crosses the number that is chosen, begins at it, and
@@ -51,6 +52,7 @@ def test_texts_below_at_and_above_what_is_chosen_equal_generate(family: Path, ch
     assert engine.stats().kv_blocks_used == 0
 
 
+@pytest.mark.represented_by("glm_moe_dsa")
 def test_prompts_share_their_beginnings(family: Path) -> None:
     engine = build_tight(family)
     common = greedy.prompt(40)
@@ -64,6 +66,7 @@ def test_prompts_share_their_beginnings(family: Path) -> None:
     assert engine.stats().prefix_cache_hits == together + 4 * 48
 
 
+@pytest.mark.represented_by("glm_moe_dsa")
 def test_preempted_sequences_are_computed_again(family: Path) -> None:
     prompts = [greedy.prompt(5 + 6 * i, salt=i) for i in range(8)]
     requests = [
@@ -78,6 +81,7 @@ def test_preempted_sequences_are_computed_again(family: Path) -> None:
     assert crowded.stats().preemptions > 0
 
 
+@pytest.mark.represented_by("glm_moe_dsa")
 def test_scored_prompts_and_forced_tokens_equal_the_model_itself(family: Path) -> None:
     prompt = greedy.prompt(70)
     scored = (LogprobParams(0, logprob_start_len=0),)
@@ -100,6 +104,7 @@ def test_scored_prompts_and_forced_tokens_equal_the_model_itself(family: Path) -
     assert forced.choices[0].token_ids == alone.choices[0].token_ids
 
 
+@pytest.mark.represented_by("glm_moe_dsa")
 def test_the_attention_of_a_gpu_equals_generate(family: Path) -> None:
     """As torch operations, on a CPU."""
     engine = test_runner.make_engine(family, max_num_batched_tokens=17)

@@ -51,6 +51,7 @@ WITHOUT_SDPA = {
 }  # fmt: skip
 
 
+@pytest.mark.represented_by("options0-float32-2-False")
 @pytest.mark.parametrize(
     ("options", "dtype", "wrong", "is_refused"),
     [

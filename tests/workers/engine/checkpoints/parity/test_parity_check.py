@@ -48,6 +48,7 @@ def test_what_changes_with_a_sequences_length_counts_if_sequences_grow_so_long(
     assert forward(path, max_model_len=33) == "general"
 
 
+@pytest.mark.represented_by("llama")
 @pytest.mark.skipif(load_library() is None, reason="this machine has no C forward")
 @pytest.mark.parametrize(
     ("options", "expected"),
@@ -101,6 +102,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.represented_by("sees beyond the window")
 @pytest.mark.skipif(load_library() is None, reason="this machine has no C forward")
 @pytest.mark.parametrize("fault", stand_for_all(["sees beyond the window", "caps scores"], FAULTS))
 def test_the_noise_of_a_mixtures_routers_hides_no_fault(

@@ -33,6 +33,7 @@ CONFIG = EngineConfig(
 Write = Callable[..., dict[str, torch.Tensor]]
 
 
+@pytest.mark.represented_by("fp8, one scale", "gptq 4, act order")
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_what_their_parts_stand_for(tmp_path: Path, plain: Path, name: str) -> None:
     meant = packing.rewrite(plain, tmp_path, *FORMATS[name])

@@ -7,6 +7,7 @@ from tests.conformance.families.table import Case
 from tests.conformance.families.trial import try_case
 
 
+@pytest.mark.represented_by("multi-query")
 @pytest.mark.parametrize(
     "options",
     [

@@ -96,6 +96,7 @@ def test_memory_is_refused_for_what_the_packed_weights_take(
                 read_model(path, torch.bfloat16, "eager", packed="int4")
 
 
+@pytest.mark.represented_by("awq-int8")
 @rounded
 @pytest.mark.parametrize("name", ["awq", pytest.param("gptq 8", marks=pytest.mark.long)])
 def test_a_quantized_checkpoint_says_what_the_dequantized_one_says(

@@ -134,6 +134,7 @@ UNREAD: dict[str, tuple[dict[str, Any], dict[str, Tensor]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.represented_by("frequencies-False")
 @pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("case", UNREAD)
 def test_tensors_that_change_nothing_may_be_unread(

@@ -42,6 +42,7 @@ def compare(made: Any, model: Any) -> None:
     assert torch.equal(actual.argmax(-1), expected.argmax(-1))
 
 
+@pytest.mark.represented_by("llama4", "gemma4", "gpt-oss", "qwen35")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_model_is_the_one_that_was_stored(tmp_path: Path, name: str) -> None:
     model = make(name)

@@ -29,6 +29,7 @@ Q = GGMLQuantizationType
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
 
 
+@pytest.mark.represented_by("llama", "gemma3")
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_model_is_the_one_that_was_stored(tmp_path: Path, name: str) -> None:
     model_type, options, metadata = ARCHITECTURES[name]
@@ -69,6 +70,7 @@ def test_factors_of_positions_that_are_none_of_llama_3_are_refused(tmp_path: Pat
         describe(source, tmp_path / "made")
 
 
+@pytest.mark.represented_by("8")
 @pytest.mark.parametrize(
     "kind", [Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q4_K, Q.Q6_K, Q.F16, Q.BF16]
 )

@@ -75,6 +75,7 @@ def find_shortfall(model: Any, prompt: tuple[int, ...], token_ids: list[int]) ->
     return float((logits.amax(-1, keepdim=True) - chosen).max() / logits.std())
 
 
+@pytest.mark.represented_by("lfm2")
 @pytest.mark.parametrize("name", stand_for_all(list(SHAPES)[::2], SHAPES))
 def test_tokens_are_the_likeliest_of_the_stored_weights(tmp_path: Path, name: str) -> None:
     shape, family = SHAPES[name], FAMILIES[name]
