@@ -5,14 +5,18 @@
 A server that wakes for each worker's step spends much of its time on waking. Here the steps of all
 workers arrive together, as they do where a server is busy with one while the next arrive: each
 worker shows a token of each of its streams, stores what they gained every ten steps, as it does at
-39 tokens a second, and `--webs` processes read what is shown. A step takes an entry for each of
+39 tokens a second, and `--webs` processes hear what is shown. A step takes a message for each of
 them that reads some of the worker's streams. Figures are processor time of the server.
 """
 
 import asyncio
+import selectors
+import socket
 import threading
 import time
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
+from urllib.parse import urlsplit
 
 from benchmarks import command_line
 from benchmarks.service.installation import Usage
@@ -22,6 +26,7 @@ from completions.jobs.store import ScriptCall, SyncStore
 
 STORED_EVERY = 10
 """Steps, at some 40 tokens a second."""
+_READ = 1 << 18
 
 
 class Outbox:
@@ -48,14 +53,23 @@ class Worker:
         self._execution.send(self._streams.gain(number, is_storing))
 
 
-def read_shown(server: Server, web: str, done: threading.Event) -> None:
-    """Read the control stream of a web process, as that does."""
-    store = server.connect()
-    key, last = f"{server.prefix}ctl:{web}", b"$"
-    while not done.is_set():
-        for _, entries in cast("list[Any]", store.client.xread({key: last}, block=100)):
-            last = entries[-1][0]
-    store.client.close()
+def listen(server: Server, web: str) -> socket.socket:
+    """Listen on the channel of a web process, as that does."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(urlsplit(server.url).path)
+    connection.sendall(f"SSUBSCRIBE {server.prefix}ctl:{web}\r\n".encode())
+    connection.recv(_READ)
+    return connection
+
+
+def read_shown(connections: Sequence[socket.socket], done: threading.Event) -> None:
+    """Receive what is shown to web processes."""
+    with selectors.DefaultSelector() as selector:
+        for connection in connections:
+            selector.register(connection, selectors.EVENT_READ)
+        while not done.is_set():
+            for ready, _ in selector.select(0.1):
+                cast("socket.socket", ready.fileobj).recv(_READ)
 
 
 def measure(workers: int, streams: int, webs: int, seconds: float) -> tuple[float, int]:
@@ -68,12 +82,9 @@ def measure(workers: int, streams: int, webs: int, seconds: float) -> tuple[floa
         ]
         made = [Worker(f"worker-{n}", store, outbox, own) for n, own in enumerate(ids)]
         done = threading.Event()
-        readers = [
-            threading.Thread(target=read_shown, args=(server, f"web-{web}", done))
-            for web in range(webs)
-        ]
-        for reader in readers:
-            reader.start()
+        connections = [listen(server, f"web-{web}") for web in range(webs)]
+        reader = threading.Thread(target=read_shown, args=(connections, done))
+        reader.start()
         number, events, before = 0, 0, 0.0
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -88,8 +99,9 @@ def measure(workers: int, streams: int, webs: int, seconds: float) -> tuple[floa
             events += workers * streams
         spent = Usage.of(server.pid).cpu - before
         done.set()
-        for reader in readers:
-            reader.join()
+        reader.join()
+        for connection in connections:
+            connection.close()
         store.client.close()
         return spent, events
 

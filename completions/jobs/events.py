@@ -38,12 +38,12 @@ Extras are absent if there are none. All but the last four appear only in jobs t
 
 `top_ids` and `top` are absent if k is 0, `named` if m is 0.
 
-A web process sees what a stream gained in a step before it is stored: as a line, in the field `s`
-of an entry of the process's control stream, which has the lines of one step of one worker. A line
-is a JSON array, and the scripts read its head:
+A web process sees what a stream gained in a step before it is stored: as a line, in a message on
+the process's channel, or in the field `s` of an entry of its control stream. Either has the lines
+of one step of one worker. A line is a JSON array, and the scripts read its head:
 
     ["job", attempt, sequence number, number of choices, tokens, [choice ...], ...]
-    ["job", attempt, 0, 0, 0, {"s": 9, "end": ...}]
+    ["job", attempt, 0, 0, 0, {"s": 9, "end": ...}, "id of the entry that has it"]
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -233,10 +233,11 @@ def join_lines(lines: list[bytes]) -> bytes:
     return b"\n".join(lines)
 
 
-def decode_lines(entry_id: bytes, lines: bytes) -> Iterator[tuple[str, Event]]:
+def decode_lines(lines: bytes) -> Iterator[tuple[str, Event]]:
     """Yield the job and the event of each line. JSON has no line break within a value."""
     for job_id, _, first, count, _, *gains in orjson.loads(b"[%b]" % lines.replace(b"\n", b",")):
         if count:
             yield job_id, read_choices(first, gains)
         else:
-            yield job_id, note_time(entry_id, read_end(gains[0]))
+            end, entry_id = gains
+            yield job_id, note_time(entry_id.encode(), read_end(end))

@@ -6,10 +6,8 @@ local worker = ARGV[1]
 local modes = redis.call('MGET', prefix .. 'attention:' .. worker, prefix .. 'storing')
 if modes[1] then return 2 end
 local lines = {}
-for i = 2, #ARGV, 2 do
-  append_control(ARGV[i], {'s', ARGV[i + 1]})
-  lines[#lines + 1] = ARGV[i + 1]
-end
+for i = 3, #ARGV, 2 do lines[#lines + 1] = ARGV[i] end
 local shown = prefix .. 'shown:' .. worker
 if redis.call('RPUSH', shown, unpack(lines)) == #lines then redis.call('EXPIRE', shown, TAKEOVER_KEPT) end
+for i = 2, #ARGV, 2 do show_lines(ARGV[i], ARGV[i + 1]) end
 return modes[2] and 1 or 0

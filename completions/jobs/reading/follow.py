@@ -1,9 +1,10 @@
-"""Following jobs' events as they come: one reader per web process, with a single blocking XREAD.
+"""Following jobs' events as they come: one reader per web process, which listens on its channel.
 
-It reads the process's control stream, in which workers show what its streams gain, many in one
-entry (`jobs/events.py`). It reads a job's own stream too until lines of it come: those of a
-job that another process or an earlier version submitted never do. And it does so again after a gap
-between lines, or if the job's record is ahead of what was shown.
+Workers show there what its streams gain, many in one message (`jobs/events.py`,
+`subscription.py`). A single blocking XREAD reads the process's control stream. It reads a job's own
+stream too until lines of it come: those of a job that another process or an earlier version
+submitted never do. And it does so again after a gap between lines, or if the job's record is ahead
+of what was shown.
 
 A follower that joins reads the entries up to the reader's cursor itself (XRANGE); later ones reach
 its queue. So it misses none; of what comes twice, it takes the first.
@@ -13,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import cast
+from typing import NoReturn, cast
 
 import redis.asyncio
 from redis.exceptions import RedisError
@@ -29,6 +30,7 @@ from completions.jobs.connection import (
 from completions.jobs.events import LINES_FIELD, EndEvent, Event, decode_entry, decode_lines
 from completions.jobs.reading.blocking_requests import BlockingRequests, ReaderLostError
 from completions.jobs.reading.follower import BehindError, Follower, Take
+from completions.jobs.reading.subscription import Subscription
 from completions.jobs.record import ENDED, redis_name
 from completions.jobs.store import JobStore
 
@@ -65,6 +67,9 @@ class EventReader:
         self.blocking_requests = BlockingRequests(store)
         self._keys = store.keys
         self._control = self._keys.ctl(web_id).encode()
+        self._subscription = Subscription(
+            self._blocking, self._control, self._hear_message, self._read_all_streams
+        )
         self._keys_changed = self._keys.keys.encode()
         self._on_keys_changed = on_keys_changed
         self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
@@ -76,22 +81,30 @@ class EventReader:
         self._behind: set[str] = set()
         """Those whose records were ahead of what was shown of them."""
         self._wake: asyncio.Task[None] | None = None
-        """Ends the XREAD that blocks now, because a follower has joined."""
+        """Ends the XREAD that blocks now, because it does not read all streams that it should."""
 
     async def run(self) -> None:
         """Read until cancelled. A lost connection fails the followers and is tried again."""
         await self._anchor_cursors()
         while True:
-            cursors = dict(self._cursors)
-            self._wake = None
+            # The other connection is renewed too: this shard may have another master now.
+            listening = asyncio.create_task(self._subscription.run())
             try:
-                async with Bounded(BLOCK + 5):
-                    reply = await self._connection.ask([*_XREAD, *cursors, *cursors.values()])
+                await self._read_streams()
             except (RedisError, OSError) as error:
                 logger.warning("reading events failed: %s", error)
                 self._fail_followers(error)
-                await asyncio.sleep(0.5)
-                continue
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+            await asyncio.sleep(0.5)
+
+    async def _read_streams(self) -> NoReturn:
+        while True:
+            cursors = dict(self._cursors)
+            self._wake = None
+            async with Bounded(BLOCK + 5):
+                reply = await self._connection.ask([*_XREAD, *cursors, *cursors.values()])
             read = cast("list[tuple[bytes, RawEntries]]", reply or [])
             # Lines last: they may go on from what was stored.
             for stream, entries in sorted(read, key=lambda each: each[0] == self._control):
@@ -116,8 +129,8 @@ class EventReader:
         if stream == self._keys_changed:
             self._on_keys_changed()
         elif stream == self._control:
-            for entry_id, fields in entries:
-                self._hear(entry_id, fields)
+            for _, fields in entries:
+                self._hear(fields)
         else:
             followers = tuple(self._followers.get(self._name_job(stream), ()))
             for entry_id, (_, data) in entries if followers else ():
@@ -131,29 +144,58 @@ class EventReader:
                         follower.fail(error)
                     return
 
-    def _hear(self, entry_id: bytes, fields: Sequence[bytes]) -> None:
+    def _hear(self, fields: Sequence[bytes]) -> None:
         """Read an entry of the control stream."""
         if fields[0] != LINES_FIELD:
             _, ended, *events = fields  # an entry that only wakes has no id
             self.blocking_requests.note_end(ended.decode(), events[1::2])
-            return
+        else:
+            self._hear_lines(fields[1])
+
+    def _hear_message(self, lines: bytes) -> None:
+        """Hear what is shown on the channel."""
+        if self._hear_lines(lines):
+            self._wake_reader()
+
+    def _hear_lines(self, lines: bytes) -> bool:
+        """Give lines to their followers. Returns whether the next XREAD has streams that it did not
+        have."""
+        has_more = False
         try:
-            for job_id, event in decode_lines(entry_id, fields[1]):
+            for job_id, event in decode_lines(lines):
                 if followers := self._followers.get(job_id):
                     heard = [each.offer_line(event) for each in tuple(followers)]
                     is_heard = all(heard)
                     if not is_heard or len(self._cursors) > _ALWAYS_READ:
-                        self._read_stream(job_id, is_read=not is_heard)
+                        has_more |= self._read_stream(job_id, is_read=not is_heard)
         except Exception:  # what it had is a gap, which the jobs' own streams fill
-            logger.exception("an entry of the control stream has no lines")
+            logger.exception("what was shown has no lines")
+        return has_more
 
-    def _read_stream(self, job_id: str, *, is_read: bool) -> None:
-        """Read a followed job's own stream from the next XREAD on, or no longer."""
+    def _read_stream(self, job_id: str, *, is_read: bool) -> bool:
+        """Read a followed job's own stream from the next XREAD on, or no longer. Returns whether it
+        was not read before."""
         stream = self._stream(job_id)
-        if is_read:
-            self._cursors.setdefault(stream, b"0")
-        else:
+        is_new = is_read and stream not in self._cursors
+        if is_new:
+            self._cursors[stream] = b"0"
+        elif not is_read:
             self._cursors.pop(stream, None)
+        return is_new
+
+    def _read_all_streams(self) -> None:
+        """Read the streams of all followed jobs: messages may have been lost."""
+        for job_id in self._followers:
+            if self._read_stream(job_id, is_read=True):
+                self._wake_reader()
+
+    def _wake_reader(self) -> asyncio.Task[None]:
+        """End the XREAD that blocks, once however many ask for it. The task raises if Redis does
+        not answer; then the XREAD meets the same error."""
+        if self._wake is None:
+            self._wake = asyncio.create_task(self._end_read())
+            self._wake.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._wake
 
     def _fail_followers(self, error: Exception) -> None:
         self.blocking_requests.fail(error)
@@ -279,10 +321,8 @@ class EventReader:
             self._cursors[stream] = follower.seen
             # The blocked XREAD does not read this stream yet; the next one does, and those that
             # join meanwhile, so one wake serves all.
-            if self._wake is None:
-                self._wake = asyncio.create_task(self._end_read())
             try:
-                await asyncio.shield(self._wake)
+                await asyncio.shield(self._wake_reader())
             except (RedisError, OSError) as error:
                 self._wake = None
                 raise ReaderLostError from error

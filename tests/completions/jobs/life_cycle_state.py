@@ -127,9 +127,9 @@ class Found:
         if job.new.kind == "stream" and job.web:
             lines = [
                 event
-                for entry_id, e in self._seen["xrange", f"ctl:{job.web}"]
+                for _, e in self._seen["xrange", f"ctl:{job.web}"]
                 if b"s" in e
-                for job_id, event in decode_lines(entry_id, e[b"s"])
+                for job_id, event in decode_lines(e[b"s"])
                 if job_id == job.new.id
             ]
             assert sum(isinstance(event, EndEvent) for event in lines) == (not job.open)

@@ -81,7 +81,7 @@ def test_what_is_shown_is_what_is_stored(steps: list[list[ChoiceEvent]], first: 
         first += len(gains)
     lines = events.join_lines([step.encode_line() for step in made])
     assert lines.count(b"\n") == len(steps) - 1
-    decoded = list(events.decode_lines(b"7-0", lines))
+    decoded = list(events.decode_lines(lines))
     assert [job_id for job_id, _ in decoded] == ["cmpl-1"] * len(steps)
     joined = StepEvent.join(made)
     stored = events.decode(events.make_event(joined.sequence_number, joined.encode()))
@@ -94,7 +94,7 @@ def test_what_is_shown_is_what_is_stored(steps: list[list[ChoiceEvent]], first: 
 
 def test_an_end_has_the_time_of_its_entry() -> None:
     end = events.encode_end(9, "failed", JobError("worker_error", "a\nb"), Usage(1, 2))
-    line = b'["cmpl-1",3,0,0,0,%b]' % end
-    ((job_id, event),) = events.decode_lines(b"1500-3", line)
+    line = b'["cmpl-1",3,0,0,0,%b,"1500-3"]' % end
+    ((job_id, event),) = events.decode_lines(line)
     error = JobError("worker_error", "a\nb")
     assert (job_id, event) == ("cmpl-1", EndEvent(9, "failed", error, Usage(1, 2), 1.5))

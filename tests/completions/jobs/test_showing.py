@@ -4,7 +4,7 @@ the job."""
 import pytest
 
 from completions.jobs import operate
-from completions.jobs.events import EndEvent, decode_lines
+from completions.jobs.events import EndEvent, decode_entry, decode_lines
 from completions.jobs.execute import Claim, Execution, Output, Showing, StepEvent, Verdict
 from completions.jobs.store import JobStore
 from tests.completions.jobs.job_making import PREFIX, die, ending, new_job, step, stream
@@ -48,8 +48,8 @@ def ask(claim, number) -> StepEvent:
 def list_shown(redis_client, job_id="cmpl-1"):
     """The numbers that the web process was shown, in order."""
     numbers = []
-    for entry_id, fields in redis_client.xrange(f"{PREFIX}ctl:web-1"):
-        for named, event in decode_lines(entry_id, fields.get(b"s", b"")):
+    for _, fields in redis_client.xrange(f"{PREFIX}ctl:web-1"):
+        for named, event in decode_lines(fields.get(b"s", b"")):
             if named == job_id:
                 ends = isinstance(event, EndEvent)
                 numbers += ["end"] if ends else [choice.sequence_number for choice in event]
@@ -174,6 +174,35 @@ async def test_a_worker_learns_that_nobody_reads_a_stream_that_goes_on(
     assert store(worker, ask(claim, 2)) == [Verdict.GO_ON]
     await submission.drop_lease()
     assert store(worker, ask(claim, 2)) == [Verdict.UNREAD]
+
+
+async def test_a_web_process_that_listens_gets_messages_alone(claimed, worker, redis_client):
+    (claim,) = await claimed("cmpl-1")
+    listening = connect_pubsub(redis_client)
+    assert show(worker, gain(claim, 2)) is Showing.SHOWN
+    store(worker, gain(claim, 2))
+    worker.publish([], [ending(claim, 3)])
+    ((_, (token,)), (_, end)) = (decode_one(listening) for _ in range(2))
+    assert (token.sequence_number, end.state) == (2, "completed")
+    entry_id, fields = redis_client.xrevrange(f"{PREFIX}ev:cmpl-1", count=1)[0]
+    assert end == decode_entry(entry_id, fields[b"d"])  # with the same time
+    assert list_shown(redis_client) == []
+    listening.close()
+
+
+def connect_pubsub(client):
+    """Listen as web-1 does."""
+    listening = client.pubsub()
+    listening.execute_command("SSUBSCRIBE", f"{PREFIX}ctl:web-1")
+    assert listening.parse_response()[0] == b"ssubscribe"
+    return listening
+
+
+def decode_one(listening):
+    kind, _, lines = listening.parse_response()
+    assert kind == b"smessage"
+    (line,) = decode_lines(lines)
+    return line
 
 
 async def test_other_jobs_have_no_reader(claimed, redis_client):

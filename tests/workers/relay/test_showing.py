@@ -35,8 +35,8 @@ def list_stored(bench, job_id="job"):
 
 def list_shown(bench, job_id="job"):
     found = []
-    for entry_id, fields in bench.client.xrange(f"{PREFIX}ctl:web-1"):
-        for named, event in decode_lines(entry_id, fields.get(b"s", b"")):
+    for _, fields in bench.client.xrange(f"{PREFIX}ctl:web-1"):
+        for named, event in decode_lines(fields.get(b"s", b"")):
             if named == job_id:
                 ends = isinstance(event, EndEvent)
                 found += ["end"] if ends else [i for each in event for i in each.token_ids]

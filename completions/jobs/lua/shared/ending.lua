@@ -52,7 +52,7 @@ local function finalize(id, state, event, usage, error)
     'reserved', REDIS.is_durable, 'prices', 'held', 'adapter', 'first', 'attempt', 'owner', 'parameters', 'stored', 'request',
     'request_id', 'web', 'bytes', 'cancelled_by', 'reader')
   local tokens, cost = account(usage, job[10])
-  redis.call('XADD', event_key(id), '*', 'd', event)
+  local entry_id = redis.call('XADD', event_key(id), '*', 'd', event)
   redis.call('HSET', key, 'state', state, 'finished', tostring(at), 'usage', usage, 'error', error,
     REDIS.last_owner, job[15] or '')
   redis.call('HDEL', key, 'request', 'owner')
@@ -72,7 +72,9 @@ local function finalize(id, state, event, usage, error)
     job[12] or '', 'first', job[13] or '', 'attempt', job[14], REDIS.last_owner, job[15] or '', 'parameters', job[16] or '',
     'request', job[17] == '1' and job[18] or '', 'request_id', job[19] or '', 'cancelled_by', job[22] or '')
   if job[2] == 'sync' and (job[20] or '') ~= '' then wake(job[20], id, short_result(id)) end
-  if job[23] then append_control(job[23], {'s', '["' .. id .. '",' .. job[14] .. ',0,0,0,' .. event .. ']'}) end
+  if job[23] then
+    show_lines(job[23], '["' .. id .. '",' .. job[14] .. ',0,0,0,' .. event .. ',"' .. entry_id .. '"]')
+  end
 end
 
 -- End a job that no worker ends: cancelled while queued, expired or lost. `code` is the error's, or nil. The tokens of

@@ -19,11 +19,20 @@ end
 -- Append an entry to the control stream of a web process, which wakes its reader.
 local CONTROL_KEPT = 10 -- seconds, more than the time between two reads; entries can hold whole results
 local CONTROL_TTL = 60 -- seconds; it is renewed at its half, since a write costs more than a look
+local oldest -- asked for once, since a script may append to many streams
 local function append_control(web, entry)
   local control = prefix .. 'ctl:' .. web
-  local oldest = string.format('%.0f', (now() - CONTROL_KEPT) * 1000)
+  oldest = oldest or string.format('%.0f', (now() - CONTROL_KEPT) * 1000)
   redis.call('XADD', control, 'MINID', '~', oldest, '*', unpack(entry))
   if redis.call('TTL', control) < CONTROL_TTL / 2 then redis.call('EXPIRE', control, CONTROL_TTL) end
+end
+
+-- Give lines to a web process: on its channel, or in its control stream while it does not listen. A message costs less: it
+-- is not kept, and no command reads it. A script must have written before: a write is what Redis refuses where memory is
+-- short or another server is the master now, and a message cannot be taken back.
+local function show_lines(web, lines)
+  local listeners = redis.pcall('SPUBLISH', prefix .. 'ctl:' .. web, lines) -- an error before Redis 7.0, or without a right
+  if type(listeners) ~= 'number' or listeners == 0 then append_control(web, {'s', lines}) end
 end
 
 -- Tell a web process the id of a blocking request's job that has ended, with its events in fields e; or '' to wake it only.

@@ -185,72 +185,89 @@ async def test_followers_learn_soon_that_redis_was_emptied(following, redis_clie
     await asyncio.gather(watching, return_exceptions=True)
 
 
-def show(client, *lines):
+def count_listeners(client):
+    return client.execute_command("PUBSUB", "SHARDNUMSUB", "t:ctl:web-1")[1]
+
+
+@pytest.fixture(params=["channel", "control stream"])
+async def heard_on(request, following, redis_client):
+    """How lines come: the control stream has them while nobody listens."""
+    await until(lambda: count_listeners(redis_client) == 1)
+    if request.param == "channel":
+        return lambda lines: redis_client.execute_command("SPUBLISH", "t:ctl:web-1", lines)
+    return lambda lines: redis_client.xadd("t:ctl:web-1", {"s": lines})
+
+
+def show(heard_on, *lines):
     """Show what streams gained: job, first and last number."""
     made = []
     for job_id, first, last in lines:
         for number in range(first, last + 1):
             gains = events.encode_gains([ChoiceEvent(0, [number], f"{number} ")])
             made.append(events.encode_line(job_id, 1, number, 1, 1, gains))
-    client.xadd("t:ctl:web-1", {"s": events.join_lines(made)})
+    heard_on(events.join_lines(made))
 
 
-def show_end(client, job_id, number):
+def show_end(heard_on, job_id, number):
     end = events.encode_end(number, "completed", None, None)
-    client.xadd("t:ctl:web-1", {"s": b'["%b",1,0,0,0,%b]' % (job_id.encode(), end)})
+    heard_on(b'["%b",1,0,0,0,%b,"7-0"]' % (job_id.encode(), end))
 
 
-async def test_lines_of_many_streams_come_in_one_entry(following, redis_client):
+async def test_lines_of_many_streams_come_in_one_entry(following, redis_client, heard_on):
     jobs = [f"job-{number}" for number in range(20)]
     tasks = [asyncio.create_task(numbers(following, job)) for job in jobs]
     await joined(following, *jobs)
-    for job in jobs:
-        publish(redis_client, job, 1, 1)
     for number in range(1, 11):
-        show(redis_client, *((job, number, number) for job in jobs))
+        show(heard_on, *((job, number, number) for job in jobs))
     await until(lambda: following.streams == {b"t:ctl:web-1", b"t:keys"})
     for job in jobs:
-        publish(redis_client, job, 2, 10)  # it is stored too, and not read
-        show_end(redis_client, job, 11)
+        publish(redis_client, job, 1, 10)  # it is stored too, and not read
+        show_end(heard_on, job, 11)
     assert await asyncio.gather(*tasks) == [list(range(1, 12))] * len(jobs)
 
 
-async def test_a_gap_between_lines_is_read_from_the_jobs_stream(following, redis_client):
-    following_it = asyncio.create_task(numbers(following, "job"))
+async def test_a_gap_between_lines_is_read_from_the_jobs_stream(following, redis_client, heard_on):
+    seen = []
+    following_it = asyncio.create_task(numbers(following, "job", seen))
     await joined(following, "job")
     publish(redis_client, "job", 1, 1)
-    show(redis_client, ("job", 2, 3))
+    await until(lambda: seen == [1])
+    show(heard_on, ("job", 2, 3))
     await until(lambda: b"t:ev:job" not in following.streams)
-    show(redis_client, ("job", 6, 7))
+    show(heard_on, ("job", 6, 7))
     await until(lambda: b"t:ev:job" in following.streams)
     publish(redis_client, "job", 2, 6)
-    show(redis_client, ("job", 7, 8))
-    show_end(redis_client, "job", 9)
+    show(heard_on, ("job", 7, 8))
+    show_end(heard_on, "job", 9)
     publish(redis_client, "job", 7, 8)
     finish(redis_client, "job", 9)
     assert await following_it == list(range(1, 10))
 
 
-async def test_followers_that_come_while_others_hear_lines_see_everything(following, redis_client):
+async def test_followers_that_come_while_others_hear_lines_see_everything(
+    following, redis_client, heard_on
+):
     early = asyncio.create_task(numbers(following, "job"))
     await joined(following, "job")
     publish(redis_client, "job", 1, 1)
     late = []
     for number in range(2, 40):
-        show(redis_client, ("job", number, number))
+        show(heard_on, ("job", number, number))
         if number % 4 == 0:
             publish(redis_client, "job", max(2, number - 3), number)
         if number % 5 == 0:
             late.append(asyncio.create_task(numbers(following, "job")))
         await asyncio.sleep(0.005)
     publish(redis_client, "job", 37, 39)
-    show_end(redis_client, "job", 40)
+    show_end(heard_on, "job", 40)
     finish(redis_client, "job", 40)
     assert await early == list(range(1, 41))
     assert await asyncio.gather(*late) == [list(range(1, 41))] * len(late)
 
 
-async def test_a_job_that_goes_on_without_lines_is_read_again(following, redis_client, monkeypatch):
+async def test_a_job_that_goes_on_without_lines_is_read_again(
+    following, redis_client, heard_on, monkeypatch
+):
     """A worker of an earlier version has taken it."""
     monkeypatch.setattr(follow, "CHECK_INTERVAL", 0.02)
     watching = asyncio.create_task(following.watch())
@@ -259,13 +276,13 @@ async def test_a_job_that_goes_on_without_lines_is_read_again(following, redis_c
     followed = asyncio.create_task(numbers(following, "job", seen))
     await joined(following, "job")
     publish(redis_client, "job", 1, 2)
-    show(redis_client, ("job", 1, 2))
+    show(heard_on, ("job", 1, 2))
     await until(lambda: b"t:ev:job" not in following.streams)
     publish(redis_client, "job", 3, 4)
     redis_client.hset("t:job:job", "seq", 5)
     await until(lambda: seen == [1, 2, 3, 4])  # a line before that would be a gap
     assert b"t:ev:job" in following.streams
-    show(redis_client, ("job", 5, 5))
+    show(heard_on, ("job", 5, 5))
     await until(lambda: b"t:ev:job" not in following.streams)
     finish(redis_client, "job", 6)
     redis_client.hset("t:job:job", mapping={"state": "completed", "seq": 6})
@@ -277,7 +294,7 @@ async def test_a_job_that_goes_on_without_lines_is_read_again(following, redis_c
 @pytest.mark.parametrize("entry", [b"no JSON", b'{"s":1,"c":[]}'])
 @pytest.mark.parametrize("line", [b"no JSON", b'["other",1,1,1,1]'])
 async def test_an_entry_that_is_no_event_ends_its_own_stream_only(
-    following, redis_client, entry, line
+    following, redis_client, heard_on, entry, line
 ):
     others = asyncio.create_task(numbers(following, "other"))
     broken = asyncio.create_task(numbers(following, "broken"))
@@ -285,7 +302,24 @@ async def test_an_entry_that_is_no_event_ends_its_own_stream_only(
     redis_client.xadd("t:ev:broken", {"d": entry})
     with pytest.raises(ReaderLostError):
         await broken
-    redis_client.xadd("t:ctl:web-1", {"s": line})
+    heard_on(line)
     publish(redis_client, "other", 1, 2)
     finish(redis_client, "other", 3)
     assert await others == [1, 2, 3]
+
+
+async def test_what_is_lost_with_the_channel_is_read_from_the_jobs_streams(following, redis_client):
+    await until(lambda: count_listeners(redis_client) == 1)
+    seen = []
+    followed = asyncio.create_task(numbers(following, "job", seen))
+    await joined(following, "job")
+    show(
+        lambda lines: redis_client.execute_command("SPUBLISH", "t:ctl:web-1", lines), ("job", 1, 2)
+    )
+    await until(lambda: seen == [1, 2] and following.streams == {b"t:ctl:web-1", b"t:keys"})
+    assert redis_client.execute_command("CLIENT", "KILL", "TYPE", "pubsub") == 1
+    publish(redis_client, "job", 1, 4)  # what a worker showed meanwhile is stored later
+    await until(lambda: seen == [1, 2, 3, 4])
+    finish(redis_client, "job", 5)
+    assert await followed == list(range(1, 6))
+    await until(lambda: count_listeners(redis_client) == 1)
