@@ -11,6 +11,7 @@ from typing import ClassVar
 import pytest
 
 from completions.contract import tracing
+from tests.running import PATIENCE
 
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
 
@@ -68,15 +69,22 @@ def test_a_protocol_that_is_not_supported_is_named(wanted, monkeypatch, caplog):
     assert "OTLP over grpc is not supported" in caplog.text
 
 
-def test_a_collector_that_is_away_holds_nothing_up(wanted, caplog):
+def test_a_collector_that_is_away_holds_nothing_up(wanted, caplog, monkeypatch):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     caplog.set_level(logging.CRITICAL)
+    monkeypatch.setattr(tracing, "LAST_SECONDS", 0.01)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    others = set(threading.enumerate())
     tracing.start("web")
     assert tracing.tracer is not None
     with tracing.tracer.start_as_current_span("request"):
         assert tracing.make_headers()
     tracing.stop()
     assert tracing.tracer is None
+    # Its attempts draw random numbers: Hypothesis would blame a property that is tested meanwhile.
+    for thread in set(threading.enumerate()) - others:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 class Collector(BaseHTTPRequestHandler):
