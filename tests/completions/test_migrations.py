@@ -131,6 +131,7 @@ def test_an_older_database_gets_the_tables_of_a_new_one(
     assert tables == new_tables
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("version", COMMITS)
 def test_a_stored_database_gets_the_tables_of_a_new_one(
     version: str,

@@ -59,6 +59,7 @@ def test_an_engine_worker_loads_no_django_application():
     assert done.stdout.splitlines()[-1] == "False False"
 
 
+@pytest.mark.represented_by("up")
 @pytest.mark.parametrize("command", ["up", "engine_worker", "check"])
 def test_a_wrong_setting_is_a_message_without_a_traceback(command, tmp_path):
     done = subprocess.run(

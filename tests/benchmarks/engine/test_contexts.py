@@ -68,6 +68,7 @@ def test_packed_weights_are_counted_too(tmp_path: Path) -> None:
     assert contexts.count_weights(loaded.paged.model) == expected
 
 
+@pytest.mark.wide
 @needs_kernels
 def test_it_prints_prompts_by_position_and_decoding_by_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

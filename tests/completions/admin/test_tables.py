@@ -51,6 +51,7 @@ def queries_of(admin: Client, path: str) -> int:
     return len(queries)
 
 
+@pytest.mark.wide
 def test_the_number_of_queries_does_not_grow_with_the_rows(admin: Client) -> None:
     example_data.fill(400, timezone.now(), days=3)
     counts = {path: queries_of(admin, path) for path in LISTS}

@@ -71,6 +71,7 @@ def test_a_line_is_beside_its_request(in_role: Callable[[str], Client], batch: B
     assert escape(response.context["parts"][1][1]) in response.content.decode()
 
 
+@pytest.mark.wide
 def test_lines_are_turned_one_by_one(in_role: Callable[[str], Client], batch: Batch) -> None:
     """Within the filter, there and back."""
     viewer, seen = in_role("Viewer"), []

@@ -236,18 +236,21 @@ def test_a_taken_port_is_named_before_anything_starts(environment, tmp_path):
     assert not (tmp_path / "log" / "valkey.log").exists()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("port", stand_for_all(["65536"], ["0", "65536", "http"]))
 def test_a_port_that_does_not_exist_is_refused(environment, port):
     message = refused({**environment, "PORT": port})
     assert f"'{port}' is not a port; use a number from 1 to 65535" in message
 
 
+@pytest.mark.wide
 def test_an_unknown_service_is_refused(environment):
     assert "'wbe' is not a service; use some of valkey, worker, cpu-worker, web" in refused(
         environment, "--only", "wbe"
     )
 
 
+@pytest.mark.wide
 def test_a_broken_catalogue_is_refused(environment, tmp_path):
     (tmp_path / "models.toml").write_text("[models")
     assert "models.toml" in refused(environment)

@@ -118,6 +118,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.wide
 def test_the_setting_reaches_the_application(tmp_path):
     environment = {**os.environ, "QUIRE_HOME": str(tmp_path), "QUIRE_CORS_ORIGINS": APP}
     done = subprocess.run(

@@ -111,6 +111,7 @@ def save_phi(folder: Path) -> Path:
     return save_model(folder, {**options, "max_position_embeddings": 512})
 
 
+@pytest.mark.represented_by("None-9")
 @pytest.mark.parametrize(
     ("max_model_len", "length"), [(None, 9), (TRAINED, TRAINED - 10), (512, TRAINED + 1), (512, 90)]
 )

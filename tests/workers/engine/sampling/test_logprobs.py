@@ -228,6 +228,7 @@ class TestPrompt:
         assert [order.index(0) < order.index(i) for i in (1, 2)] == [True, True]
         assert [order.index(3) < order.index(i) for i in (4, 5)] == [True, True]
 
+    @pytest.mark.wide
     def test_after_preemption(self, make_engine: MakeEngine, tiny_llama: Path) -> None:
         engine = make_engine(kv_cache_bytes=24 * BLOCK_BYTES)
         prompts = [greedy.prompt(15 + 3 * i, salt=i) for i in range(8)]

@@ -263,6 +263,7 @@ class TestEngine:
         run(engine, request("s"))
         assert engine.stats().drafted_tokens > 0
 
+    @pytest.mark.wide
     @pytest.mark.skipif(load_library() is None, reason="needs the C kernels")
     def test_a_state_that_a_drafted_token_spoilt_reaches_nobody(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -297,6 +298,7 @@ class TestEngine:
         assert len(spoilt) == 3
         assert tokens(engine.generate(asked)) == expected
 
+    @pytest.mark.wide
     def test_requests_with_an_adapter_draft_their_own_tokens(
         self, make_engine: MakeEngine, tiny_llama: Path, tmp_path: Path
     ) -> None:

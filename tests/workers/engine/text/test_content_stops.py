@@ -57,6 +57,7 @@ def message(form: str, text: str) -> tuple[Delta, bool]:
     return delta, parser.has_called
 
 
+@pytest.mark.represented_by("</tool_call>-hermes", "<-glm", "}-kimi_k2", "a-qwen3_coder")
 @pytest.mark.parametrize("form", stand_for_all(REPRESENTATIVES, TOOL_FORMATS))
 @pytest.mark.parametrize(
     "stop", ["</tool_call>", "<tool_call>", "<", "\n", '"', "}", "{", "f", "a", "arg", "; "]

@@ -101,6 +101,7 @@ class TestSampling:
         {"seed": 5, "n": 3, "min_p": 0.02},
     )
 
+    @pytest.mark.wide
     def test_preemption_changes_no_draw(self, make_engine: MakeEngine) -> None:
         params = [{"temperature": 1.0, "max_tokens": 40, **p} for p in self.PARAMS]
         requests = [request(str(i), greedy.prompt(9 + i), **p) for i, p in enumerate(params)]
@@ -179,6 +180,7 @@ class TestPrefixCache:
         assert cached(engine.generate([request("u", used, max_tokens=1)])[0]) == 28
         assert cached(engine.generate([request("o", old, max_tokens=1)])[0]) < 28
 
+    @pytest.mark.wide
     def test_a_faulty_row_leaves_nothing_behind_and_spares_who_shares_with_it(
         self, make_engine: MakeEngine, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -151,7 +151,7 @@ def test_jump_forward_makes_no_difference_to_wholeness(make_engine: MakeEngine) 
             check(engine, GRAMMARS["nested"], limit + 60, completion.choices[0])
 
 
-@pytest.mark.represented_by("jumps")
+@pytest.mark.wide
 @pytest.mark.parametrize("jumps", [True, False], ids=["jumps", "no jumps"])
 def test_a_choice_whose_tokens_are_drafted_closes_alike(
     make_engine: MakeEngine, jumps: bool

@@ -186,6 +186,7 @@ class TestForcedText:
 
 
 class TestSameAsSampled:
+    @pytest.mark.wide
     @given(
         grammar=a_grammar(),
         params=st.fixed_dictionaries(
@@ -222,6 +223,7 @@ class TestSameAsSampled:
         assume(said.finish_reason == FinishReason.STOP)
         assert re.fullmatch(grammar[1], said.text)
 
+    @pytest.mark.wide
     @given(grammar=a_grammar(), seed=st.integers(0, 9), cut=st.floats(0, 1))
     def test_a_run_resumed_after_any_prefix_goes_on_alike(
         self, engine: Engine, grammar: tuple[str, str], seed: int, cut: float

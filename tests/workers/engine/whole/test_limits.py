@@ -36,6 +36,7 @@ def test_128_choices_over_eight_slots(engine: Engine) -> None:
     assert engine.stats().kv_blocks_used == 0
 
 
+@pytest.mark.wide
 def test_a_thousand_tiny_requests(engine: Engine, tiny_llama: Path) -> None:
     requests = [request(str(i), (5 + i % 100,), max_tokens=1) for i in range(1000)]
     completions = engine.generate(requests)

@@ -68,6 +68,7 @@ def forward(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return engine
 
 
+@pytest.mark.represented_by("forward0-grammar1")
 @pytest.mark.parametrize("grammar", [CLOSED, json.dumps({"grammars": [{"json_schema": NAMES}]})])
 def test_choices_end_whole_at_any_limit_in_each_forward(forward: Engine, grammar: str) -> None:
     asked = [

@@ -100,6 +100,7 @@ def test_all_seeds_repeat(path: Path, expected_of: Alone, dtype: str, temperatur
     assert alone(engine, temperature) == expected
 
 
+@pytest.mark.wide
 @drawn_or_greedy
 def test_all_seeds_repeat_after_a_failover(
     path: Path, expected_of: Alone, dtype: str, temperature: float

@@ -112,6 +112,7 @@ def test_an_adapter_changes_the_entries_of_its_own_rows(tmp_path: Path) -> None:
     assert expected[1] != greedy.generate(base, prompts[1], 9)
 
 
+@pytest.mark.wide
 def test_sixteen_bits_give_texts_of_the_wanted_length(model: Path) -> None:
     engine = build_tight(model, dtype="bfloat16", block_size=16)
     requests = [request(str(i), greedy.prompt(60, salt=i), max_tokens=9) for i in range(3)]

@@ -172,6 +172,7 @@ def test_other_models_run_through_their_modules(tmp_path: Path, name: str) -> No
     assert shortfall(path, prompt, completion.choices[0].token_ids) < _TIE
 
 
+@pytest.mark.wide
 def test_layers_that_share_keys_and_values_store_them_once(tmp_path: Path) -> None:
     cache = engine_of(save(tmp_path, "gemma4_text", PER_LAYER)).runner.cache
     assert isinstance(cache, KVCache)

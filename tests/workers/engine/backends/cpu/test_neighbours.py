@@ -83,7 +83,7 @@ def test_tokens_depend_on_nothing_else(
     assert crowded.stats().prefix_cache_hits > 2 * hits
 
 
-@pytest.mark.represented_by("lfm2")
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "name", stand_for_all(["gemma4_text", "lfm2"], [*MODELS, "nemotron_h", "falcon_h1"])
 )

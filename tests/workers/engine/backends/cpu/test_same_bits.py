@@ -276,6 +276,7 @@ def test_heads_that_end_within_a_register_have_the_same_bits(
     assert (others - own).norm() < 0.02 * own.norm()
 
 
+@pytest.mark.represented_by("avx2-int8", "vectors-bfloat16")
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("name", BUILDS)
 def test_processors_differ_by_rounding_alone(

@@ -25,6 +25,7 @@ def interpreter() -> Iterator[ProcessPoolExecutor]:
         yield executor
 
 
+@pytest.mark.represented_by("chosen")
 @pytest.mark.parametrize(
     ("is_chosen", "window", "launches"),
     [(True, None, 2), (True, 20, 2), (False, None, 1)],

@@ -169,6 +169,7 @@ def test_all_kinds_in_one_batch_over_chunk_borders(
             assert our_scores == pytest.approx(their_scores, rel=0, abs=noise, nan_ok=True)
 
 
+@pytest.mark.wide
 def test_a_step_is_launched_ahead_without_waiting(
     make_pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +249,7 @@ def test_the_pretended_device_refuses_what_a_device_refuses() -> None:
         assert there.device == DEVICE
 
 
+@pytest.mark.wide
 def test_a_graph_reads_its_tables_on_the_device(
     make_pair: Callable[[str], Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

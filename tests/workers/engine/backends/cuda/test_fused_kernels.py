@@ -88,6 +88,7 @@ def test_rotations_agree(interpreter: ProcessPoolExecutor, data: st.DataObject) 
     ).result()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", stand_for_all([torch.bfloat16], [torch.bfloat16, torch.float32]))
 def test_common_shapes_agree(interpreter: ProcessPoolExecutor, dtype: torch.dtype) -> None:
     options: dict[str, Any] = {"weighted": True, "swapped": False, "seed": 1}

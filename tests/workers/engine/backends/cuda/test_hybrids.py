@@ -77,6 +77,7 @@ def test_they_say_what_transformers_generates(family: Path) -> None:
     assert engine.stats().prefix_cache_hits > 2 * hits
 
 
+@pytest.mark.wide
 def test_requests_of_every_kind_equal_those_of_a_cpu(family: Path) -> None:
     """Tokens that a grammar forces continue a state several at once."""
     requests = [ask(kind, 5 + 7 * i) for i, kind in enumerate(KINDS) if kind != "adapted"]
@@ -86,6 +87,7 @@ def test_requests_of_every_kind_equal_those_of_a_cpu(family: Path) -> None:
     assert tokens(engine.generate(requests)) == tokens(expected)
 
 
+@pytest.mark.wide
 def test_preempted_sequences_are_computed_again(family: Path) -> None:
     requests = [
         request(str(i), greedy.prompt(5 + 3 * i, salt=i), max_tokens=20, ignore_eos=True)
@@ -101,6 +103,7 @@ def test_preempted_sequences_are_computed_again(family: Path) -> None:
     assert crowded.stats().preemptions > 0
 
 
+@pytest.mark.wide
 def test_steps_that_find_windows_on_the_host_are_not_captured(tmp_path: Path) -> None:
     runner = engine_on(torch.device("cpu"), save_family(tmp_path, "deepseek_v4")).runner
     assert isinstance(runner, CudaRunner)

@@ -131,6 +131,7 @@ def test_a_forward_that_fails_ends_its_own_request_only(
     )
 
 
+@pytest.mark.wide
 def test_a_preempted_sequence_is_computed_again(tiny_llama: Path) -> None:
     state = 2 * 2 * 2 * 16 * 4  # of a token: 2 layers, key and value, 2 heads of 16, float32
     engine = general(tiny_llama, kv_cache_bytes=24 * 4 * state + 8 * 100)
@@ -240,6 +241,7 @@ def test_experts_equal_those_over_pages(tmp_path: Path) -> None:
     assert np.array_equal(ours.choices[0].routed_experts, theirs.choices[0].routed_experts)
 
 
+@pytest.mark.wide
 def test_adapters_change_their_own_rows(tiny_llama: Path, adapter: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=9)
     requests = [

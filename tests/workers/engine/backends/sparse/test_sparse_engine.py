@@ -52,7 +52,7 @@ def test_texts_below_at_and_above_what_is_chosen_equal_generate(family: Path, ch
     assert engine.stats().kv_blocks_used == 0
 
 
-@pytest.mark.represented_by("glm_moe_dsa")
+@pytest.mark.wide
 def test_prompts_share_their_beginnings(family: Path) -> None:
     engine = build_tight(family)
     common = greedy.prompt(40)
@@ -66,7 +66,7 @@ def test_prompts_share_their_beginnings(family: Path) -> None:
     assert engine.stats().prefix_cache_hits == together + 4 * 48
 
 
-@pytest.mark.represented_by("glm_moe_dsa")
+@pytest.mark.wide
 def test_preempted_sequences_are_computed_again(family: Path) -> None:
     prompts = [greedy.prompt(5 + 6 * i, salt=i) for i in range(8)]
     requests = [
@@ -81,7 +81,7 @@ def test_preempted_sequences_are_computed_again(family: Path) -> None:
     assert crowded.stats().preemptions > 0
 
 
-@pytest.mark.represented_by("glm_moe_dsa")
+@pytest.mark.wide
 def test_scored_prompts_and_forced_tokens_equal_the_model_itself(family: Path) -> None:
     prompt = greedy.prompt(70)
     scored = (LogprobParams(0, logprob_start_len=0),)
@@ -104,7 +104,7 @@ def test_scored_prompts_and_forced_tokens_equal_the_model_itself(family: Path) -
     assert forced.choices[0].token_ids == alone.choices[0].token_ids
 
 
-@pytest.mark.represented_by("glm_moe_dsa")
+@pytest.mark.wide
 def test_the_attention_of_a_gpu_equals_generate(family: Path) -> None:
     """As torch operations, on a CPU."""
     engine = test_runner.make_engine(family, max_num_batched_tokens=17)
@@ -128,6 +128,7 @@ def _adapter(folder: Path, path: str, shape: tuple[int, int]) -> Path:
     return folder
 
 
+@pytest.mark.wide
 def test_an_adapter_changes_what_an_indexer_chooses(tmp_path: Path) -> None:
     base = save(tmp_path / "base", "glm_moe_dsa")
     path = "model.layers.0.self_attn.indexer.wq_b"

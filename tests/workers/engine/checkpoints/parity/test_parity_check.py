@@ -102,7 +102,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-@pytest.mark.represented_by("sees beyond the window")
+@pytest.mark.wide
 @pytest.mark.skipif(load_library() is None, reason="this machine has no C forward")
 @pytest.mark.parametrize("fault", stand_for_all(["sees beyond the window", "caps scores"], FAULTS))
 def test_the_noise_of_a_mixtures_routers_hides_no_fault(
