@@ -121,6 +121,12 @@ def connect_blocking_reader(url: str) -> redis.asyncio.Redis:
     return client
 
 
+async def take_connection(pool: redis.asyncio.ConnectionPool) -> redis.asyncio.Connection:
+    """Take a connection out of a pool; the caller releases it. Raises RedisError or OSError."""
+    connection: redis.asyncio.Connection = await pool.get_connection()  # type: ignore[no-untyped-call]
+    return connection
+
+
 class DedicatedConnection:
     """One connection of a client, for one caller at a time; it closes with the client.
 
@@ -152,7 +158,7 @@ class DedicatedConnection:
         refused is its error."""
         connection, self._connection = self._connection, None
         if connection is None:
-            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            connection = await take_connection(self._pool)
         try:
             packed = b"".join([pack_command(tuple(command)) for command in commands])
             await connection.send_packed_command(packed, check_health=False)

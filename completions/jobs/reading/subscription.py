@@ -9,11 +9,12 @@ is lost with a connection is in the jobs' own streams, as all that is shown.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
+
+from completions.jobs.connection import take_connection
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Subscription:
             await asyncio.sleep(_RETRY)
 
     async def _listen(self) -> None:
-        connection: Any = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        connection = await take_connection(self._pool)
         asking = None
         try:
             await connection.send_command("SSUBSCRIBE", self._channel)
@@ -73,7 +74,7 @@ class Subscription:
             await connection.disconnect(nowait=True)
             await self._pool.release(connection)
 
-    async def _ask(self, connection: Any) -> None:
+    async def _ask(self, connection: redis.asyncio.Connection) -> None:
         """Disconnect where Redis does not answer, which ends the read."""
         self._is_silent = False
         while not self._is_silent:

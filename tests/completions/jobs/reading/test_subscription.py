@@ -16,7 +16,7 @@ CHANNEL = "t:ctl:web-1"
 
 
 class Listener:
-    """What a subscription told its reader."""
+    """The reader of a subscription: what it heard, and how often it lost the connection."""
 
     def __init__(self, url):
         self.heard = []
