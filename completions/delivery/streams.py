@@ -72,7 +72,7 @@ async def stream_frames(  # noqa: PLR0913 - most are options, which are keywords
                 if query.meta and isinstance(event, EndEvent):
                     wire += await _frame_meta(process, context, chunks)
                 if wire:
-                    yield wire[0] if len(wire) == 1 else b"".join(wire)
+                    yield b"".join(wire)
     except ReaderLostError:
         yield _make_error(chunks, "queue_unavailable")
     finally:
@@ -94,7 +94,7 @@ def _write_step(
     if process.is_closing or not writer.can_write():
         return False
     if wire := _make_frames(chunks, chunks.make_chunks(choices), query):
-        writer.write(wire[0] if len(wire) == 1 else b"".join(wire))
+        writer.write(b"".join(wire))
     return True
 
 

@@ -79,7 +79,8 @@ class WebProcess:
         self.is_migrated = False
         """Whether all migrations were applied once: nobody reverts them under a running server."""
         self._tasks: set[asyncio.Task[object]] = set()
-        self._closing_at = float("inf")
+        self.is_closing = False
+        """Whether open streams should end now with an error, before the server cuts them."""
 
     def find_shard_by_organization(self, organization_id: int) -> WebShard:
         return self.shards[organization_id % len(self.shards)]
@@ -87,14 +88,12 @@ class WebProcess:
     def find_shard_by_job(self, job_id: str) -> WebShard:
         return self.shards[find_shard(job_id, len(self.shards))]
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether open streams should end now with an error, before the server cuts them."""
-        return asyncio.get_running_loop().time() >= self._closing_at
-
     def drain(self) -> None:
         """Note a SIGTERM: `is_closing` becomes true after DRAIN_SECONDS."""
-        self._closing_at = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        asyncio.get_running_loop().call_later(DRAIN_SECONDS, self._close_streams)
+
+    def _close_streams(self) -> None:
+        self.is_closing = True
 
     @classmethod
     async def start(cls) -> "WebProcess":

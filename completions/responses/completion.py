@@ -1,7 +1,7 @@
 """OpenAI's completion objects from a job's events: whole responses, chunks, polled states."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Self
 
 from completions.contract.token_origins import TokenOrigin, make_mask
@@ -144,6 +144,7 @@ class Chunks:
         self.choices = Choices(context)
         self._writers = [ChoiceWriter(self.choices, i) for i in range(context.num_choices)]
         self._number = 0
+        self._envelope = self.make_envelope()
 
     def make_chunks(self, events: Sequence[ChoiceEvent]) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield (sequence number, chunk) for each choice of each event."""
@@ -205,10 +206,10 @@ class Chunks:
         """Return how many tokens of one choice, or of all, are reasoning."""
         return 0
 
-    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
-        """Yield the choice objects of an event that was already added to `choices`, one for each
+    def make_choices(self, event: ChoiceEvent) -> Iterable[dict[str, object]]:
+        """Return the choice objects of an event that was already added to `choices`, one for each
         chunk."""
-        yield self._writers[event.index].write(event)
+        return (self._writers[event.index].write(event),)
 
     def make_hidden_states(self, record: ChoiceRecord) -> dict[str, object]:
         """Return the choice object of the chunk with hidden states."""
@@ -227,7 +228,7 @@ class Chunks:
             prompt = self._context.prompt_lengths[record.index // self._context.n]
             so_far = Usage(prompt, len(record.token_ids), record.cached_tokens)
             usage = make_usage(so_far, self.count_reasoning_tokens(record.index))
-        return {**self.make_envelope(), "choices": [choice], "usage": usage}
+        return {**self._envelope, "choices": [choice], "usage": usage}
 
 
 class ChoiceWriter:

@@ -1,7 +1,7 @@
 """A job's events in the shapes of other engines' own routes: SGLang's /generate and vLLM's
 /inference/v1/generate. The job is a completion otherwise, and can be polled as one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from completions.contract.usage import Usage
@@ -156,8 +156,8 @@ class _VLLMChunks(Chunks):
     def make_envelope(self) -> dict[str, object]:
         return {"request_id": self._context.request_id, "choices": []}
 
-    def make_choices(self, event: ChoiceEvent) -> Iterator[dict[str, object]]:
-        yield self._context.make_choice(event)
+    def make_choices(self, event: ChoiceEvent) -> Iterable[dict[str, object]]:
+        return (self._context.make_choice(event),)
 
 
 def _make_logprobs(event: ChoiceEvent, scores: TokenScores, top: int) -> list[dict[str, object]]:

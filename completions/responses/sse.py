@@ -25,7 +25,7 @@ def make_frame(data: dict[str, object], event_id: int | None = None, event: str 
     head = b"" if event_id is None else b"id: %d\n" % event_id
     if event:
         head += b"event: %b\n" % event.encode()
-    return head + b"data: " + encode_line(data) + b"\n\n"
+    return b"%bdata: %b\n\n" % (head, encode_line(data))
 
 
 def make_response(frames: AsyncIterator[bytes]) -> StreamingHttpResponse:

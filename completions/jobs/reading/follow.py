@@ -73,7 +73,7 @@ class EventReader:
         self._keys_changed = self._keys.keys.encode()
         self._on_keys_changed = on_keys_changed
         self._cursors: dict[bytes, bytes] = {self._control: b"$", self._keys_changed: b"$"}
-        self._followers: dict[str, set[Follower]] = {}
+        self._followers: dict[str, tuple[Follower, ...]] = {}
         """By job."""
         self._check_connection = DedicatedConnection(self._client)
         self._absent: set[str] = set()
@@ -132,7 +132,7 @@ class EventReader:
             for _, fields in entries:
                 self._hear(fields)
         else:
-            followers = tuple(self._followers.get(self._name_job(stream), ()))
+            followers = self._followers.get(self._name_job(stream), ())
             for entry_id, (_, data) in entries if followers else ():
                 try:
                     event = decode_entry(entry_id, data)
@@ -164,8 +164,9 @@ class EventReader:
         try:
             for job_id, event in decode_lines(lines):
                 if followers := self._followers.get(job_id):
-                    heard = [each.offer_line(event) for each in tuple(followers)]
-                    is_heard = all(heard)
+                    is_heard = True
+                    for each in followers:
+                        is_heard &= each.offer_line(event)
                     if not is_heard or len(self._cursors) > _ALWAYS_READ:
                         has_more |= self._read_stream(job_id, is_read=not is_heard)
         except Exception:  # what it had is a gap, which the jobs' own streams fill
@@ -316,7 +317,7 @@ class EventReader:
         """Send the follower the entries after the cursor of its job's stream, and return the
         cursor. A stream that was not read before starts at what the follower has seen."""
         stream = self._stream(job_id)
-        self._followers.setdefault(job_id, set()).add(follower)
+        self._followers[job_id] = (*self._followers.get(job_id, ()), follower)
         if stream not in self._cursors:
             self._cursors[stream] = follower.seen
             # The blocked XREAD does not read this stream yet; the next one does, and those that
@@ -347,12 +348,10 @@ class EventReader:
         return cast("Entries", entries)
 
     def _leave(self, job_id: str, follower: Follower) -> None:
-        followers = self._followers.get(job_id)
-        if followers is None:
-            return
-        followers.discard(follower)
-        if not followers:
-            del self._followers[job_id]
+        followers = tuple(each for each in self._followers.pop(job_id, ()) if each is not follower)
+        if followers:
+            self._followers[job_id] = followers
+        else:
             self._cursors.pop(self._stream(job_id), None)
 
     async def close(self) -> None:

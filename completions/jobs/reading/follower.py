@@ -30,8 +30,8 @@ class Follower:
     """
 
     __slots__ = (
-        "_heard_at", "_is_waiting", "_queue", "_reason", "_silent", "_take", "_timer", "_wake",
-        "next_number", "number", "overflowed", "seen",
+        "_clock", "_heard_at", "_is_waiting", "_queue", "_reason", "_silent", "_take", "_timer",
+        "_wake", "next_number", "number", "overflowed", "seen",
     )  # fmt: skip
 
     def __init__(self, seen: bytes, number: int, take: Take | None = None) -> None:
@@ -53,6 +53,7 @@ class Follower:
         self._silent = False
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
+        self._clock = asyncio.get_running_loop().time
 
     def offer_entry(self, entry_id: bytes, event: Event) -> None:
         """Give the client the next entry of the job's own stream."""
@@ -100,7 +101,7 @@ class Follower:
             self._reason = error
             self._wake_up()
             return True
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = self._clock()
         self.seen, self.number = entry_id or self.seen, after
         return True
 

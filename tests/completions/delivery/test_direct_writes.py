@@ -117,7 +117,7 @@ async def test_a_client_that_reads_slowly_gets_all_in_order(connection, running,
 async def test_a_stream_ends_when_its_process_is_about_to(live, connection, running, monkeypatch):
     running.show("a")
     await until(lambda: texts(connection) == ["a"])
-    monkeypatch.setattr(type(live.process), "is_closing", True)
+    monkeypatch.setattr(live.process, "is_closing", True)
     running.show("b")
     await until(lambda: b"server_shutting_down" in connection.transport.written)
     assert texts(connection)[:1] == ["a"]

@@ -142,7 +142,7 @@ async def test_a_stored_stream_goes_on_where_its_web_process_stops(
 
     monkeypatch.setattr(live.process, "cancel_job", cancel)
     with monkeypatch.context() as patch:
-        patch.setattr(type(live.process), "is_closing", True)
+        patch.setattr(live.process, "is_closing", True)
         live.worker.execution.publish(steps[:1], [])
         rest = b"".join([part async for part in parts]).decode()
     assert events(rest)[-1]["code"] == "server_shutting_down"
