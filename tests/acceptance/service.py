@@ -94,12 +94,12 @@ class Installation:
             "PORT": str(self.port),
             **environment,
         }
-        if self.root == ROOT and "DATABASE_URL" not in environment:
-            migrated.copy_to(home)
         self._up: subprocess.Popen[bytes] | None = None
         self._console_lock = threading.Lock()
 
     def __enter__(self) -> Self:
+        if self.root == ROOT and "DATABASE_URL" not in self.environment:
+            migrated.copy_to(self.home)
         with (self.home / "up.out").open("wb") as output:
             self._up = subprocess.Popen(
                 [sys.executable, "manage.py", "up", *self.up_options],
