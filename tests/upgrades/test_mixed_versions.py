@@ -48,7 +48,7 @@ REFINED: dict[str, dict[str, Any]] = {
 }
 """Requests that 0.1.0 takes too, whose jobs have fields that its workers do not know."""
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.wide]
 
 
 class Mixed(ScriptedInstallation):

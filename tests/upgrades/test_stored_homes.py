@@ -20,7 +20,7 @@ from tests.upgrades.restore import load_postgresql, move_redis, move_sqlite, who
 VERSIONS = sorted(path.name.removesuffix(".tar.xz") for path in HOMES.glob("*.tar.xz"))
 STEP = 0.005
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.wide]
 
 
 class Upgraded(ScriptedInstallation):
