@@ -171,10 +171,10 @@ class Chunks:
             if record.hidden_states is not None:
                 yield self._number_chunk(self._make_chunk(self.make_hidden_states(record), record))
         if extension := self.choices.make_sglext():
-            yield self._number_chunk({**self.make_envelope(), "usage": None, "sglext": extension})
+            yield self._number_chunk({**self._envelope, "usage": None, "sglext": extension})
         if self._context.include_usage and end.usage is not None:
             used = make_usage(end.usage, self.count_reasoning_tokens(), self._context.prices)
-            yield self._number_chunk({**self.make_envelope(), "usage": used})
+            yield self._number_chunk({**self._envelope, "usage": used})
 
     def make_start(self) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield what precedes the job's first event."""
@@ -186,7 +186,7 @@ class Chunks:
 
     def make_meta(self, meta: Mapping[str, object]) -> dict[str, object]:
         """Return the chunk that says how the job ran."""
-        return {**self.make_envelope(), "usage": None, "meta": meta}
+        return {**self._envelope, "usage": None, "meta": meta}
 
     def make_frame(self, chunk: dict[str, object], event_id: int | None = None) -> bytes:
         """Return a chunk as a server-sent event."""
