@@ -20,7 +20,6 @@ BEATS = """
 import socket, os, sys, time, signal, orjson, redis
 client = redis.Redis.from_url(sys.argv[1])
 own = f"{socket.gethostname()}-{os.getpid()}-x"
-client.sadd("s:workers", own)
 client.rpush("s:started", sys.argv[2])
 def stop(*_):
     client.delete(f"s:worker:{own}")
@@ -28,6 +27,7 @@ def stop(*_):
 signal.signal(signal.SIGTERM, stop)
 while True:
     client.set(f"s:worker:{own}", orjson.dumps({"model": sys.argv[2], "jobs": 0}), ex=10)
+    client.sadd("s:workers", own)  # with each heartbeat: names without one are forgotten
     time.sleep(0.05)
 """
 """A worker that never has a job."""
