@@ -13,6 +13,7 @@ from completions.http.process import WebProcess
 from completions.jobs.events import ChoiceEvent, EndEvent, Event
 from completions.jobs.new_job import NewJob
 from completions.jobs.reading.blocking_requests import ReaderLostError
+from completions.jobs.reading.follow import EventReader
 from completions.responses import sse
 from completions.responses.completion import Chunks, ResponseContext
 
@@ -49,11 +50,11 @@ async def stream_frames(  # noqa: PLR0913 - most are options, which are keywords
     over_at = clock() + seconds_left + PAST_DEADLINE
     chunks = context.make_chunks()
     event: Event | None = None
-    take = None if writer is None else partial(_write_step, process, chunks, query, writer)
+    reader = process.find_shard_by_job(context.id).reader
+    take = None if writer is None else partial(_write_step, process, reader, chunks, query, writer)
     try:
         for frame in _make_frames(chunks, chunks.make_start(), query):
             yield frame
-        reader = process.find_shard_by_job(context.id).reader
         reading = reader.read(context.id, sse.KEEP_ALIVE_INTERVAL, stored, take=take)
         async with aclosing(reading) as events:
             async for event in events:
@@ -84,17 +85,18 @@ async def stream_frames(  # noqa: PLR0913 - most are options, which are keywords
 
 def _write_step(
     process: WebProcess,
+    reader: EventReader,
     chunks: Chunks,
     query: StreamQuery,
     writer: BodyWriter,
     choices: Sequence[ChoiceEvent],
 ) -> bool:
-    """Write what a step gained. Returns False, without having looked at it, if the stream's task
-    must do so."""
+    """Have the reader write what a step gained. Returns False, without having looked at it, if the
+    stream's task must do so."""
     if process.is_closing or not writer.can_write():
         return False
     if wire := _make_frames(chunks, chunks.make_chunks(choices), query):
-        writer.write(b"".join(wire))
+        reader.write_later(writer.write, b"".join(wire))
     return True
 
 

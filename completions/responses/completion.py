@@ -245,23 +245,38 @@ class ChoiceWriter:
         if context.logprobs is not None:
             texts = token_texts.load_token_texts(context.served_model)
             self._logprobs = CompletionLogprobs(context.logprobs, texts.get_text)
+        self._has_more = (
+            self._echo is not None
+            or self._logprobs is not None
+            or context.session is not None
+            or context.return_token_ids
+            or context.sampling_support
+            or context.scored
+            or context.meta_info
+        )
+        """Whether a choice has more than the fields of OpenAI's. Few requests ask for any."""
 
     def write(self, event: ChoiceEvent) -> dict[str, object]:
         """Return the choice object of an event that was already added to `choices`."""
-        context, first = self._context, not self._begun
-        self._begun = True
-        text = event.text
         choice: dict[str, object] = {
             "index": event.index,
-            "text": text,
+            "text": event.text,
             "logprobs": None,
             "finish_reason": event.finish_reason,
             "matched_stop": event.matched_stop,
         }
+        if self._has_more:
+            self._add_more(choice, event)
+        return choice
+
+    def _add_more(self, choice: dict[str, object], event: ChoiceEvent) -> None:
+        """Add what the request asks for."""
+        context, first = self._context, not self._begun
+        self._begun = True
         if context.session is not None:
             choice["id"] = f"{context.id}:{event.index}"
         if self._echo is not None:
-            choice["text"] = self._echo.push(event) + text
+            choice["text"] = self._echo.push(event) + event.text
         if self._logprobs is not None:
             choice["logprobs"] = self._list_logprobs(self._logprobs, event, first)
         if context.return_token_ids:
@@ -276,7 +291,6 @@ class ChoiceWriter:
         if context.meta_info and event.finish_reason is not None:
             record = self._choices.records[event.index]
             choice["meta_info"] = sglang.make_meta_info(self._choices, record)
-        return choice
 
     def _make_mask(self, event: ChoiceEvent) -> list[int]:
         if self._context.scored:

@@ -80,6 +80,8 @@ class EventReader:
         """Followed jobs that Redis did not have at the last look."""
         self._behind: set[str] = set()
         """Those whose records were ahead of what was shown of them."""
+        self._parts: list[tuple[Callable[[bytes], None], bytes]] = []
+        """What `write_later` was given."""
         self._wake: asyncio.Task[None] | None = None
         """Ends the XREAD that blocks now, because it does not read all streams that it should."""
 
@@ -111,6 +113,7 @@ class EventReader:
                 # A stream that was left and joined again meanwhile waits for the next read.
                 if self._cursors.get(stream) == cursors[stream]:
                     self._dispatch(stream, entries)
+            self._write_parts()
 
     async def _anchor_cursors(self) -> None:
         """Turn `$` into an id, so that entries between two reads are not missed."""
@@ -156,6 +159,25 @@ class EventReader:
         """Hear what is shown on the channel."""
         if self._hear_lines(lines):
             self._wake_reader()
+        self._write_parts()
+
+    def write_later(self, write: Callable[[bytes], None], part: bytes) -> None:
+        """Have `write` called with a part of a stream, once all followers were offered what was
+        read. For a follower's `take` only.
+
+        A write runs through the kernel, and leaves little of the interpreter in the processor's
+        caches. So all writes of a step follow each other, which takes a fifth to a third of the
+        web tier's time off an event (decision 48).
+        """
+        self._parts.append((write, part))
+
+    def _write_parts(self) -> None:
+        parts, self._parts = self._parts, []
+        for write, part in parts:
+            try:
+                write(part)
+            except Exception:  # its connection has ended meanwhile; the others are written to
+                logger.exception("a part of a stream was not written")
 
     def _hear_lines(self, lines: bytes) -> bool:
         """Give lines to their followers. Returns whether the next XREAD has streams that it did not

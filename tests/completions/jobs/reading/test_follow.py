@@ -323,3 +323,61 @@ async def test_what_is_lost_with_the_channel_is_read_from_the_jobs_streams(follo
     finish(redis_client, "job", 5)
     assert await followed == list(range(1, 6))
     await until(lambda: count_listeners(redis_client) == 1)
+
+
+async def follow_by_writing(event_reader, job_id, log, write):
+    """Follow a job as a stream does whose client reads: each step is made, and written later."""
+
+    def take(choices):
+        log.append((job_id, "made", choices[0].sequence_number))
+        event_reader.write_later(write, job_id.encode())
+        return True
+
+    async for event in event_reader.follow(job_id, take=take):
+        if isinstance(event, EndEvent):
+            return
+
+
+async def test_what_a_step_gained_is_made_for_all_streams_and_then_written(
+    following, redis_client, heard_on
+):
+    log = []
+
+    def write(part):
+        log.append((part.decode(), "written"))
+        if part == b"job-1":
+            raise RuntimeError("its connection has ended")
+
+    jobs = [f"job-{number}" for number in range(3)]
+    tasks = [asyncio.create_task(follow_by_writing(following, job, log, write)) for job in jobs]
+    await joined(following, *jobs)
+    number = 0
+    while len(log) < 2 * len(jobs):  # a step that comes before a task waits is that task's
+        log.clear()
+        number += 1
+        show(heard_on, *((job, number, number) for job in jobs))
+        await until(lambda: all(f"t:ev:{job}".encode() not in following.streams for job in jobs))
+        await asyncio.sleep(0.02)
+    assert log == [
+        *((job, "made", number) for job in jobs),
+        *((job, "written") for job in jobs),
+    ]
+    for job in jobs:
+        show_end(heard_on, job, number + 1)
+    await asyncio.gather(*tasks)
+
+
+async def test_what_a_stored_entry_has_is_written_too(following, redis_client):
+    log = []
+    task = asyncio.create_task(
+        follow_by_writing(following, "job", log, lambda _: log.append("written"))
+    )
+    await joined(following, "job")
+    number = 0
+    while not log:
+        number += 1
+        publish(redis_client, "job", number, number)
+        await asyncio.sleep(0.02)
+    assert log[:2] == [("job", "made", log[0][2]), "written"]
+    finish(redis_client, "job", number + 1)
+    await task
