@@ -8,13 +8,16 @@ second; an event has `--interval` tokens. The measurement of a level begins when
 begun, and ends when its first stream ends. It counts the tokens and events that reach the clients,
 the commands of Redis, and the CPU time of web process, Redis, workers and clients. All of them
 share one machine, so derive the capacity of a process with a core of its own from its CPU time
-per event.
+per event. With ``--own-core``, the web process has the last core for itself, as in an installation
+of many, so that no other process takes its caches; the others share the rest.
 """
 
+import os
 import resource
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import orjson
@@ -87,6 +90,17 @@ def _running(client: redis.Redis) -> list[int]:
     return [orjson.loads(cast("bytes", beat))["running"] for beat in beats if beat]
 
 
+def give_core(service: Installation) -> None:
+    """Give the web process the last core, and the rest to all others, this one among them. Raises
+    SystemExit if there is only one."""
+    *rest, last = sorted(os.sched_getaffinity(0))
+    if not rest:
+        raise SystemExit("a core for the web process needs two, and there is one")
+    for name, pid in {**service.pids, "own": os.getpid()}.items():
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), [last] if name == "web" else rest)
+
+
 def _wait_for_workers(client: redis.Redis, count: int) -> None:
     deadline = time.monotonic() + 600
     while client.scard("quire:workers") < count:
@@ -146,7 +160,7 @@ def _report(service: Installation, window: Window, offered: float) -> None:
 
 
 def main() -> None:
-    args = command_line.parser(
+    parser = command_line.parser(
         __doc__,
         workers=20,
         streams=[1000, 2000, 5000],
@@ -154,12 +168,16 @@ def main() -> None:
         step=1.0,
         interval=1,
         places=256,
-    ).parse_args()
+    )
+    parser.add_argument("--own-core", action="store_true", help="for the web process")
+    args = parser.parse_args()
     entry = {"max_num_seqs": args.places, "max_model_len": 2048, "stream_interval": args.interval}
     sound = True
     with installation(entry, args.step, args.workers, SETTINGS) as service:
         with redis.Redis.from_url(service.redis_url) as client:
             _wait_for_workers(client, args.workers)
+        if args.own_core:
+            give_core(service)
         for streams in args.streams:
             sound &= measure(service, streams, args.tokens, args.step)
     if not sound:

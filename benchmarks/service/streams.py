@@ -42,6 +42,8 @@ class Caller:
     tokens: int
     scripted: bool
     """Whether the worker is scripted, so that the right tokens are known."""
+    token_ids: bool = True
+    """Whether chunks have token ids, which tell whether a stream is whole."""
 
     def request(self, key: str, number: int) -> bytes:
         content = orjson.dumps(
@@ -51,7 +53,7 @@ class Caller:
                 "max_tokens": self.tokens,
                 "seed": number,
                 "stream": True,
-                "return_token_ids": True,
+                "return_token_ids": self.token_ids,
                 "ignore_eos": True,
             }
         )

@@ -8,8 +8,10 @@ do. With `--spread 1`, each worker's streams lie in one shard, as those of one l
 So a step of a worker gives a shard as many events as there are streams / spread. The workers show
 and store what a stream gains as the relay does. Events per second of processor time are those of
 all servers together: with a cost that does not depend on the number of shards, they stay the same.
-With `--pace 10`, steps and stores follow each other ten times as fast, as if each worker were ten:
-a server that has more to do wakes less often for it.
+With `--in-turn`, one worker runs at a time, and its shard's server is measured: otherwise all
+servers, workers and the reader share the machine's cores, which a shard has for itself in an
+installation. With `--pace 10`, steps and stores follow each other ten times as fast, as if each
+worker were ten: a server that has more to do wakes less often for it.
 """
 
 import asyncio
@@ -33,6 +35,7 @@ from completions.jobs.events import ChoiceEvent
 from completions.jobs.execute import Claim, Output, StepEvent
 from completions.jobs.new_job import NewJob
 from completions.jobs.reading.follow import EventReader
+from completions.jobs.reading.follower import Take
 from completions.jobs.sharding.execution import ShardedExecution
 from completions.jobs.sharding.shards import name_shard
 from completions.jobs.store import JobStore, SyncStore
@@ -42,6 +45,8 @@ from project.processes.valkey import find_binary
 WEB = "web"
 STORED_EVERY = 0.25
 """Seconds, as in `workers/relay.py`."""
+LEASE_INTERVAL = 2.0
+"""Seconds between two renewals of the web process's lease."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +152,17 @@ def choose_organization(worker: int, stream: int, count: int, spread: int) -> in
     return count * stream + (worker + stream % spread) % count
 
 
-async def measure(
-    count: int, streams: int, step: float, pace: float, seconds: float, spread: int
+async def measure(  # noqa: PLR0913 - the command's options
+    count: int,
+    streams: int,
+    step: float,
+    pace: float,
+    seconds: float,
+    spread: int,
+    *,
+    in_turn: bool,
 ) -> tuple[float, int]:
-    """Return the processor time of all servers in a run, and the events that were read."""
+    """Return the processor time of the measured servers in a run, and the events that were read."""
     with ExitStack() as stack:
         servers = [stack.enter_context(serve(number)) for number in range(count)]
         heard = 0
@@ -162,6 +174,7 @@ async def measure(
 
         readers = [EventReader(it.url, it.prefix, WEB, lambda: None) for it in servers]
         tasks = [asyncio.create_task(reader.run()) for reader in readers]
+        tasks += [asyncio.create_task(_keep_lease(server)) for server in servers]
         ids = [
             [
                 await submit(servers, choose_organization(worker, n, count, spread))
@@ -176,41 +189,68 @@ async def measure(
             await asyncio.to_thread(Worker, f"worker-{n}", servers, own)
             for n, own in enumerate(ids)
         ]
-        done = threading.Event()
         # A thread for each: the event loop's own pool has six on two cores.
         threads = stack.enter_context(ThreadPoolExecutor(count))
-        running = [
-            asyncio.get_running_loop().run_in_executor(threads, each.run, step, pace, done)
-            for each in made
-        ]
-        await asyncio.sleep(2)
-        begin, before = heard, sum(Usage.of(server.pid).cpu for server in servers)
-        await asyncio.sleep(seconds)
-        events, after = heard - begin, sum(Usage.of(server.pid).cpu for server in servers)
-        done.set()
-        await asyncio.gather(*running)
+        groups = [[n] for n in range(count)] if in_turn else [list(range(count))]
+        spent, events = 0.0, 0
+        for group in groups:
+            done = threading.Event()
+            running = [
+                asyncio.get_running_loop().run_in_executor(threads, made[n].run, step, pace, done)
+                for n in group
+            ]
+            measured = [servers[n] for n in group]
+            await asyncio.sleep(2)
+            begin, before = heard, sum(Usage.of(server.pid).cpu for server in measured)
+            await asyncio.sleep(seconds / len(groups))
+            events += heard - begin
+            spent += sum(Usage.of(server.pid).cpu for server in measured) - before
+            done.set()
+            await asyncio.gather(*running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for reader in readers:
             await reader.close()
-    return after - before, events
+    return spent, events
 
 
-async def _follow(reader: EventReader, job_id: str, take: object) -> None:
-    async for _ in reader.follow(job_id, take=take):  # type: ignore[arg-type]
-        pass
+async def _keep_lease(server: Server) -> None:
+    """Keep the web process's lease, without which its streams are cancelled."""
+    client = connect_async(server.url)
+    submission = Submission(JobStore(client, server.prefix), WEB)
+    while True:
+        await submission.renew_lease()
+        await asyncio.sleep(LEASE_INTERVAL)
+
+
+async def _follow(reader: EventReader, job_id: str, take: Take) -> None:
+    async for event in reader.follow(job_id, take=take):
+        if isinstance(event, list):  # it came while this task did not wait
+            take(event)
 
 
 def main() -> None:
-    args = command_line.parser(
+    parser = command_line.parser(
         __doc__, shards=[1, 2, 4, 8], streams=64, step=0.025, pace=1.0, seconds=15.0, spread=0
-    ).parse_args()
+    )
+    parser.add_argument("--in-turn", action="store_true", help="one worker at a time")
+    args = parser.parse_args()
+    if args.in_turn and args.spread != 1:
+        parser.error("--in-turn needs --spread 1: a worker whose streams lie in one shard")
     command_line.print_columns("shards", "events/s", "us of Redis", "events/cpu s")
     for count in args.shards:
         spread = min(args.spread or count, count)
         cpu, events = asyncio.run(
-            measure(count, args.streams, args.step, args.pace, args.seconds, spread)
+            measure(
+                count,
+                args.streams,
+                args.step,
+                args.pace,
+                args.seconds,
+                spread,
+                in_turn=args.in_turn,
+            )
         )
         command_line.print_columns(
             count, round(events / args.seconds), f"{1e6 * cpu / events:.1f}", round(events / cpu)
