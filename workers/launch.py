@@ -87,8 +87,7 @@ def run(
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # OpenMP reads it when torch is loaded
     # Torch's allocator for GPUs: prompts of all lengths would cut its memory into pieces.
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    from workers.acknowledgements import NameEventLoop, join_acknowledgements
-    from workers.foreign_messages import DropForeign
+    from workers.messages import DropForeign, NameEventLoop, join_acknowledgements
     from workers.pool import EnginePool, FollowDrain, RefreshVisibility
     from workers.wake_on_signal import WakeOnSignal
 

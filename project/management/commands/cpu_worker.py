@@ -10,7 +10,7 @@ from celery.beat import EmbeddedService
 from django.core.management.base import BaseCommand, CommandParser
 
 from project import celery_app
-from workers.foreign_messages import DropForeign
+from workers.messages import DropForeign
 from workers.wake_on_signal import WakeOnSignal
 
 

@@ -1,4 +1,7 @@
-"""The broker's record of the messages that a worker has: kombu's, in fewer round trips.
+"""A worker's Celery messages: unreadable ones are dropped, and the record of the others is kept in
+fewer round trips than kombu's.
+
+Celery would end the worker that gets a message which it cannot read, and then the next one.
 
 kombu records each message, and removes it once it is acknowledged, each by a transaction of its
 own. Here, a timer does both for all messages of DELAY, and those that came and were acknowledged
@@ -8,10 +11,12 @@ acknowledges it.
 """
 
 import logging
+from collections.abc import Callable
 from time import time
 from typing import Any
 
 from celery import bootsteps
+from celery.worker import state
 from kombu.asynchronous import get_event_loop, set_event_loop
 from kombu.transport import virtual
 from kombu.transport.redis import Channel, QoS
@@ -24,6 +29,10 @@ DELAY = 0.25
 """Seconds after which the record is brought up to date."""
 _MOST = 100
 """Messages that wait for it at most."""
+
+
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What reading a message of another form raises. Errors of the connection are others."""
 
 
 class JoinedQoS(QoS):
@@ -128,3 +137,56 @@ class NameEventLoop(bootsteps.StartStopStep):
 
     def stop(self, consumer: object) -> None:
         """Do nothing: the loop outlives the consumer."""
+
+
+class DropForeign(bootsteps.StartStopStep):
+    """Guards the two places where a consumer reads a message: as kombu wraps it, and as Celery
+    wrote it."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        handlers = getattr(consumer.task_consumer.channel, "handlers", {})  # Redis's channel
+        if "BRPOP" in handlers:
+            handlers["BRPOP"] = _guard_reading(handlers["BRPOP"])
+        handler_of = type(consumer).create_task_handler
+        consumer.create_task_handler = lambda *args: _guard_handling(handler_of(consumer, *args))
+
+    def stop(self, consumer: object) -> None:
+        """Do nothing: the channel ends with its connection."""
+
+
+def _guard_reading(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `read`, which takes a message off its queue; an unreadable one is gone."""
+
+    def read_or_drop(**options: object) -> Any:
+        try:
+            return read(**options)
+        except _UNREADABLE as error:
+            logger.exception("dropped what is not a message: %s", type(error).__name__)
+            return True
+
+    return read_or_drop
+
+
+def _guard_handling(handle: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap `handle`, which passes a message to the pool; an unreadable one is acknowledged."""
+
+    def handle_or_drop(message: Any) -> Any:
+        try:
+            return handle(message)
+        except _UNREADABLE:
+            logger.exception("dropped a message that is not a task: %.200r", message.body)
+            if not message.acknowledged:
+                message.ack()
+            _forget(message)
+            return None
+
+    return handle_or_drop
+
+
+def _forget(message: object) -> None:
+    """Drop the request that Celery may have made of a message: it would keep it while it runs."""
+    for request in list(state.requests.values()):
+        if request.message is message:
+            state.task_ready(request)

@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
 from project.celeryconfig import make_broker_url
-from workers import acknowledgements
-from workers.acknowledgements import JoinedQoS, NameEventLoop
+from workers import messages
+from workers.messages import JoinedQoS, NameEventLoop
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +82,7 @@ def test_a_worker_that_has_reconnected_goes_on_to_join_them(queue, redis_client,
 
 
 def test_many_are_recorded_at_once(queue, redis_client, monkeypatch):
-    monkeypatch.setattr(acknowledgements, "_MOST", 2)
+    monkeypatch.setattr(messages, "_MOST", 2)
     for _ in range(3):
         queue.get()
     assert count_unacknowledged(redis_client) == 2
@@ -126,7 +126,7 @@ def test_a_broker_that_is_away_ends_no_worker(queue, redis_client, hub, monkeypa
 
 
 def test_a_broker_that_is_away_is_not_asked_for_each_message(queue, hub, monkeypatch):
-    monkeypatch.setattr(acknowledgements, "_MOST", 1)
+    monkeypatch.setattr(messages, "_MOST", 1)
     asked = []
     monkeypatch.setattr("redis.client.Pipeline.execute", lambda *_: asked.append(1) or fail())
     first, second = queue.get(), queue.get()

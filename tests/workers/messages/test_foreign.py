@@ -10,7 +10,7 @@ from kombu import Message as ReceivedMessage
 from kombu.exceptions import OperationalError
 from redis.exceptions import OutOfMemoryError
 
-from workers.foreign_messages import DropForeign
+from workers.messages import DropForeign
 
 
 class Consumer:
