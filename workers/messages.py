@@ -29,8 +29,6 @@ DELAY = 0.25
 """Seconds after which the record is brought up to date."""
 _MOST = 100
 """Messages that wait for it at most."""
-
-
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What reading a message of another form raises. Errors of the connection are others."""
 

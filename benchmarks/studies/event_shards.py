@@ -14,6 +14,7 @@ installation. With `--pace 10`, steps and stores follow each other ten times as 
 worker were ten: a server that has more to do wakes less often for it.
 """
 
+import argparse
 import asyncio
 import subprocess
 import tempfile
@@ -152,17 +153,9 @@ def choose_organization(worker: int, stream: int, count: int, spread: int) -> in
     return count * stream + (worker + stream % spread) % count
 
 
-async def measure(  # noqa: PLR0913 - the command's options
-    count: int,
-    streams: int,
-    step: float,
-    pace: float,
-    seconds: float,
-    spread: int,
-    *,
-    in_turn: bool,
-) -> tuple[float, int]:
+async def measure(count: int, args: argparse.Namespace) -> tuple[float, int]:
     """Return the processor time of the measured servers in a run, and the events that were read."""
+    spread = min(args.spread or count, count)
     with ExitStack() as stack:
         servers = [stack.enter_context(serve(number)) for number in range(count)]
         heard = 0
@@ -178,7 +171,7 @@ async def measure(  # noqa: PLR0913 - the command's options
         ids = [
             [
                 await submit(servers, choose_organization(worker, n, count, spread))
-                for n in range(streams)
+                for n in range(args.streams)
             ]
             for worker in range(count)
         ]
@@ -191,18 +184,20 @@ async def measure(  # noqa: PLR0913 - the command's options
         ]
         # A thread for each: the event loop's own pool has six on two cores.
         threads = stack.enter_context(ThreadPoolExecutor(count))
-        groups = [[n] for n in range(count)] if in_turn else [list(range(count))]
+        groups = [[n] for n in range(count)] if args.in_turn else [list(range(count))]
         spent, events = 0.0, 0
         for group in groups:
             done = threading.Event()
             running = [
-                asyncio.get_running_loop().run_in_executor(threads, made[n].run, step, pace, done)
+                asyncio.get_running_loop().run_in_executor(
+                    threads, made[n].run, args.step, args.pace, done
+                )
                 for n in group
             ]
             measured = [servers[n] for n in group]
             await asyncio.sleep(2)
             begin, before = heard, sum(Usage.of(server.pid).cpu for server in measured)
-            await asyncio.sleep(seconds / len(groups))
+            await asyncio.sleep(args.seconds / len(groups))
             events += heard - begin
             spent += sum(Usage.of(server.pid).cpu for server in measured) - before
             done.set()
@@ -219,9 +214,12 @@ async def _keep_lease(server: Server) -> None:
     """Keep the web process's lease, without which its streams are cancelled."""
     client = connect_async(server.url)
     submission = Submission(JobStore(client, server.prefix), WEB)
-    while True:
-        await submission.renew_lease()
-        await asyncio.sleep(LEASE_INTERVAL)
+    try:
+        while True:
+            await submission.renew_lease()
+            await asyncio.sleep(LEASE_INTERVAL)
+    finally:
+        await client.aclose()
 
 
 async def _follow(reader: EventReader, job_id: str, take: Take) -> None:
@@ -240,18 +238,7 @@ def main() -> None:
         parser.error("--in-turn needs --spread 1: a worker whose streams lie in one shard")
     command_line.print_columns("shards", "events/s", "us of Redis", "events/cpu s")
     for count in args.shards:
-        spread = min(args.spread or count, count)
-        cpu, events = asyncio.run(
-            measure(
-                count,
-                args.streams,
-                args.step,
-                args.pace,
-                args.seconds,
-                spread,
-                in_turn=args.in_turn,
-            )
-        )
+        cpu, events = asyncio.run(measure(count, args))
         command_line.print_columns(
             count, round(events / args.seconds), f"{1e6 * cpu / events:.1f}", round(events / cpu)
         )

@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import cast
 
 import redis
@@ -107,12 +108,17 @@ def find_jobs(client: redis.Redis, count: int) -> list[str]:
 
 def measure(service: Installation, streams: int, each: int, step: float, seconds: float) -> None:
     """Measure one number of streams, and print its line."""
-    client = connect(service.redis_url)
-    clients, done = Clients(service, streams), threading.Event()
-    publisher = Publisher(client, find_jobs(client, streams), each)
-    publishing = threading.Thread(target=publisher.run, args=(step, done))
-    publishing.start()
-    try:
+    with ExitStack() as stack:
+        client = connect(service.redis_url)
+        stack.callback(client.close)
+        clients = Clients(service, streams)
+        stack.callback(clients.close)
+        publisher = Publisher(client, find_jobs(client, streams), each)
+        done = threading.Event()
+        publishing = threading.Thread(target=publisher.run, args=(step, done))
+        publishing.start()
+        stack.callback(publishing.join)
+        stack.callback(done.set)
         time.sleep(3)
         begun, before = clients.events, Usage.of(service.pids["web"]).cpu
         at = time.monotonic()
@@ -121,15 +127,10 @@ def measure(service: Installation, streams: int, each: int, step: float, seconds
         taken = time.monotonic() - at
         if clients.has_ended:
             raise SystemExit("the web process has ended a stream")
-    finally:
-        done.set()
-        publishing.join()
-        clients.close()
     share = f"{100 * spent / taken:.0f} %"
     late = f"{100 * (1 - events / taken * step / streams):.0f} %"
     cost = f"{1e6 * spent / max(1, events):.1f}"
     command_line.print_columns(streams, round(events / taken), late, share, cost)
-    client.close()
 
 
 def main() -> None:

@@ -270,7 +270,7 @@ class ChoiceWriter:
         return choice
 
     def _add_more(self, choice: dict[str, object], event: ChoiceEvent) -> None:
-        """Add what the request asks for."""
+        """Add what the request asks for, all of which `_has_more` names."""
         context, first = self._context, not self._begun
         self._begun = True
         if context.session is not None:

@@ -166,8 +166,8 @@ class EventReader:
         read. For a follower's `take` only.
 
         A write runs through the kernel, and leaves little of the interpreter in the processor's
-        caches. So all writes of a step follow each other, which takes a fifth to a third of the
-        web tier's time off an event (decision 48).
+        caches. So all writes of a step follow each other: an event takes 14 to 35 % less of the
+        web tier's time (decision 48).
         """
         self._parts.append((write, part))
 

@@ -326,7 +326,8 @@ async def test_what_is_lost_with_the_channel_is_read_from_the_jobs_streams(follo
 
 
 async def follow_by_writing(event_reader, job_id, log, write):
-    """Follow a job as a stream does whose client reads: each step is made, and written later."""
+    """Follow a job as a stream does whose client reads: each step is made, and written later. What
+    comes while the task does not wait is yielded to it."""
 
     def take(choices):
         log.append((job_id, "made", choices[0].sequence_number))
@@ -336,6 +337,13 @@ async def follow_by_writing(event_reader, job_id, log, write):
     async for event in event_reader.follow(job_id, take=take):
         if isinstance(event, EndEvent):
             return
+        log.append((job_id, "yielded", event[0].sequence_number))
+
+
+async def hear(log, count):
+    """Wait until so many events were heard. Returns whether all were made, and so written."""
+    await until(lambda: sum(what[1] in ("made", "yielded") for what in log) == count)
+    return all(what[1] != "yielded" for what in log)
 
 
 async def test_what_a_step_gained_is_made_for_all_streams_and_then_written(
@@ -351,13 +359,11 @@ async def test_what_a_step_gained_is_made_for_all_streams_and_then_written(
     jobs = [f"job-{number}" for number in range(3)]
     tasks = [asyncio.create_task(follow_by_writing(following, job, log, write)) for job in jobs]
     await joined(following, *jobs)
-    number = 0
-    while len(log) < 2 * len(jobs):  # a step that comes before a task waits is that task's
+    for number in range(1, 100):
         log.clear()
-        number += 1
         show(heard_on, *((job, number, number) for job in jobs))
-        await until(lambda: all(f"t:ev:{job}".encode() not in following.streams for job in jobs))
-        await asyncio.sleep(0.02)
+        if await hear(log, len(jobs)):
+            break
     assert log == [
         *((job, "made", number) for job in jobs),
         *((job, "written") for job in jobs),
@@ -369,15 +375,17 @@ async def test_what_a_step_gained_is_made_for_all_streams_and_then_written(
 
 async def test_what_a_stored_entry_has_is_written_too(following, redis_client):
     log = []
-    task = asyncio.create_task(
-        follow_by_writing(following, "job", log, lambda _: log.append("written"))
-    )
+
+    def write(part):
+        log.append((part.decode(), "written"))
+
+    task = asyncio.create_task(follow_by_writing(following, "job", log, write))
     await joined(following, "job")
-    number = 0
-    while not log:
-        number += 1
+    for number in range(1, 100):
+        log.clear()
         publish(redis_client, "job", number, number)
-        await asyncio.sleep(0.02)
-    assert log[:2] == [("job", "made", log[0][2]), "written"]
+        if await hear(log, 1):
+            break
+    assert log == [("job", "made", number), ("job", "written")]
     finish(redis_client, "job", number + 1)
     await task
