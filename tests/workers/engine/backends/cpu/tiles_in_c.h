@@ -11,6 +11,7 @@
 #undef _tile_release
 #undef _tile_zero
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
 #undef _tile_dpbssd
@@ -41,6 +42,8 @@ static inline void _tile_loadd(int tile, const void *from, int64_t stride) {
         memcpy(tile_state.data[tile][row], (const uint8_t *)from + row * stride,
                tile_state.bytes[tile]);
 }
+
+#define _tile_stream_loadd _tile_loadd
 
 static inline void _tile_stored(int tile, void *to, int64_t stride) {
     for (int row = 0; row < tile_state.rows[tile]; row++)

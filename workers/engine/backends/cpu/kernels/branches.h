@@ -11,16 +11,18 @@ static void normalize_rows(const Model *m, const Batch *b, const Norm *norm, con
     for (int64_t row = share.begin; row < share.end; row++) {
         normalize_or_copy(b->residual + row * m->hidden, norm, m->hidden,
                           b->normed + row * m->hidden);
-        prepare_row(linear, b->normed, row, &b->prepared);
+        prepare_row(linear, b->normed, row, b->rows, &b->prepared);
     }
 }
 
 /* Wait for all rows that `linear` multiplies next, and prepare them. */
-static void await_rows(const Linear *linear, const bf16 *x, const Batch *b, Barrier *barrier) {
+static Rows await_rows(const Linear *linear, const bf16 *x, const Batch *b, Barrier *barrier) {
     meet(barrier);
-    if (!needs_preparation(linear)) return;
-    prepare_rows(linear, x, b->rows, &b->prepared);
-    meet(barrier);
+    if (needs_preparation(linear, b->rows)) {
+        prepare_rows(linear, x, b->rows, &b->prepared);
+        meet(barrier);
+    }
+    return rows_of(b, x);
 }
 
 /* Normalize a row in place, if there is a norm, rounded as the next step reads it. */
@@ -42,13 +44,11 @@ static void add_rows_of_branch(const Model *m, const Norm *norm, const Batch *b)
     }
 }
 
-/* Add rows of x times `linear` to the residual, after `norm`. No thread reads the residual before
+/* Add rows times `linear` to the residual, after `norm`. No thread reads the residual before
    the next barrier, so each product may be added as soon as it is computed. */
-static void add_branch(const Model *m, const Linear *linear, const Norm *norm, const bf16 *x,
+static void add_branch(const Model *m, const Linear *linear, const Norm *norm, Rows rows,
                        const Batch *b, Barrier *barrier) {
-    const Rows rows = {x, &b->prepared};
     const int is_finished_apart = norm->weight || m->residual_scale != 1;
-    await_rows(linear, x, b, barrier);
     if (!is_finished_apart) {
         project(linear, rows, b->rows, b->residual, m->hidden, 1);
         return;

@@ -49,17 +49,17 @@ static void expand_latents(const Model *m, const Batch *b, const Norm *norm, con
     for (int64_t row = share.begin; row < share.end; row++) {
         normalize(b->projected + row * m->width + from, norm, up->inputs,
                   b->normed + row * up->inputs);
-        prepare_row(up, b->normed, row, &b->prepared);
+        prepare_row(up, b->normed, row, b->rows, &b->prepared);
     }
     meet(barrier);
-    project(up, (Rows){b->normed, &b->prepared}, b->rows, b->projected + to, m->width, 0);
+    project(up, rows_of(b, b->normed), b->rows, b->projected + to, m->width, 0);
 }
 
 /* Compute queries, and the keys and values that are made from a latent. */
 static void project_latents(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
     const Heads *h = layer->heads;
     const Latents *l = layer->latents;
-    const Rows normed = {b->normed, &b->prepared};
+    const Rows normed = rows_of(b, b->normed);
     const int has_latent = l->query_down.packed != NULL; /* latents of queries */
     project(has_latent ? &l->query_down : &layer->query, normed, b->rows,
             b->projected + (has_latent ? h->query_latent_begin : 0), m->width, 0);
@@ -74,7 +74,7 @@ static void run_attention(const Model *m, const Layer *layer, Batch *b, const Co
                           Barrier *barrier) {
     const Heads *h = layer->heads;
     Plan *plan = course->plans + (h - m->heads);
-    const Rows normed = {b->normed, &b->prepared};
+    const Rows normed = rows_of(b, b->normed);
     normalize_rows(m, b, &layer->attention_norm,
                    layer->latents ? &layer->latents->down : &layer->query);
     meet(barrier);
@@ -106,7 +106,7 @@ static void run_attention(const Model *m, const Layer *layer, Batch *b, const Co
 /* Compute the gated delta network of all rows. */
 static void run_delta(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
     const Delta *d = layer->delta;
-    const Rows normed = {b->normed, &b->prepared};
+    const Rows normed = rows_of(b, b->normed);
     normalize_rows(m, b, &layer->attention_norm, &d->input);
     meet(barrier);
     project(&d->input, normed, b->rows, b->projected, m->width, 0);
@@ -123,7 +123,7 @@ static void run_short_convolution(const Model *m, const Layer *layer, const Batc
     const ShortConvolution *s = layer->short_convolution;
     normalize_rows(m, b, &layer->attention_norm, &s->input);
     meet(barrier);
-    project(&s->input, (Rows){b->normed, &b->prepared}, b->rows, b->projected, m->width, 0);
+    project(&s->input, rows_of(b, b->normed), b->rows, b->projected, m->width, 0);
     meet(barrier);
     convolve_pieces(m, s, b);
 }
@@ -133,7 +133,7 @@ static void run_state_space(const Model *m, const Layer *layer, const Batch *b, 
     const StateSpace *s = layer->state_space;
     normalize_rows(m, b, &layer->attention_norm, &s->input);
     meet(barrier);
-    project(&s->input, (Rows){b->normed, &b->prepared}, b->rows, b->projected, m->width, 0);
+    project(&s->input, rows_of(b, b->normed), b->rows, b->projected, m->width, 0);
     project_rates(m, b, s->rates, s->heads, space_rates_begin(s));
     meet(barrier);
     convolve_space(m, s, b);
@@ -147,15 +147,12 @@ static void run_state_space(const Model *m, const Layer *layer, const Batch *b, 
 static void add_state_space_and_attention(const Model *m, const Layer *layer, Batch *b,
                                           const Course *course, Barrier *barrier) {
     const StateSpace *s = layer->state_space;
-    const Rows rows = {b->attended, &b->prepared};
     float *attention = b->projected; /* [rows][hidden], once the heads have been placed */
     run_state_space(m, layer, b, barrier);
-    await_rows(&s->output, b->attended, b, barrier);
-    project(&s->output, rows, b->rows, b->branch, m->hidden, 0);
+    project(&s->output, await_rows(&s->output, b->attended, b, barrier), b->rows, b->branch, m->hidden, 0);
     meet(barrier);
     run_attention(m, layer, b, course, barrier);
-    await_rows(&layer->output, b->attended, b, barrier);
-    project(&layer->output, rows, b->rows, attention, m->hidden, 0);
+    project(&layer->output, await_rows(&layer->output, b->attended, b, barrier), b->rows, attention, m->hidden, 0);
     meet(barrier);
     const Share share = share_of((int64_t)b->rows * m->hidden / WIDTH);
     for (int64_t i = share.begin * WIDTH; i < share.end * WIDTH; i += WIDTH) {
@@ -178,6 +175,18 @@ static void run_mixer(const Model *m, const Layer *layer, Batch *b, const Course
         run_attention(m, layer, b, course, barrier);
 }
 
+/* Add what the mixer made to the residual. */
+static void add_attended(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    const Rows rows = await_rows(&layer->output, b->attended, b, barrier);
+    add_branch(m, &layer->output, &layer->attention_out_norm, rows, b, barrier);
+}
+
+/* Add what the MLP made to the residual. */
+static void add_activated(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
+    add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, await_activated(&layer->mlp, b, barrier), b,
+               barrier);
+}
+
 /* Add the first branch of a layer to the residual, if it has one. */
 static void add_mixer(const Model *m, const Layer *layer, Batch *b, const Course *course,
                       Barrier *barrier) {
@@ -187,7 +196,7 @@ static void add_mixer(const Model *m, const Layer *layer, Batch *b, const Course
     } else {
         run_mixer(m, layer, b, course, barrier);
         if (!b->rows) return;
-        add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
+        add_attended(m, layer, b, barrier);
     }
     meet(barrier);
 }
@@ -198,7 +207,7 @@ static void add_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier 
         add_mixture(m, layer, b, barrier);
     } else if (layer->mlp.up.packed) {
         run_mlp(m, layer, b, barrier);
-        add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, b->activated, b, barrier);
+        add_activated(m, layer, b, barrier);
     }
     meet(barrier);
 }
@@ -210,8 +219,8 @@ static void run_layer(const Model *m, const Layer *layer, Batch *b, const Course
         run_mixer(m, layer, b, course, barrier);
         if (!b->rows) return;
         run_mlp(m, layer, b, barrier);
-        add_branch(m, &layer->output, &layer->attention_out_norm, b->attended, b, barrier);
-        add_branch(m, &layer->mlp.down, &layer->mlp_out_norm, b->activated, b, barrier);
+        add_attended(m, layer, b, barrier);
+        add_activated(m, layer, b, barrier);
         meet(barrier);
     } else {
         add_mixer(m, layer, b, course, barrier);
@@ -262,11 +271,11 @@ static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
     for (int64_t i = share.begin; i < share.end; i++) {
         normalize_or_copy(b->residual + b->logits_rows[i] * m->hidden, &m->norm, m->hidden,
                           b->normed + i * m->hidden);
-        prepare_row(&m->head, b->normed, i, &b->prepared);
+        prepare_row(&m->head, b->normed, i, b->num_logits, &b->prepared);
     }
     meet(barrier);
     configure_tiles(b->num_logits);
-    project(&m->head, (Rows){b->normed, &b->prepared}, b->num_logits, b->logits, m->head.outputs,
+    project(&m->head, rows_of(b, b->normed), b->num_logits, b->logits, m->head.outputs,
             0);
     finish_logits(m, b);
 }
@@ -301,15 +310,16 @@ void quire_forward(const Model *m, const Batch *b) {
 
 /* out [rows][outputs] = x [rows][inputs] times the weight; rows of x beyond the last may be read
    up to a multiple of ROW_BLOCK. `prepared` is room for them, if the weight is in int8 or
-   quire_widens. */
+   quire_prepares. */
 void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepared *prepared,
                   float *out, int32_t threads) {
 #pragma omp parallel num_threads(threads)
     {
+        _Alignas(64) char room[PANEL_ROOM];
         prepare_rows(linear, x, rows, prepared);
 #pragma omp barrier
         configure_tiles(rows);
-        project(linear, (Rows){x, prepared}, rows, out, linear->outputs, 0);
+        project(linear, (Rows){x, prepared ? *prepared : (Prepared){0}, (Tile *)room}, rows, out, linear->outputs, 0);
         release_tiles();
     }
 }
@@ -326,13 +336,13 @@ static int64_t layer_room_size(const Layer *layer) {
 
 /* The bytes of `room` for each thread. */
 int64_t quire_thread_room(const Model *m) {
-    int64_t size = 0;
+    int64_t size = PANEL_ROOM;
     for (int i = 0; i < m->num_layers; i++) size = larger_size(size, layer_room_size(m->layers + i));
     return size;
 }
 
 /* Whether rows in bfloat16 are prepared too. */
-int quire_widens(void) { return WIDENS; }
+int quire_prepares(void) { return WIDENS || are_stored_by_tiles(INT32_MAX); }
 
 /* What is added to weights in 8 bits before they are packed. */
 int quire_stored_offset(void) { return STORED_OFFSET; }

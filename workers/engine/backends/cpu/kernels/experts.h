@@ -131,13 +131,13 @@ static void gather_rows(const Model *m, const Experts *e, const Batch *b) {
             scale_input(m, row, b->routes + i, to);
         else
             memcpy(to, row, sizeof(bf16) * (size_t)m->hidden);
-        prepare_row(&e->mlps->up, b->gathered, i, &b->prepared);
+        prepare_row(&e->mlps->up, b->gathered, i, 1, &b->prepared);
     }
 }
 
 /* Apply the experts' activation functions to their rows; threads share the work of all experts. */
 static void activate_experts(const Experts *e, const Batch *b) {
-    const Rows gathered = {b->gathered, &b->prepared};
+    const Rows gathered = {b->gathered, b->prepared, NULL};
     const int64_t pieces = mlp_pieces(e->mlps), width = e->mlps->up.outputs;
     int64_t active = 0, first = 0;
     for (int i = 0; i < e->count; i++) active += b->expert_starts[i] < b->expert_starts[i + 1];
@@ -148,8 +148,33 @@ static void activate_experts(const Experts *e, const Batch *b) {
         const int64_t begin = share.begin - first, end = share.end - first;
         const Share own = {begin < 0 ? 0 : begin, end > pieces ? pieces : end};
         if (own.begin < own.end)
-            activate_pieces(e->mlps + i, gathered, from, rows, own, b->activated + from * width);
+            activate_pieces(e->mlps + i, gathered, from, rows, own, b->activated + from * width, 0);
         first += pieces;
+    }
+}
+
+/* Where the outputs of routed rows are added: the rows of the residual that they came from. */
+typedef struct {
+    const Linear *down;
+    const Route *routes; /* of the rows */
+    float *residual;
+    int first, hidden;
+} Routed;
+
+static inline __attribute__((always_inline)) void write_routed(const void *routed, int pair,
+                                                               const Tile *tile, int line,
+                                                               int64_t row) {
+    const Routed *r = routed;
+    const int block = 2 * (r->first + pair);
+    const Route route = r->routes[row];
+    float *to = r->residual + (int64_t)route.row * r->hidden + block * LANES;
+    for (int j = 0; j < 2; j++) {
+        const Columns columns = columns_of(r->down, block + j);
+        for (int v = 0; v < VECTORS; v++) {
+            float *at = to + j * LANES + v * WIDTH;
+            store(at, multiply_add(finish(&columns, tile->sums[j][line], v), all_of(route.weight),
+                                   load(at)));
+        }
     }
 }
 
@@ -157,27 +182,8 @@ static void activate_experts(const Experts *e, const Batch *b) {
    to the residual rows that they came from: one thread's pairs of columns. */
 static void add_routed(const Model *m, const Linear *down, Rows x, int from, int rows,
                        const Route *routes, Share share, float *residual) {
-    const int most = pairs_at_once(down, rows);
-    Tile tile;
-    for (int pair = (int)share.begin; pair < share.end; pair += most) {
-        const int pairs = share.end - pair < most ? (int)share.end - pair : most;
-        const Pairs blocks = {down, down, 2 * pair, 2 * pair + 1, 2, pairs};
-        for (int row = 0; row < rows; row += ROW_BLOCK) {
-            const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply(x, from + row, count, &blocks, &tile, part_ahead(row, rows));
-            for (int line = 0; line < count * pairs; line++) {
-                const int block = 2 * (pair + line / count);
-                const Route route = routes[from + row + line % count];
-                float *to = residual + (int64_t)route.row * m->hidden + block * LANES;
-                for (int j = 0; j < 2; j++) {
-                    const Columns columns = columns_of(down, block + j);
-                    for (int v = 0; v < VECTORS; v++) {
-                        float *at = to + j * LANES + v * WIDTH;
-                        store(at, multiply_add(finish(&columns, tile.sums[j][line], v),
-                                               all_of(route.weight), load(at)));
-                    }
-                }
-            }
-        }
-    }
+    const int first = (int)share.begin;
+    const Pairs pairs = {down, down, 2 * first, 2 * first + 1, 2, (int)share.end - first};
+    const Routed routed = {down, routes + from, residual, first, m->hidden};
+    multiply_all(&pairs, x, from, rows, write_routed, &routed);
 }

@@ -17,7 +17,7 @@ static void embed_layer_inputs(const Model *m, const Batch *b, Barrier *barrier)
     bf16 normed[size];
     normalize_rows(m, b, &none, &in->projection);
     meet(barrier);
-    project(&in->projection, (Rows){b->normed, &b->prepared}, b->rows, b->layer_inputs, width, 0);
+    project(&in->projection, rows_of(b, b->normed), b->rows, b->layer_inputs, width, 0);
     meet(barrier);
     for (int64_t row = share.begin; row < share.end; row++) {
         const bf16 *token = in->embedding + b->ids[row] * width;
@@ -54,7 +54,8 @@ static void add_layer_input(const Model *m, const Layer *layer, const Batch *b, 
     const Norm none = {0};
     normalize_rows(m, b, &none, &in->gate);
     meet(barrier);
-    project(&in->gate, (Rows){b->normed, &b->prepared}, b->rows, b->projected, m->width, 0);
+    project(&in->gate, rows_of(b, b->normed), b->rows, b->projected, m->width, 0);
     gate_layer_inputs(m, in, b);
-    add_branch(m, &in->projection, &in->norm, b->activated, b, barrier);
+    add_branch(m, &in->projection, &in->norm, await_rows(&in->projection, b->activated, b, barrier), b,
+               barrier);
 }

@@ -9,8 +9,17 @@ static void run_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier 
     const Mlp *mlp = &layer->mlp;
     normalize_rows(m, b, &layer->mlp_norm, &mlp->up);
     meet(barrier);
-    activate_pieces(mlp, (Rows){b->normed, &b->prepared}, 0, b->rows, share_of(mlp_pieces(mlp)),
-                    b->activated);
+    activate_pieces(mlp, rows_of(b, b->normed), 0, b->rows, share_of(mlp_pieces(mlp)),
+                    b->activated, activates_by_tiles(mlp, b->rows));
+}
+
+/* Wait for the rows that run_mlp makes, and prepare them. */
+static Rows await_activated(const Mlp *mlp, const Batch *b, Barrier *barrier) {
+    if (!activates_by_tiles(mlp, b->rows)) return await_rows(&mlp->down, b->activated, b, barrier);
+    meet(barrier);
+    Rows rows = rows_of(b, b->activated);
+    rows.prepared.values = b->activated;
+    return rows;
 }
 
 /* Compute a mixture of experts, whose input is the residual after `norm`, and add its output to the
@@ -18,29 +27,29 @@ static void run_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier 
 static void run_experts(const Model *m, const Experts *e, const Norm *norm, const Batch *b, float *to,
                         Barrier *barrier) {
     const int has_shared = e->shared.up.packed != NULL, has_own = e->router_norm.weight != NULL;
-    const Rows activated = {b->activated, &b->prepared};
+    const Rows activated = {b->activated, b->prepared, NULL};
     const Linear *down = &e->mlps->down;
     const Share columns = share_of(m->hidden / (2 * LANES));
     normalize_rows(m, b, has_own ? &e->router_norm : norm, &e->shared.up);
     meet(barrier);
     score_experts(m, e, b);
     if (has_shared)
-        activate_pieces(&e->shared, (Rows){b->normed, &b->prepared}, 0, b->rows,
-                        share_of(mlp_pieces(&e->shared)), b->activated);
+        activate_pieces(&e->shared, rows_of(b, b->normed), 0, b->rows,
+                        share_of(mlp_pieces(&e->shared)), b->activated, 0);
     meet(barrier);
     route_rows(m, e, b);
     if (has_own) normalize_rows(m, b, norm, &e->shared.up);
     if (has_shared) prepare_rows(&e->shared.down, b->activated, b->rows, &b->prepared);
     meet(barrier);
     if (has_shared)
-        add_routed(m, &e->shared.down, activated, 0, b->rows, b->shared_routes, columns, to);
+        add_routed(m, &e->shared.down, rows_of(b, b->activated), 0, b->rows, b->shared_routes, columns, to);
     if (omp_get_thread_num() == 0) sort_routes(m, e, b);
     meet(barrier);
     gather_rows(m, e, b);
     meet(barrier);
     activate_experts(e, b);
     meet(barrier);
-    if (needs_preparation(down)) {
+    if (needs_preparation(down, 1)) {
         prepare_rows(down, b->activated, (int64_t)b->rows * e->chosen, &b->prepared);
         meet(barrier);
     }
@@ -77,8 +86,7 @@ static void add_mixture(const Model *m, const Layer *layer, const Batch *b, Barr
     }
     float *mixed = b->projected; /* it has room for [rows][hidden], and nothing reads it before the next layer */
     run_mlp(m, layer, b, barrier);
-    await_rows(down, b->activated, b, barrier);
-    project(down, (Rows){b->activated, &b->prepared}, b->rows, b->branch, m->hidden, 0);
+    project(down, await_activated(&layer->mlp, b, barrier), b->rows, b->branch, m->hidden, 0);
     clear_rows(m, b, mixed);
     meet(barrier);
     run_experts(m, e, &e->norm, b, mixed, barrier);

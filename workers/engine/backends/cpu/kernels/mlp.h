@@ -16,13 +16,28 @@ static inline floats activate_alone(const Mlp *mlp, floats x) {
                                     : activate(mlp->activation, x);
 }
 
-/* Write a piece of one row. `columns[0]` is the gate's, or without a gate the first half. */
-static inline void write_activated(const Mlp *mlp, const Columns columns[2], const Tile *tile, int line,
-                                   bf16 *to) {
+/* Where activated pieces go, which begin with the piece `first`. */
+typedef struct {
+    const Mlp *mlp;
+    bf16 *out; /* [rows][intermediate] */
+    int first, by_tiles;
+} Activated;
+
+/* Write a piece of one row. With a gate, it is the first half of the sums. */
+static inline __attribute__((always_inline)) void write_activated(const void *activated, int pair,
+                                                                  const Tile *tile, int line,
+                                                                  int64_t row) {
+    const Activated *a = activated;
+    const Mlp *mlp = a->mlp;
+    const int piece = a->first + pair, has_gate = mlp->gate.packed != NULL;
+    const Columns columns[2] = {has_gate ? columns_of(&mlp->gate, piece) : columns_of(&mlp->up, 2 * piece),
+                                columns_of(&mlp->up, has_gate ? piece : 2 * piece + 1)};
+    const int width = mlp->up.outputs, column = piece * (has_gate ? LANES : 2 * LANES);
+    bf16 *to = a->by_tiles ? find_in_tiles(a->out, width, row, column) : a->out + row * width + column;
     for (int v = 0; v < VECTORS; v++) {
         floats left = finish(&columns[0], tile->sums[0][line], v);
         const floats right = finish(&columns[1], tile->sums[1][line], v);
-        if (mlp->gate.packed) {
+        if (has_gate) {
             left = left * all_of(mlp->gate_factor);
             narrow(to + v * WIDTH,
                    gated(mlp->activation, mlp->limit, left, right) * all_of(mlp->factor));
@@ -33,27 +48,18 @@ static inline void write_activated(const Mlp *mlp, const Columns columns[2], con
     }
 }
 
+/* Whether so many activated rows are stored as the product that follows takes them. */
+static inline int activates_by_tiles(const Mlp *mlp, int rows) {
+    return !mlp->down.scales && are_stored_by_tiles(rows);
+}
+
 /* Compute some pieces of out [rows][intermediate] for rows [from, from + rows) of x. */
-static void activate_pieces(const Mlp *mlp, Rows x, int from, int rows, Share pieces, bf16 *out) {
-    const int has_gate = mlp->gate.packed != NULL, size = has_gate ? LANES : 2 * LANES;
-    const int most = pairs_at_once(&mlp->up, rows), width = mlp->up.outputs;
-    const Linear *left = has_gate ? &mlp->gate : &mlp->up;
-    Tile tile;
-    for (int first = (int)pieces.begin; first < pieces.end; first += most) {
-        const int pairs = pieces.end - first < most ? (int)pieces.end - first : most;
-        const Pairs blocks = has_gate
-                                 ? (Pairs){left, &mlp->up, first, first, 1, pairs}
-                                 : (Pairs){left, left, 2 * first, 2 * first + 1, 2, pairs};
-        for (int row = 0; row < rows; row += ROW_BLOCK) {
-            const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply(x, from + row, count, &blocks, &tile, part_ahead(row, rows));
-            for (int line = 0, piece = first; line < count * pairs; line += count, piece++) {
-                const int a = has_gate ? piece : 2 * piece, b = has_gate ? piece : 2 * piece + 1;
-                const Columns columns[2] = {columns_of(left, a), columns_of(&mlp->up, b)};
-                bf16 *to = out + (int64_t)row * width + (int64_t)piece * size;
-                for (int i = line; i < line + count; i++, to += width)
-                    write_activated(mlp, columns, &tile, i, to);
-            }
-        }
-    }
+static void activate_pieces(const Mlp *mlp, Rows x, int from, int rows, Share pieces, bf16 *out,
+                            int by_tiles) {
+    const int first = (int)pieces.begin, count = (int)(pieces.end - pieces.begin);
+    const Linear *up = &mlp->up;
+    const Pairs pairs = mlp->gate.packed ? (Pairs){&mlp->gate, up, first, first, 1, count}
+                                         : (Pairs){up, up, 2 * first, 2 * first + 1, 2, count};
+    const Activated activated = {mlp, out, first, by_tiles};
+    multiply_all(&pairs, x, from, rows, write_activated, &activated);
 }

@@ -6,6 +6,7 @@
 
 #include "matmul/int4.h"
 #include "matmul/int8_tiles.h"
+#include "matmul/panel.h"
 #include "model.h"
 
 /* The calling thread's share of `total` equal pieces of work. */
@@ -14,37 +15,41 @@ static Share share_of(int64_t total) {
     return (Share){total * thread / threads, total * (thread + 1) / threads};
 }
 
-static int needs_preparation(const Linear *linear) { return WIDENS || linear->scales; }
+/* Whether a batch of so many rows is prepared for a product with `linear`. */
+static int needs_preparation(const Linear *linear, int64_t rows) {
+    return WIDENS || linear->scales || are_stored_by_tiles(rows);
+}
 
-/* Convert a row that `linear` multiplies next to the form that its products require. */
-static void prepare_row(const Linear *linear, const bf16 *x, int64_t row, const Prepared *out) {
+/* Convert one of `rows` rows, which `linear` multiplies next, to the form that its products require. */
+static void prepare_row(const Linear *linear, const bf16 *x, int64_t row, int64_t rows,
+                        const Prepared *out) {
     const int inputs = linear->inputs;
-    x += row * inputs;
+    const bf16 *from = x + row * inputs;
     if (linear->scales)
-        quantize(x, inputs, linear->bits, quantized_row(out, row, inputs));
+        quantize(from, inputs, linear->bits, quantized_row(out, row, inputs));
     else if (WIDENS)
         for (int i = 0; i < inputs; i += WIDTH)
-            store((float *)out->values + row * inputs + i, widen(x + i));
+            store((float *)out->values + row * inputs + i, widen(from + i));
+    else if (are_stored_by_tiles(rows))
+        store_by_tiles(from, inputs, row, out->values);
 }
 
 static void prepare_rows(const Linear *linear, const bf16 *x, int64_t rows, const Prepared *out) {
     const Share share = share_of(rows);
-    for (int64_t row = share.begin; row < share.end; row++) prepare_row(linear, x, row, out);
+    for (int64_t row = share.begin; row < share.end; row++) prepare_row(linear, x, row, rows, out);
 }
 
-/* Rows of activations, and their prepared form. */
+/* Rows of activations, their prepared form, and this thread's room for a panel's sums. Without room they
+   are multiplied as they lie. */
 typedef struct {
     const bf16 *values;
-    const Prepared *prepared;
+    Prepared prepared;
+    Tile *sums;
 } Rows;
 
-/* `pairs` pairs of column blocks that are multiplied together: the first pair is block `a` of `left`
-   and block `b` of `right`; each further pair lies `step` blocks after the previous one. Both
-   weights have the same form. */
-typedef struct {
-    const Linear *left, *right;
-    int a, b, step, pairs;
-} Pairs;
+static inline Rows rows_of(const Batch *b, const bf16 *x) {
+    return (Rows){x, b->prepared, (Tile *)(b->room + (int64_t)omp_get_thread_num() * PANEL_ROOM)};
+}
 
 /* How many pairs a product takes at once. One row in bfloat16 is bound by latency unless it takes
    several. */
@@ -60,7 +65,7 @@ static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *ou
     if (p->left->bits == 4) {
         const uint8_t *a = nibble_block(p->left, p->a), *b = nibble_block(p->right, p->b);
         const int64_t next = p->step * nibble_block_size(inputs);
-        multiply_nibbles(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
+        multiply_nibbles(&x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
         return;
     }
     const int64_t next = (int64_t)p->step * LANES * inputs;
@@ -69,14 +74,14 @@ static inline void multiply(Rows x, int row, int count, const Pairs *p, Tile *ou
         const uint8_t *a = byte_block(p->left, p->a), *b = byte_block(p->right, p->b);
 #ifdef __AMX_INT8__
         if (count >= FEWEST_TILE_ROWS) {
-            multiply_byte_tiles(x.prepared, row, count, inputs, a, b, out, ahead);
+            multiply_byte_tiles(&x.prepared, row, count, inputs, a, b, out, ahead);
             return;
         }
 #endif
-        multiply_bytes(x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
+        multiply_bytes(&x.prepared, row, count, inputs, a, b, out, ahead.first ? 0 : next);
         return;
     }
-    const factor *values = WIDENS ? x.prepared->values : (const void *)x.values;
+    const factor *values = WIDENS ? x.prepared.values : (const void *)x.values;
     values += (int64_t)row * inputs;
     const bf16 *a = column_block(p->left, p->a), *b = column_block(p->right, p->b);
     if (p->pairs == 1)
@@ -110,48 +115,65 @@ static inline int pairs_of(const Linear *linear) {
     return (linear->outputs + 2 * LANES - 1) / (2 * LANES);
 }
 
-/* Write the `width` columns of a padded pair for `count` rows. */
-static __attribute__((noinline)) void write_last(const Columns columns[2], const Tile *tile, int line,
-                                                 int count, int width, float *to, int64_t stride) {
-    float whole[2 * LANES];
-    for (int i = line; i < line + count; i++, to += stride) {
-        for (int j = 0; j < 2; j++)
-            for (int v = 0; v < VECTORS; v++)
-                store(whole + j * LANES + v * WIDTH, finish(&columns[j], tile->sums[j][i], v));
-        memcpy(to, whole, (size_t)width * sizeof(float));
+/* Rows [from, from + rows) of x times all pairs, whose sums are written line by line. */
+static inline __attribute__((always_inline)) void multiply_all(const Pairs *all, Rows x, int from,
+                                                               int rows, Write write,
+                                                               const void *to) {
+    const int most = pairs_at_once(all->left, rows);
+    if (x.sums && !all->left->scales && are_stored_by_tiles(rows)) {
+        for (int row = 0; row < rows; row += PANEL_ROWS)
+            multiply_panel(x.prepared.values, row, rows - row < PANEL_ROWS ? rows - row : PANEL_ROWS,
+                           all, x.sums, write, to);
+        return;
     }
+    Tile tile;
+    for (int first = 0; first < all->pairs; first += most) {
+        const Pairs some = {
+            .left = all->left, .right = all->right, .step = all->step,
+            .a = all->a + first * all->step, .b = all->b + first * all->step,
+            .pairs = all->pairs - first < most ? all->pairs - first : most,
+        };
+        for (int row = 0; row < rows; row += ROW_BLOCK) {
+            const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
+            multiply(x, from + row, count, &some, &tile, part_ahead(row, rows));
+            for (int pair = 0; pair < some.pairs; pair++)
+                for (int i = 0; i < count; i++)
+                    write(to, first + pair, &tile, pair * count + i, row + i);
+        }
+    }
+}
+
+/* Where a product is written: its first pair of columns, and whether it adds to what is there. */
+typedef struct {
+    const Linear *linear;
+    float *out;
+    int64_t stride;
+    int first, adds;
+} Output;
+
+static inline __attribute__((always_inline)) void write_projected(const void *output, int pair,
+                                                                  const Tile *tile, int line,
+                                                                  int64_t row) {
+    const Output *o = output;
+    const int block = 2 * (o->first + pair), left = o->linear->outputs - block * LANES;
+    const Columns columns[2] = {columns_of(o->linear, block), columns_of(o->linear, block + 1)};
+    float *to = o->out + row * o->stride + block * LANES, whole[2 * LANES];
+    for (int j = 0; j < 2; j++)
+        for (int v = 0; v < VECTORS; v++) {
+            const int at = j * LANES + v * WIDTH;
+            floats value = finish(&columns[j], tile->sums[j][line], v);
+            if (o->adds) value += load(to + at);
+            store((left < 2 * LANES ? whole : to) + at, value);
+        }
+    if (left < 2 * LANES) memcpy(to, whole, (size_t)left * sizeof(float)); /* the last pair is padded */
 }
 
 /* out[row * stride + column] = or += x [rows][inputs] times the weight, which is not padded if it
    adds. */
 static void project(const Linear *linear, Rows x, int rows, float *out, int64_t stride, int adds) {
     const Share share = share_of(pairs_of(linear));
-    const int most = pairs_at_once(linear, rows);
-    Tile tile;
-    for (int pair = (int)share.begin; pair < share.end; pair += most) {
-        const int pairs = share.end - pair < most ? (int)share.end - pair : most;
-        const Pairs blocks = {linear, linear, 2 * pair, 2 * pair + 1, 2, pairs};
-        for (int row = 0; row < rows; row += ROW_BLOCK) {
-            const int count = rows - row < ROW_BLOCK ? rows - row : ROW_BLOCK;
-            multiply(x, row, count, &blocks, &tile, part_ahead(row, rows));
-            for (int line = 0, p = pair; line < count * pairs; line += count, p++) {
-                const Columns columns[2] = {columns_of(linear, 2 * p),
-                                            columns_of(linear, 2 * p + 1)};
-                float *to = out + row * stride + 2 * p * LANES;
-                const int left = linear->outputs - 2 * p * LANES;
-                if (left < 2 * LANES) {
-                    write_last(columns, &tile, line, count, left, to, stride);
-                    continue;
-                }
-                for (int i = line; i < line + count; i++, to += stride)
-                    for (int j = 0; j < 2; j++)
-                        for (int v = 0; v < VECTORS; v++) {
-                            float *at = to + j * LANES + v * WIDTH;
-                            floats value = finish(&columns[j], tile.sums[j][i], v);
-                            if (adds) value += load(at);
-                            store(at, value);
-                        }
-            }
-        }
-    }
+    const int first = (int)share.begin;
+    const Pairs pairs = {linear, linear, 2 * first, 2 * first + 1, 2, (int)share.end - first};
+    const Output output = {linear, out, stride, first, adds};
+    multiply_all(&pairs, x, 0, rows, write_projected, &output);
 }

@@ -133,7 +133,7 @@ class TiledLinear(LinearLayer):
     @property
     def prepares_rows(self) -> bool:
         """Whether products with this weight need :class:`PreparedRows`."""
-        return self._scales is not None or bool(self._library.quire_widens())
+        return self._scales is not None or bool(self._library.quire_prepares())
 
     @property
     def struct(self) -> LinearStruct:

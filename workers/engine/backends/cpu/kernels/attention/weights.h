@@ -17,7 +17,6 @@ typedef struct {
 
 /* Lower than any score, but no infinity: the difference of two is a number. */
 #define LOWEST (-1e30f)
-#define LOG2_E 1.44269504f
 
 /* The factor by which scores become powers of two, after the softcap if there is one. */
 static inline float units_of(const Context *c) {
@@ -55,20 +54,6 @@ static int is_seen(const Span *span, const int64_t *ends, int rows) {
     return sees;
 }
 
-/* 2^x with a relative error of 3e-6, a thousandth of what bfloat16 makes of the result; 1 for 0. The
-   polynomial is the best of degree 4 on [-0.5, 0.5]. Where x is lower than -100, 2^-100: products
-   of less than that with values would be denormal, and slow. */
-static inline floats weight_of(floats x) {
-    x = larger(x, all_of(-100.0f));
-    const floats n = nearest(x), r = x - n;
-    floats p = all_of(9.58285259e-3f);
-    p = multiply_add(p, r, all_of(5.59064285e-2f));
-    p = multiply_add(p, r, all_of(2.40240986e-1f));
-    p = multiply_add(p, r, all_of(6.93124193e-1f));
-    p = multiply_add(p, r, all_of(1.0f));
-    return times_power_of_two(p, n);
-}
-
 /* Limit scores with the softcap of Gemma 2 (Gemma Team, 2024, section 2). */
 static void cap_scores(const Context *c, float *scores, int size) {
     for (int i = 0; i < size; i += WIDTH)
@@ -93,7 +78,7 @@ static inline void weigh(const float *scores, int size, Seen seen, float units, 
     const int sees_all = seen.begin == 0 && seen.end >= size;
     floats sum = load(total);
     for (int i = 0; i < size; i += WIDTH) {
-        floats weight = weight_of(multiply_add(load(scores + i), scale, below));
+        floats weight = power_of_two(multiply_add(load(scores + i), scale, below));
         if (!sees_all)
             weight = choose(lanes_between(seen.begin - i, seen.end - i), weight, all_of(0));
         sum += weight;
@@ -117,7 +102,7 @@ static void weigh_rows(const Span *span, State *s, int query, int rows, float (*
         tops[i] = highest > s->tops[query + i] ? highest : s->tops[query + i];
     }
     for (int i = 0; i < rows; i += WIDTH)
-        store(fading + i, weight_of(load(s->tops + query + i) - load(tops + i)));
+        store(fading + i, power_of_two(load(s->tops + query + i) - load(tops + i)));
     for (int i = 0; i < rows; i++) {
         float *total = s->totals + (query + i) * WIDTH, *outputs = s->outputs + (query + i) * columns;
         const floats fade = all_of(fading[i]);

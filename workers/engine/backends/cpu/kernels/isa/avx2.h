@@ -29,6 +29,7 @@ static inline floats multiply_subtract(floats a, floats b, floats c) {
 /* Every even lane with the odd one after it. */
 static inline floats swap_neighbours(floats x) { return _mm256_permute_ps(x, 0xb1); }
 
+static inline floats reciprocal(floats x) { return all_of(1.0f) / x; }
 static inline floats nearest(floats x) {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }

@@ -29,6 +29,11 @@ static inline floats multiply_subtract(floats a, floats b, floats c) {
 /* Every even lane with the odd one after it. */
 static inline floats swap_neighbours(floats x) { return _mm512_permute_ps(x, 0xb1); }
 
+/* 1 / x for a positive x, with a relative error of 2^-27; faster than a division. */
+static inline floats reciprocal(floats x) {
+    const floats y = _mm512_rcp14_ps(x);
+    return multiply_add(y, multiply_subtract(x, y, all_of(1.0f)), y);
+}
 static inline floats nearest(floats x) { return _mm512_roundscale_ps(x, 0); }
 /* x * 2^n, for a whole number n. */
 static inline floats times_power_of_two(floats x, floats n) { return _mm512_scalef_ps(x, n); }

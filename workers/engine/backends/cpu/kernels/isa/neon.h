@@ -27,6 +27,7 @@ static inline floats multiply_subtract(floats a, floats b, floats c) { return vf
 /* Every even lane with the odd one after it. */
 static inline floats swap_neighbours(floats x) { return vrev64q_f32(x); }
 
+static inline floats reciprocal(floats x) { return all_of(1.0f) / x; }
 static inline floats nearest(floats x) { return vrndnq_f32(x); }
 /* x * 2^n, for a whole number n from -126 to 127. */
 static inline floats times_power_of_two(floats x, floats n) {

@@ -32,6 +32,16 @@ typedef struct {
     _Alignas(64) float sums[2][ROW_BLOCK][LANES];
 } Tile;
 
+/* `pairs` pairs of column blocks: the first pair is block `a` of `left` and block `b` of `right`; each
+   further one lies `step` blocks after the previous one. Both weights have the same form. */
+typedef struct {
+    const Linear *left, *right;
+    int a, b, step, pairs;
+} Pairs;
+
+/* What becomes of line `line` of a tile: the sums of row `row` and pair `pair`. */
+typedef void Write(const void *to, int pair, const Tile *tile, int line, int64_t row);
+
 static inline const bf16 *column_block(const Linear *linear, int block) {
     return (const bf16 *)linear->packed + (int64_t)block * LANES * linear->inputs;
 }
