@@ -22,7 +22,7 @@ static Rows await_rows(const Linear *linear, const bf16 *x, const Batch *b, Barr
         prepare_rows(linear, x, b->rows, &b->prepared);
         meet(barrier);
     }
-    return rows_of(b, x);
+    return rows_of(b, x, b->rows);
 }
 
 /* Normalize a row in place, if there is a norm, rounded as the next step reads it. */

@@ -52,14 +52,14 @@ static void expand_latents(const Model *m, const Batch *b, const Norm *norm, con
         prepare_row(up, b->normed, row, b->rows, &b->prepared);
     }
     meet(barrier);
-    project(up, rows_of(b, b->normed), b->rows, b->projected + to, m->width, 0);
+    project(up, rows_of(b, b->normed, b->rows), b->rows, b->projected + to, m->width, 0);
 }
 
 /* Compute queries, and the keys and values that are made from a latent. */
 static void project_latents(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
     const Heads *h = layer->heads;
     const Latents *l = layer->latents;
-    const Rows normed = rows_of(b, b->normed);
+    const Rows normed = rows_of(b, b->normed, b->rows);
     const int has_latent = l->query_down.packed != NULL; /* latents of queries */
     project(has_latent ? &l->query_down : &layer->query, normed, b->rows,
             b->projected + (has_latent ? h->query_latent_begin : 0), m->width, 0);
@@ -74,7 +74,7 @@ static void run_attention(const Model *m, const Layer *layer, Batch *b, const Co
                           Barrier *barrier) {
     const Heads *h = layer->heads;
     Plan *plan = course->plans + (h - m->heads);
-    const Rows normed = rows_of(b, b->normed);
+    const Rows normed = rows_of(b, b->normed, b->rows);
     normalize_rows(m, b, &layer->attention_norm,
                    layer->latents ? &layer->latents->down : &layer->query);
     meet(barrier);
@@ -106,7 +106,7 @@ static void run_attention(const Model *m, const Layer *layer, Batch *b, const Co
 /* Compute the gated delta network of all rows. */
 static void run_delta(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
     const Delta *d = layer->delta;
-    const Rows normed = rows_of(b, b->normed);
+    const Rows normed = rows_of(b, b->normed, b->rows);
     normalize_rows(m, b, &layer->attention_norm, &d->input);
     meet(barrier);
     project(&d->input, normed, b->rows, b->projected, m->width, 0);
@@ -123,7 +123,7 @@ static void run_short_convolution(const Model *m, const Layer *layer, const Batc
     const ShortConvolution *s = layer->short_convolution;
     normalize_rows(m, b, &layer->attention_norm, &s->input);
     meet(barrier);
-    project(&s->input, rows_of(b, b->normed), b->rows, b->projected, m->width, 0);
+    project(&s->input, rows_of(b, b->normed, b->rows), b->rows, b->projected, m->width, 0);
     meet(barrier);
     convolve_pieces(m, s, b);
 }
@@ -133,7 +133,7 @@ static void run_state_space(const Model *m, const Layer *layer, const Batch *b, 
     const StateSpace *s = layer->state_space;
     normalize_rows(m, b, &layer->attention_norm, &s->input);
     meet(barrier);
-    project(&s->input, rows_of(b, b->normed), b->rows, b->projected, m->width, 0);
+    project(&s->input, rows_of(b, b->normed, b->rows), b->rows, b->projected, m->width, 0);
     project_rates(m, b, s->rates, s->heads, space_rates_begin(s));
     meet(barrier);
     convolve_space(m, s, b);
@@ -249,13 +249,13 @@ static inline void finish_some(const Model *m, float *logits) {
 
 /* The columns of the logits that this thread has computed, scaled and capped. */
 static void finish_logits(const Model *m, const Batch *b) {
-    const Share pairs = share_of(pairs_of(&m->head));
-    const int64_t wanted = pairs.end * 2 * LANES, outputs = m->head.outputs;
+    const Portion portion = portion_of(b->num_logits, pairs_of(&m->head));
+    const int64_t wanted = portion.pieces.end * 2 * LANES, outputs = m->head.outputs;
     const int64_t end = wanted < outputs ? wanted : outputs;
     if (m->logits_scale == 1 && m->logits_softcap == 0) return;
-    for (int64_t row = 0; row < b->num_logits; row++) {
+    for (int64_t row = portion.from; row < portion.from + portion.rows; row++) {
         float *logits = b->logits + row * outputs, last[WIDTH] = {0};
-        int64_t i = pairs.begin * 2 * LANES;
+        int64_t i = portion.pieces.begin * 2 * LANES;
         for (; i + WIDTH <= end; i += WIDTH) finish_some(m, logits + i);
         if (i >= end) continue;
         memcpy(last, logits + i, (size_t)(end - i) * sizeof(float));
@@ -275,7 +275,7 @@ static void run_head(const Model *m, const Batch *b, Barrier *barrier) {
     }
     meet(barrier);
     configure_tiles(b->num_logits);
-    project(&m->head, rows_of(b, b->normed), b->num_logits, b->logits, m->head.outputs,
+    project(&m->head, rows_of(b, b->normed, b->num_logits), b->num_logits, b->logits, m->head.outputs,
             0);
     finish_logits(m, b);
 }
@@ -319,7 +319,7 @@ void quire_linear(const Linear *linear, const bf16 *x, int32_t rows, const Prepa
         prepare_rows(linear, x, rows, prepared);
 #pragma omp barrier
         configure_tiles(rows);
-        project(linear, (Rows){x, prepared ? *prepared : (Prepared){0}, (Tile *)room}, rows, out, linear->outputs, 0);
+        project(linear, (Rows){x, prepared ? *prepared : (Prepared){0}, are_stored_by_tiles(rows), (Tile *)room}, rows, out, linear->outputs, 0);
         release_tiles();
     }
 }

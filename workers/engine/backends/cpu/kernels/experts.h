@@ -137,7 +137,7 @@ static void gather_rows(const Model *m, const Experts *e, const Batch *b) {
 
 /* Apply the experts' activation functions to their rows; threads share the work of all experts. */
 static void activate_experts(const Experts *e, const Batch *b) {
-    const Rows gathered = {b->gathered, b->prepared, NULL};
+    const Rows gathered = {b->gathered, b->prepared, 0, NULL};
     const int64_t pieces = mlp_pieces(e->mlps), width = e->mlps->up.outputs;
     int64_t active = 0, first = 0;
     for (int i = 0; i < e->count; i++) active += b->expert_starts[i] < b->expert_starts[i + 1];

@@ -17,7 +17,7 @@ static void embed_layer_inputs(const Model *m, const Batch *b, Barrier *barrier)
     bf16 normed[size];
     normalize_rows(m, b, &none, &in->projection);
     meet(barrier);
-    project(&in->projection, rows_of(b, b->normed), b->rows, b->layer_inputs, width, 0);
+    project(&in->projection, rows_of(b, b->normed, b->rows), b->rows, b->layer_inputs, width, 0);
     meet(barrier);
     for (int64_t row = share.begin; row < share.end; row++) {
         const bf16 *token = in->embedding + b->ids[row] * width;
@@ -38,11 +38,11 @@ static void embed_layer_inputs(const Model *m, const Batch *b, Barrier *barrier)
 /* Multiply the activated gates of a layer by its input: the columns that this thread has computed. */
 static void gate_layer_inputs(const Model *m, const LayerInput *in, const Batch *b) {
     const int size = m->inputs->size;
-    const Share pairs = share_of(pairs_of(&in->gate));
-    for (int64_t row = 0; row < b->rows; row++) {
+    const Portion portion = portion_of(b->rows, pairs_of(&in->gate));
+    for (int64_t row = portion.from; row < portion.from + portion.rows; row++) {
         const float *gates = b->projected + row * m->width;
         const float *inputs = layer_inputs_of(m, b, row) + in->begin;
-        for (int64_t i = pairs.begin * 2 * LANES; i < pairs.end * 2 * LANES; i += WIDTH)
+        for (int64_t i = portion.pieces.begin * 2 * LANES; i < portion.pieces.end * 2 * LANES; i += WIDTH)
             narrow(b->activated + row * size + i,
                    activate(in->activation, load(gates + i)) * load(inputs + i));
     }
@@ -54,7 +54,7 @@ static void add_layer_input(const Model *m, const Layer *layer, const Batch *b, 
     const Norm none = {0};
     normalize_rows(m, b, &none, &in->gate);
     meet(barrier);
-    project(&in->gate, rows_of(b, b->normed), b->rows, b->projected, m->width, 0);
+    project(&in->gate, rows_of(b, b->normed, b->rows), b->rows, b->projected, m->width, 0);
     gate_layer_inputs(m, in, b);
     add_branch(m, &in->projection, &in->norm, await_rows(&in->projection, b->activated, b, barrier), b,
                barrier);

@@ -4,20 +4,26 @@
 #include "branches.h"
 #include "experts.h"
 
+/* Compute the first half of an MLP for all normalized rows. */
+static void activate_rows(const Mlp *mlp, const Batch *b, int by_tiles) {
+    const Portion portion = portion_of(b->rows, mlp_pieces(mlp));
+    activate_pieces(mlp, rows_of(b, b->normed, b->rows), portion.from, portion.rows, portion.pieces,
+                    b->activated + (int64_t)portion.from * mlp->up.outputs, by_tiles);
+}
+
 /* Apply the MLP's activation function to all rows. */
 static void run_mlp(const Model *m, const Layer *layer, const Batch *b, Barrier *barrier) {
     const Mlp *mlp = &layer->mlp;
     normalize_rows(m, b, &layer->mlp_norm, &mlp->up);
     meet(barrier);
-    activate_pieces(mlp, rows_of(b, b->normed), 0, b->rows, share_of(mlp_pieces(mlp)),
-                    b->activated, activates_by_tiles(mlp, b->rows));
+    activate_rows(mlp, b, activates_by_tiles(mlp, b->rows));
 }
 
 /* Wait for the rows that run_mlp makes, and prepare them. */
 static Rows await_activated(const Mlp *mlp, const Batch *b, Barrier *barrier) {
     if (!activates_by_tiles(mlp, b->rows)) return await_rows(&mlp->down, b->activated, b, barrier);
     meet(barrier);
-    Rows rows = rows_of(b, b->activated);
+    Rows rows = rows_of(b, b->activated, b->rows);
     rows.prepared.values = b->activated;
     return rows;
 }
@@ -27,22 +33,21 @@ static Rows await_activated(const Mlp *mlp, const Batch *b, Barrier *barrier) {
 static void run_experts(const Model *m, const Experts *e, const Norm *norm, const Batch *b, float *to,
                         Barrier *barrier) {
     const int has_shared = e->shared.up.packed != NULL, has_own = e->router_norm.weight != NULL;
-    const Rows activated = {b->activated, b->prepared, NULL};
+    const Rows activated = {b->activated, b->prepared, 0, NULL};
     const Linear *down = &e->mlps->down;
     const Share columns = share_of(m->hidden / (2 * LANES));
     normalize_rows(m, b, has_own ? &e->router_norm : norm, &e->shared.up);
     meet(barrier);
     score_experts(m, e, b);
     if (has_shared)
-        activate_pieces(&e->shared, rows_of(b, b->normed), 0, b->rows,
-                        share_of(mlp_pieces(&e->shared)), b->activated, 0);
+        activate_rows(&e->shared, b, 0);
     meet(barrier);
     route_rows(m, e, b);
     if (has_own) normalize_rows(m, b, norm, &e->shared.up);
     if (has_shared) prepare_rows(&e->shared.down, b->activated, b->rows, &b->prepared);
     meet(barrier);
     if (has_shared)
-        add_routed(m, &e->shared.down, rows_of(b, b->activated), 0, b->rows, b->shared_routes, columns, to);
+        add_routed(m, &e->shared.down, rows_of(b, b->activated, b->rows), 0, b->rows, b->shared_routes, columns, to);
     if (omp_get_thread_num() == 0) sort_routes(m, e, b);
     meet(barrier);
     gather_rows(m, e, b);

@@ -15,6 +15,28 @@ static Share share_of(int64_t total) {
     return (Share){total * thread / threads, total * (thread + 1) / threads};
 }
 
+/* The rows [from, from + rows) and the pieces of columns that the calling thread computes of a product. */
+typedef struct {
+    int from, rows;
+    Share pieces;
+} Portion;
+
+/* Threads divide the columns of a product. Of many rows, each thread or some threads compute a part: what a
+   row becomes then stays in the cache of one core from product to product. Such parts have at least
+   FEWEST_ROWS, for which the weights are read once more. */
+static Portion portion_of(int rows, int64_t pieces) {
+    enum { FEWEST_ROWS = 128 };
+    const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    int parts = are_stored_by_tiles(rows) && rows >= FEWEST_ROWS ? rows / FEWEST_ROWS : 1;
+    if (parts > threads) parts = threads;
+    while (threads % parts) parts--;
+    const int beside = threads / parts, part = thread / beside, own = thread % beside;
+    const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    const int from = blocks * part / parts * ROW_BLOCK, to = blocks * (part + 1) / parts * ROW_BLOCK;
+    return (Portion){from, (to < rows ? to : rows) - from,
+                  {pieces * own / beside, pieces * (own + 1) / beside}};
+}
+
 /* Whether a batch of so many rows is prepared for a product with `linear`. */
 static int needs_preparation(const Linear *linear, int64_t rows) {
     return WIDENS || linear->scales || are_stored_by_tiles(rows);
@@ -39,16 +61,19 @@ static void prepare_rows(const Linear *linear, const bf16 *x, int64_t rows, cons
     for (int64_t row = share.begin; row < share.end; row++) prepare_row(linear, x, row, rows, out);
 }
 
-/* Rows of activations, their prepared form, and this thread's room for a panel's sums. Without room they
-   are multiplied as they lie. */
+/* Rows of activations and their prepared form; whether this form is `by_tiles`, if it is in bfloat16, and
+   then this thread's room for the sums of a panel. */
 typedef struct {
     const bf16 *values;
     Prepared prepared;
+    int by_tiles;
     Tile *sums;
 } Rows;
 
-static inline Rows rows_of(const Batch *b, const bf16 *x) {
-    return (Rows){x, b->prepared, (Tile *)(b->room + (int64_t)omp_get_thread_num() * PANEL_ROOM)};
+/* `count` rows of a batch. */
+static inline Rows rows_of(const Batch *b, const bf16 *x, int count) {
+    return (Rows){x, b->prepared, are_stored_by_tiles(count),
+                  (Tile *)(b->room + (int64_t)omp_get_thread_num() * PANEL_ROOM)};
 }
 
 /* How many pairs a product takes at once. One row in bfloat16 is bound by latency unless it takes
@@ -120,9 +145,10 @@ static inline __attribute__((always_inline)) void multiply_all(const Pairs *all,
                                                                int rows, Write write,
                                                                const void *to) {
     const int most = pairs_at_once(all->left, rows);
-    if (x.sums && !all->left->scales && are_stored_by_tiles(rows)) {
+    if (x.by_tiles && !all->left->scales) {
+        const bf16 *values = (const bf16 *)x.prepared.values + (int64_t)from * all->left->inputs;
         for (int row = 0; row < rows; row += PANEL_ROWS)
-            multiply_panel(x.prepared.values, row, rows - row < PANEL_ROWS ? rows - row : PANEL_ROWS,
+            multiply_panel(values, row, rows - row < PANEL_ROWS ? rows - row : PANEL_ROWS,
                            all, x.sums, write, to);
         return;
     }
@@ -171,9 +197,9 @@ static inline __attribute__((always_inline)) void write_projected(const void *ou
 /* out[row * stride + column] = or += x [rows][inputs] times the weight, which is not padded if it
    adds. */
 static void project(const Linear *linear, Rows x, int rows, float *out, int64_t stride, int adds) {
-    const Share share = share_of(pairs_of(linear));
-    const int first = (int)share.begin;
-    const Pairs pairs = {linear, linear, 2 * first, 2 * first + 1, 2, (int)share.end - first};
-    const Output output = {linear, out, stride, first, adds};
-    multiply_all(&pairs, x, 0, rows, write_projected, &output);
+    const Portion portion = portion_of(rows, pairs_of(linear));
+    const int first = (int)portion.pieces.begin;
+    const Pairs pairs = {linear, linear, 2 * first, 2 * first + 1, 2, (int)portion.pieces.end - first};
+    const Output output = {linear, out + portion.from * stride, stride, first, adds};
+    multiply_all(&pairs, x, portion.from, portion.rows, write_projected, &output);
 }
