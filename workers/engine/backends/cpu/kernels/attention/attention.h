@@ -233,7 +233,7 @@ static inline void prepare_tiles(int rows, int *tile_rows) {
    beyond them. */
 static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, int are_last, Room *room) {
     const Context *c = span->context;
-    const int size = size_of(span), depth = depth_of(c->dim), columns = columns_of_values(c->value_dim);
+    const int depth = depth_of(c->dim), columns = columns_of_values(c->value_dim);
     const int is_mixed = are_few(end - begin);
     const bf16 *keys[SPAN / SLICE], *values[MAX_HEAD_DIM / LANES];
     _Alignas(64) float scores[ROWS_AT_ONCE][SPAN];
@@ -244,7 +244,10 @@ static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, i
     for (int query = begin, rows; query < end; query += rows) {
         float *outputs = room->state.outputs + (int64_t)query * columns;
         rows = queries_at_once(end - query);
-        if (!is_seen(span, room->state.ends + query, rows)) continue;
+        const Ends ends = find_ends(room->state.ends + query, rows);
+        if (!may_see(span, ends)) continue;
+        const int64_t seen = ends.greatest - span->start;
+        const int size = size_of(seen < span->end ? (int)seen : span->end);
         const int is_short = rows < TILE_ROWS && (end - begin < TILE_ROWS || !are_last);
         prepare_tiles(is_short ? rows : TILE_ROWS, &room->tile_rows);
         multiply_span(&(Product){
@@ -252,7 +255,7 @@ static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, i
             .depth = depth, .blocks = size / LANES, .packed = keys,
             .sums = scores[0], .stride = SPAN, .ahead = ahead,
         });
-        weigh_rows(span, &room->state, query, rows, scores, weights);
+        weigh_rows(span, &room->state, query, rows, size, ends, scores, weights);
         if (is_mixed)
             mix_values(span, weights, rows, outputs, ahead);
         else

@@ -42,8 +42,8 @@ static inline int columns_of_values(int value_dim) {
     return (value_dim + COLUMN_STEP - 1) / COLUMN_STEP * COLUMN_STEP;
 }
 
-/* How many tokens of a span are computed: whole tiles of them. */
-static inline int size_of(const Span *span) { return (span->end + DEPTH - 1) / DEPTH * DEPTH; }
+/* How many tokens of a span are computed, of which queries see the first `count`: whole tiles of them. */
+static inline int size_of(int count) { return (count + DEPTH - 1) / DEPTH * DEPTH; }
 
 /* Where a span's slice of tokens lies in pages of `dim` numbers per token; NULL if the span does not
    reach it. */
@@ -163,13 +163,13 @@ static void pack_slice(const bf16 *values, int dim, int count, bf16 *out, Prefet
    Scores of slices outside the span are not used; any keys stand in for them. */
 static void find_keys(const Span *span, bf16 *room, const bf16 **slices) {
     const Context *c = span->context;
-    for (int t = 0; t < size_of(span); t += SLICE) {
+    for (int t = 0; t < size_of(span->end); t += SLICE) {
         const bf16 *keys = find_slice(span, t, c->keys, c->dim);
         slices[t / SLICE] = keys ? keys : find_slice(span, span->begin, c->keys, c->dim);
     }
     const int numbers = SLICE * c->dim, zeros = SLICE * depth_of(c->dim) - numbers;
     if (!zeros) return;
-    for (int i = 0; i < size_of(span) / SLICE; i++, room += numbers + zeros) {
+    for (int i = 0; i < size_of(span->end) / SLICE; i++, room += numbers + zeros) {
         memcpy(room, slices[i], (size_t)numbers * sizeof(bf16));
         memset(room + numbers, 0, (size_t)zeros * sizeof(bf16));
         slices[i] = room;
@@ -179,7 +179,7 @@ static void find_keys(const Span *span, bf16 *room, const bf16 **slices) {
 /* Pack the values of a span, and zeros outside it. */
 static void pack_values(const Span *span, bf16 *out, Prefetch *ahead) {
     const Context *c = span->context;
-    for (int t = 0; t < size_of(span); t += SLICE) {
+    for (int t = 0; t < size_of(span->end); t += SLICE) {
         const bf16 *values = find_slice(span, t, c->values, c->value_dim);
         pack_slice(values, c->value_dim, values ? span->end - t : 0, out + t * LANES, ahead);
     }

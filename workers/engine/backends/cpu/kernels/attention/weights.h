@@ -44,14 +44,28 @@ static inline Seen find_seen(const Context *c, int64_t start, int64_t end) {
     return (Seen){within_span(find_first(c, end) - start), within_span(end - start)};
 }
 
-/* Whether any of `rows` queries with these ends sees a token of a span. */
-static int is_seen(const Span *span, const int64_t *ends, int rows) {
-    int sees = 0;
-    for (int i = 0; i < rows; i++) {
-        const Seen seen = find_seen(span->context, span->start, ends[i]);
-        sees |= seen.begin < seen.end;
+/* The least and the greatest of some ends. */
+typedef struct {
+    int64_t least, greatest;
+} Ends;
+
+static inline Ends find_ends(const int64_t *ends, int rows) {
+    Ends found = {ends[0], ends[0]};
+    for (int i = 1; i < rows; i++) {
+        found.least = ends[i] < found.least ? ends[i] : found.least;
+        found.greatest = ends[i] > found.greatest ? ends[i] : found.greatest;
     }
-    return sees;
+    return found;
+}
+
+/* Whether a query with one of these ends may see a token of a span. */
+static inline int may_see(const Span *span, Ends ends) {
+    return ends.greatest > span->start && find_first(span->context, ends.least) < span->start + SPAN;
+}
+
+/* Whether all queries see all of the first `size` tokens of a span. */
+static inline int see_all(const Span *span, int size, Ends ends) {
+    return ends.least >= span->start + size && find_first(span->context, ends.greatest) <= span->start;
 }
 
 /* Limit scores with the softcap of Gemma 2 (Gemma Team, 2024, section 2). */
@@ -60,57 +74,78 @@ static void cap_scores(const Context *c, float *scores, int size) {
         store(scores + i, capped(load(scores + i) * all_of(c->scale), c->softcap));
 }
 
-static inline float highest_seen(const float *scores, int size, Seen seen) {
+/* The highest of the scores that a query sees, lane by lane. */
+static inline floats highest_seen(const float *scores, int size, Seen seen, int sees_all) {
     floats highest = all_of(-FLT_MAX);
-    if (seen.begin == 0 && seen.end >= size)
-        for (int i = 0; i < size; i += WIDTH) highest = larger(highest, load(scores + i));
-    else
-        for (int i = 0; i < size; i += WIDTH)
-            highest = choose(lanes_between(seen.begin - i, seen.end - i),
-                             larger(highest, load(scores + i)), highest);
-    return highest_of(highest);
-}
-
-/* Turn scores into weights in the form that products take, and add these to `total`. */
-static inline void weigh(const float *scores, int size, Seen seen, float units, float top,
-                         float *total, factor *weights) {
-    const floats scale = all_of(units), below = all_of(-top);
-    const int sees_all = seen.begin == 0 && seen.end >= size;
-    floats sum = load(total);
     for (int i = 0; i < size; i += WIDTH) {
-        floats weight = power_of_two(multiply_add(load(scores + i), scale, below));
-        if (!sees_all)
-            weight = choose(lanes_between(seen.begin - i, seen.end - i), weight, all_of(0));
-        sum += weight;
-        put_factors(weights + i, weight);
+        const floats higher = larger(highest, load(scores + i));
+        highest = sees_all ? higher : choose(lanes_between(seen.begin - i, seen.end - i), higher, highest);
     }
-    store(total, sum);
+    return highest;
 }
 
-/* Turn the scores [rows][SPAN] of queries from `query` on into weights, and scale what these queries
-   have summed so far to their new highest scores. */
-static void weigh_rows(const Span *span, State *s, int query, int rows, float (*scores)[SPAN],
-                       factor (*weights)[SPAN]) {
-    const Context *c = span->context;
-    const int size = size_of(span), columns = columns_of_values(c->value_dim);
-    const float units = units_of(c);
-    float tops[ROWS_AT_ONCE], fading[ROWS_AT_ONCE];
-    for (int i = 0; i < rows; i++) {
-        const Seen seen = find_seen(c, span->start, s->ends[query + i]);
-        if (c->softcap > 0) cap_scores(c, scores[i], size);
-        const float highest = highest_seen(scores[i], size, seen) * units;
-        tops[i] = highest > s->tops[query + i] ? highest : s->tops[query + i];
+/* Turn scores into weights in the form that products take, and return their sum. */
+static inline floats weigh(const float *scores, int size, Seen seen, int sees_all, floats units,
+                           floats below, factor *weights) {
+    floats sum = all_of(0);
+    for (int i = 0; i < size; i += 2 * WIDTH) {
+        floats two[2];
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const int at = i + j * WIDTH;
+            two[j] = power_of_two(multiply_add(load(scores + at), units, below));
+            if (!sees_all)
+                two[j] = choose(lanes_between(seen.begin - at, seen.end - at), two[j], all_of(0));
+            sum += two[j];
+        }
+        put_factors(weights + i, two[0], two[1]);
     }
-    for (int i = 0; i < rows; i += WIDTH)
-        store(fading + i, power_of_two(load(s->tops + query + i) - load(tops + i)));
+    return sum;
+}
+
+/* Turn the scores [rows][SPAN] of up to WIDTH queries from `query` on for `size` tokens into weights, and
+   scale what these queries have summed so far to their new highest scores. */
+static inline __attribute__((always_inline)) void weigh_some(const Span *span, State *s, int query,
+                                                             int rows, int size, int see_all,
+                                                             float (*scores)[SPAN],
+                                                             factor (*weights)[SPAN]) {
+    const Context *c = span->context;
+    const int columns = columns_of_values(c->value_dim);
+    const floats units = all_of(units_of(c));
+    floats highest[WIDTH];
+    float below[WIDTH], fading[WIDTH];
     for (int i = 0; i < rows; i++) {
+        const Seen seen = see_all ? (Seen){0} : find_seen(c, span->start, s->ends[query + i]);
+        if (c->softcap > 0) cap_scores(c, scores[i], size);
+        highest[i] = highest_seen(scores[i], size, seen, see_all);
+    }
+    for (int i = rows; i < WIDTH; i++) highest[i] = all_of(-FLT_MAX);
+    const floats before = load(s->tops + query);
+    const floats tops = larger(highest_of_each(highest) * units, before);
+    store(s->tops + query, tops);
+    store(below, all_of(0) - tops);
+    store(fading, power_of_two(before - tops));
+    for (int i = 0; i < rows; i++) {
+        const Seen seen = see_all ? (Seen){0} : find_seen(c, span->start, s->ends[query + i]);
         float *total = s->totals + (query + i) * WIDTH, *outputs = s->outputs + (query + i) * columns;
         const floats fade = all_of(fading[i]);
-        s->tops[query + i] = tops[i];
-        store(total, load(total) * fade);
-        weigh(scores[i], size, find_seen(c, span->start, s->ends[query + i]), units, tops[i], total,
-              weights[i]);
+        const floats sum =
+            weigh(scores[i], size, seen, see_all, units, all_of(below[i]), weights[i]);
+        store(total, multiply_add(load(total), fade, sum));
         if (fading[i] == 1) continue;
         for (int j = 0; j < columns; j += WIDTH) store(outputs + j, load(outputs + j) * fade);
+    }
+}
+
+/* The same for any number of queries, with these ends. */
+static void weigh_rows(const Span *span, State *s, int query, int rows, int size, Ends ends,
+                       float (*scores)[SPAN], factor (*weights)[SPAN]) {
+    const int all = see_all(span, size, ends);
+    for (int i = 0; i < rows; i += WIDTH) {
+        const int count = rows - i < WIDTH ? rows - i : WIDTH;
+        if (all)
+            weigh_some(span, s, query + i, count, size, 1, scores + i, weights + i);
+        else
+            weigh_some(span, s, query + i, count, size, 0, scores + i, weights + i);
     }
 }

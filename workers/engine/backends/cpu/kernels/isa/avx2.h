@@ -33,11 +33,13 @@ static inline floats reciprocal(floats x) { return all_of(1.0f) / x; }
 static inline floats nearest(floats x) {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-/* x * 2^n, for a whole number n from -126 to 127. */
-static inline floats times_power_of_two(floats x, floats n) {
-    const ints exponent = (ints)_mm256_cvtps_epi32(n) + 127;
+/* x * 2^n, for the whole number n that is not greater than `power`, from -126 to 127. */
+static inline floats times_power_of_two(floats x, floats power) {
+    const ints exponent = (ints)_mm256_cvtps_epi32(_mm256_floor_ps(power)) + 127;
     return x * (floats)(exponent << 23);
 }
+/* x less the greatest whole number that is not greater. */
+static inline floats fraction_of(floats x) { return x - _mm256_floor_ps(x); }
 
 static inline float sum_of(floats x) {
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -49,6 +51,12 @@ static inline float highest_of(floats x) {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
+/* The highest lane of each of WIDTH registers. */
+static inline floats highest_of_each(const floats *x) {
+    float highest[WIDTH];
+    for (int i = 0; i < WIDTH; i++) highest[i] = highest_of(x[i]);
+    return load(highest);
 }
 
 static inline ints load_ints(const void *x) {

@@ -35,10 +35,32 @@ static inline floats reciprocal(floats x) {
     return multiply_add(y, multiply_subtract(x, y, all_of(1.0f)), y);
 }
 static inline floats nearest(floats x) { return _mm512_roundscale_ps(x, 0); }
-/* x * 2^n, for a whole number n. */
-static inline floats times_power_of_two(floats x, floats n) { return _mm512_scalef_ps(x, n); }
+/* x * 2^n, for the whole number n that is not greater than `power`. */
+static inline floats times_power_of_two(floats x, floats power) { return _mm512_scalef_ps(x, power); }
+/* x less the greatest whole number that is not greater. */
+static inline floats fraction_of(floats x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF); }
 static inline float sum_of(floats x) { return _mm512_reduce_add_ps(x); }
 static inline float highest_of(floats x) { return _mm512_reduce_max_ps(x); }
+/* The highest lane of each of WIDTH registers: halves of lanes are compared as lanes of one register. */
+static inline floats highest_of_each(const floats *x) {
+    floats two[8], four[4], eight[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        two[i] = larger(_mm512_shuffle_f32x4(x[i], x[i + 8], 0x44),
+                        _mm512_shuffle_f32x4(x[i], x[i + 8], 0xee));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        four[i] = larger(_mm512_shuffle_f32x4(two[i], two[i + 4], 0x88),
+                         _mm512_shuffle_f32x4(two[i], two[i + 4], 0xdd));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        eight[i] = larger(_mm512_shuffle_ps(four[i], four[i + 2], 0x44),
+                          _mm512_shuffle_ps(four[i], four[i + 2], 0xee));
+    const floats all = larger(_mm512_shuffle_ps(eight[0], eight[1], 0x88),
+                              _mm512_shuffle_ps(eight[0], eight[1], 0xdd));
+    const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+    return _mm512_permutexvar_ps(order, all);
+}
 
 static inline ints load_ints(const void *x) { return (ints)_mm512_loadu_si512(x); }
 /* The first `count` of 2 * WIDTH bf16, a multiple of 8; the others are zero, and not read. */
@@ -92,6 +114,10 @@ static inline floats widen(const bf16 *x) {
 
 static inline void narrow(bf16 *out, floats x) {
     _mm256_storeu_si256((__m256i *)out, (__m256i)_mm512_cvtneps_pbh(x));
+}
+#define HAS_NARROW_TWO
+static inline void narrow_two(bf16 *out, floats a, floats b) {
+    _mm512_storeu_si512(out, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
 
 #define HAS_PAIR_PRODUCTS

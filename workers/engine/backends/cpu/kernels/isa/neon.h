@@ -29,13 +29,21 @@ static inline floats swap_neighbours(floats x) { return vrev64q_f32(x); }
 
 static inline floats reciprocal(floats x) { return all_of(1.0f) / x; }
 static inline floats nearest(floats x) { return vrndnq_f32(x); }
-/* x * 2^n, for a whole number n from -126 to 127. */
-static inline floats times_power_of_two(floats x, floats n) {
-    const ints exponent = (ints)vcvtq_s32_f32(n) + 127;
+/* x * 2^n, for the whole number n that is not greater than `power`, from -126 to 127. */
+static inline floats times_power_of_two(floats x, floats power) {
+    const ints exponent = (ints)vcvtmq_s32_f32(power) + 127;
     return x * (floats)(exponent << 23);
 }
+/* x less the greatest whole number that is not greater. */
+static inline floats fraction_of(floats x) { return x - vrndmq_f32(x); }
 static inline float sum_of(floats x) { return vaddvq_f32(x); }
 static inline float highest_of(floats x) { return vmaxvq_f32(x); }
+/* The highest lane of each of WIDTH registers. */
+static inline floats highest_of_each(const floats *x) {
+    float highest[WIDTH];
+    for (int i = 0; i < WIDTH; i++) highest[i] = highest_of(x[i]);
+    return load(highest);
+}
 
 static inline ints load_ints(const void *x) { return (ints)vld1q_u8((const uint8_t *)x); }
 /* The first `count` of 2 * WIDTH bf16, which are all of them: sizes of heads are multiples of 8. */

@@ -49,9 +49,18 @@ static inline void hold(floats *sum) {
 #endif
 }
 
+#ifndef HAS_NARROW_TWO
+/* Narrow the numbers of two registers. */
+static inline void narrow_two(bf16 *out, floats a, floats b) {
+    narrow(out, a);
+    narrow(out + WIDTH, b);
+}
+#endif
+
 /* Narrow `size` numbers, a multiple of 8: the last ones may fill half a register of 16. */
 static inline void narrow_all(bf16 *out, const float *x, int size) {
     int i = 0;
+    for (; i + 2 * WIDTH <= size; i += 2 * WIDTH) narrow_two(out + i, load(x + i), load(x + i + WIDTH));
     for (; i + WIDTH <= size; i += WIDTH) narrow(out + i, load(x + i));
     if (i == size) return;
     float last[WIDTH] = {0};

@@ -56,8 +56,8 @@ typedef ints Pair;
 
 static inline Pair broadcast_pair(const factor *pair) { return repeat_pair(pair); }
 
-/* WIDTH numbers as factors; `size` numbers of bfloat16, a multiple of 8, as factors. */
-static inline void put_factors(factor *out, floats x) { narrow(out, x); }
+/* 2 * WIDTH numbers as factors; `size` numbers of bfloat16, a multiple of 8, as factors. */
+static inline void put_factors(factor *out, floats a, floats b) { narrow_two(out, a, b); }
 static inline void copy_factors(factor *out, const bf16 *x, int size) {
     memcpy(out, x, (size_t)size * sizeof(factor));
 }
@@ -79,10 +79,11 @@ static inline Pair broadcast_pair(const factor *pair) {
 }
 
 /* Rounded to bfloat16 like everywhere, so that processors differ in the order of sums alone. */
-static inline void put_factors(factor *out, floats x) {
-    bf16 rounded[WIDTH];
-    narrow(rounded, x);
+static inline void put_factors(factor *out, floats a, floats b) {
+    bf16 rounded[2 * WIDTH];
+    narrow_two(rounded, a, b);
     store(out, widen(rounded));
+    store(out + WIDTH, widen(rounded + WIDTH));
 }
 static inline void copy_factors(factor *out, const bf16 *x, int size) {
     for (int i = 0; i < size; i++) out[i] = first_of_pairs(all_ints(x[i]))[0];
