@@ -248,22 +248,26 @@ static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, i
         if (!may_see(span, ends)) continue;
         const int64_t seen = ends.greatest - span->start;
         const int size = size_of(seen < span->end ? (int)seen : span->end);
-        const int is_short = rows < TILE_ROWS && (end - begin < TILE_ROWS || !are_last);
-        prepare_tiles(is_short ? rows : TILE_ROWS, &room->tile_rows);
-        multiply_span(&(Product){
+        const Product product = {
             .x = room->queries + (int64_t)query * depth, .x_stride = depth, .rows = rows,
             .depth = depth, .blocks = size / LANES, .packed = keys,
             .sums = scores[0], .stride = SPAN, .ahead = ahead,
-        });
+        };
+        if (is_mixed) {
+            score_few(&product);
+            weigh_rows(span, &room->state, query, rows, size, ends, scores, weights);
+            mix_values(span, weights, rows, size, outputs, ahead);
+            continue;
+        }
+        const int is_short = rows < TILE_ROWS && (end - begin < TILE_ROWS || !are_last);
+        prepare_tiles(is_short ? rows : TILE_ROWS, &room->tile_rows);
+        multiply_span(&product);
         weigh_rows(span, &room->state, query, rows, size, ends, scores, weights);
-        if (is_mixed)
-            mix_values(span, weights, rows, outputs, ahead);
-        else
-            multiply_span(&(Product){
-                .x = weights[0], .x_stride = SPAN, .rows = rows, .depth = size,
-                .blocks = columns / LANES, .adds = 1, .packed = values,
-                .sums = outputs, .stride = columns, .ahead = ahead,
-            });
+        multiply_span(&(Product){
+            .x = weights[0], .x_stride = SPAN, .rows = rows, .depth = size,
+            .blocks = columns / LANES, .adds = 1, .packed = values,
+            .sums = outputs, .stride = columns, .ahead = ahead,
+        });
     }
     fetch_ahead(ahead, ALL_LINES);
 }
@@ -299,6 +303,7 @@ static void attend_rows(const Model *m, const Layer *layer, const Batch *b, Plan
     int64_t i = atomic_fetch_add(&plan->taken, 1);
     if (i >= count) return;
     Task task = find_task(m, layer, plan, i);
+    const uint32_t control = flush_denormals();
     for (;;) {
         i = atomic_fetch_add(&plan->taken, 1);
         if (i >= count) break;
@@ -307,4 +312,5 @@ static void attend_rows(const Model *m, const Layer *layer, const Batch *b, Plan
         task = next;
     }
     run_task(m, b, &task, NULL, &room);
+    restore_denormals(control);
 }

@@ -68,15 +68,16 @@ typedef struct {
     const bf16 *place;
     int64_t distance;  /* from there to the line that goes into the L2 cache */
     int lines, slices; /* lines left from `place` on; slices begun */
+    int is_near;       /* whether lines go into the L1 cache too */
 } Prefetch;
 
 /* A core waits if too many requests are under way. So single lines are fetched between products, in the
    order of memory, rather than many at once. Where products take longer than memory, two at once:
    counting them takes time too. */
 #ifdef __AMX_BF16__
-enum { LINES_AT_ONCE = 4 };
+enum { HAS_TILES = 1, LINES_AT_ONCE = 4 };
 #else
-enum { LINES_AT_ONCE = WIDTH == 16 ? 1 : 2 };
+enum { HAS_TILES = 0, LINES_AT_ONCE = WIDTH == 16 ? 1 : 2 };
 #endif
 enum { LINE = 32 /* numbers */, SLICES = 2 * SPAN / SLICE /* of keys and values */ };
 enum { ALL_LINES = 2 * SPAN * MAX_HEAD_DIM / LINE };
@@ -85,8 +86,8 @@ enum { ALL_LINES = 2 * SPAN * MAX_HEAD_DIM / LINE };
    for the two spans that follow it. */
 static inline Prefetch begin_ahead(const Span *span, int are_read, const Span *next,
                                    const Span *after) {
-    if (!are_read) return (Prefetch){.near = {next, next}, .far = {next, next}};
-    return (Prefetch){.near = {span, next}, .far = {next, after}};
+    if (!are_read) return (Prefetch){.near = {next, next}, .far = {next, next}, .is_near = !HAS_TILES};
+    return (Prefetch){.near = {span, next}, .far = {next, after}, .is_near = 1};
 }
 
 /* Where the slice of values or keys lies that is prefetched as the i-th, or NULL. */
@@ -116,19 +117,24 @@ static __attribute__((noinline, cold)) int turn_ahead(Prefetch *a) {
     return 0;
 }
 
-/* Prefetch the next lines, if there are as many. */
-static inline void fetch_ahead(Prefetch *a, int lines) {
-    for (int i = 0; i < lines; i += LINES_AT_ONCE) {
+/* Prefetch the next lines, if there are as many, `at_once` at a time. */
+static inline __attribute__((always_inline)) void fetch_some(Prefetch *a, int lines, int at_once) {
+    for (int i = 0; i < lines; i += at_once) {
         if (!a->lines && (a->slices == SLICES || !turn_ahead(a))) return;
-        for (int j = 0; j < LINES_AT_ONCE; j++) {
-#ifndef __AMX_BF16__
-            fetch_near(a->place + j * LINE);
-#endif
+        for (int j = 0; j < at_once; j++) {
+            if (!HAS_TILES || a->is_near) fetch_near(a->place + j * LINE);
             fetch(a->place + a->distance + j * LINE);
         }
-        a->place += LINES_AT_ONCE * LINE;
-        a->lines -= LINES_AT_ONCE;
+        a->place += at_once * LINE;
+        a->lines -= at_once;
     }
+}
+static inline void fetch_ahead(Prefetch *a, int lines) { fetch_some(a, lines, LINES_AT_ONCE); }
+
+/* Up to 2 * WIDTH values of a token from `column` on, and zeros behind the last of `dim`. */
+static inline ints load_values(const bf16 *values, int column, int dim) {
+    if (column + 2 * WIDTH <= dim) return load_ints(values + column);
+    return column < dim ? load_first(values + column, dim - column) : all_ints(0);
 }
 
 /* Write 2 * WIDTH columns of two tokens, from `column` on. */

@@ -1,27 +1,21 @@
 /* Values of a span times the weights of few queries, without packing them first. */
 
 #pragma once
-#include "products.h"
-
-#ifdef __AMX_BF16__
-
-/* Tiles take packed values alone. */
-static inline int are_few(int queries) { return (void)queries, 0; }
-static void mix_values(const Span *span, const factor (*weights)[SPAN], int rows, float *outputs,
-                       Prefetch *ahead) {
-    (void)span, (void)weights, (void)rows, (void)outputs, (void)ahead;
-}
-
-#else
+#include "as_tiles.h"
 
 /* Whether all queries are computed side by side, so that packed values would be read once. */
 static inline int are_few(int queries) { return queries <= VECTOR_ROWS; }
 
-/* Up to 2 * WIDTH values of a token from `column` on, and zeros behind the last of `dim`. */
-static inline ints load_values(const bf16 *values, int column, int dim) {
-    if (column + 2 * WIDTH <= dim) return load_ints(values + column);
-    return column < dim ? load_first(values + column, dim - column) : all_ints(0);
+#ifdef __AMX_BF16__
+
+static void mix_values(const Span *span, const factor (*weights)[SPAN], int rows, int size,
+                       float *outputs, Prefetch *ahead) {
+    mix_few(span, weights, rows, size, outputs, ahead);
 }
+
+#else
+
+static void score_few(const Product *p) { multiply_span(p); }
 
 /* Add to the outputs [rows][stride] of `groups` times 2 * WIDTH columns, from `column` on, in the order
    of `pair_up`. The products and their order are those of packed values. */
@@ -68,8 +62,9 @@ static inline __attribute__((always_inline)) void mix_rows(const Span *span,
     for (; column < columns; column += GROUP) mix_columns(span, weights, rows, column, 1, outputs, ahead);
 }
 
-static void mix_values(const Span *span, const factor (*weights)[SPAN], int rows, float *outputs,
-                       Prefetch *ahead) {
+static void mix_values(const Span *span, const factor (*weights)[SPAN], int rows, int size,
+                       float *outputs, Prefetch *ahead) {
+    (void)size;
     switch (rows) {
 #define CASE(rows) \
     case rows: mix_rows(span, weights, VECTOR_ROWS < rows ? VECTOR_ROWS : rows, outputs, ahead); break
