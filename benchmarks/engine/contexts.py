@@ -90,7 +90,7 @@ class Forward:
         )
         self._cache = KVCache(loaded.layer_shapes, blocks, BLOCK, loaded.dtype)
         for layer in self._cache.layers.values():  # memory that was never written reads as one page
-            layer.key.fill_(0.1), layer.value.fill_(0.1)
+            layer.key.uniform_(-1, 1), layer.value.uniform_(-1, 1)
         self._threads = threads
         if self._native.has_experts:
             raise SystemExit(
@@ -147,7 +147,7 @@ class Forward:
         """Return the seconds of attention in all layers."""
         native, rows = self._native, len(positions)
         heads, padded = native._parts.kinds[0].heads, -(-rows // _ROW_BLOCK) * _ROW_BLOCK
-        queries = torch.full((padded, heads.heads * heads.dim), 0.1, dtype=torch.bfloat16)
+        queries = torch.empty(padded, heads.heads * heads.dim, dtype=torch.bfloat16).uniform_(-1, 1)
         attended = torch.empty(padded, heads.heads * heads.value_dim, dtype=torch.bfloat16)
         room = torch.empty(self._threads, native._thread_bytes, dtype=torch.uint8)
         batch = BatchStruct(

@@ -1,4 +1,5 @@
 import ctypes
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,6 +15,13 @@ pytestmark = pytest.mark.skipif(load_library() is None, reason="needs the C kern
 @pytest.fixture(params=BUILDS)
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return build(request.param)
+
+
+@pytest.fixture
+def num_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16, 17, 33, 80])
@@ -42,6 +50,23 @@ def test_a_row_has_the_same_bits_alone_and_among_others(kernels: ctypes.CDLL, ou
     alone = torch.cat([layer(row[None]) for row in hidden])
     for rows in range(1, len(hidden) + 1):
         assert torch.equal(layer(hidden[:rows]), alone[:rows])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 6])
+@pytest.mark.parametrize("inputs", [32, 608, 1184])
+@torch.inference_mode()
+def test_a_row_has_the_same_bits_among_many(
+    kernels: ctypes.CDLL, inputs: int, threads: int, num_threads: Callable[[int], None]
+) -> None:
+    """Inputs that make one, two and three chunks of a product by tiles, and rows that are stored by
+    tiles, make a second panel, and are divided among threads."""
+    torch.manual_seed(0)
+    num_threads(threads)
+    layer = TiledLinear(nn.Linear(inputs, 96, dtype=torch.bfloat16), kernels)
+    hidden = torch.randn(300, inputs, dtype=torch.bfloat16)
+    alone = torch.cat([layer(hidden[i : i + 20]) for i in range(0, len(hidden), 20)])
+    for rows in (33, 48, 49, 128, 256, 257, 300):
+        assert torch.equal(layer(hidden[:rows]), alone[:rows]), rows
 
 
 def test_no_rows_give_no_rows(kernels: ctypes.CDLL) -> None:
