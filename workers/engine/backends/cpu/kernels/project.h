@@ -33,8 +33,8 @@ static Portion portion_of(int rows, int64_t pieces) {
     const int beside = threads / parts, part = thread / beside, own = thread % beside;
     const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
     const int from = blocks * part / parts * ROW_BLOCK, to = blocks * (part + 1) / parts * ROW_BLOCK;
-    return (Portion){from, (to < rows ? to : rows) - from,
-                  {pieces * own / beside, pieces * (own + 1) / beside}};
+    const Share share = {pieces * own / beside, pieces * (own + 1) / beside};
+    return (Portion){from, (to < rows ? to : rows) - from, share};
 }
 
 /* Whether a batch of so many rows is prepared for a product with `linear`. */

@@ -13,7 +13,7 @@
 /* Let vectors of this thread take and give zeros for denormal numbers. Return how it was. */
 static inline uint32_t flush_denormals(void) {
     const uint32_t control = _mm_getcsr();
-    _mm_setcsr(control | _MM_FLUSH_ZERO_ON | 0x40 /* and of inputs */);
+    _mm_setcsr(control | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
     return control;
 }
 static inline void restore_denormals(uint32_t control) { _mm_setcsr(control); }
