@@ -17,22 +17,23 @@ LONG = {
 
 
 @pytest.fixture(scope="module")
-def visit(service: Installation) -> Iterator[tuple[browser.Page, list[str]]]:
+def visit(
+    chromium: browser.Browser, service: Installation
+) -> Iterator[tuple[browser.Page, list[str]]]:
     """A page of a user who is logged in, and the faults that occurred in it."""
     service.manage("example_data", "--requests", "600", "--days", "3")
     faults: list[str] = []
-    with browser.chromium() as chromium:
-        page = chromium.new_page()
-        page.set_default_timeout(browser.SLOWLY)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda m: m.type == "error" and faults.append(m.text))
-        page.on(
-            "request",
-            lambda r: r.url.startswith((service.url, "data:")) or faults.append(f"asked {r.url}"),
-        )
-        page.on("dialog", lambda dialog: dialog.accept())
-        browser.log_in(page, service)
-        yield page, faults
+    page = chromium.new_page()
+    page.set_default_timeout(browser.SLOWLY)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda m: m.type == "error" and faults.append(m.text))
+    page.on(
+        "request",
+        lambda r: r.url.startswith((service.url, "data:")) or faults.append(f"asked {r.url}"),
+    )
+    page.on("dialog", lambda dialog: dialog.accept())
+    browser.log_in(page, service)
+    yield page, faults
     service.manage("example_data", "--remove")
 
 
