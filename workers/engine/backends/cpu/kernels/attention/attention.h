@@ -255,14 +255,14 @@ static void attend_span(const Span *span, Prefetch *ahead, int begin, int end, i
         };
         if (is_mixed) {
             score_few(&product);
-            weigh_rows(span, &room->state, query, rows, size, ends, scores, weights);
+            weigh_rows(span, &room->state, query, rows, size, ends, 0, scores, weights);
             mix_values(span, weights, rows, size, outputs, ahead);
             continue;
         }
         const int is_short = rows < TILE_ROWS && (end - begin < TILE_ROWS || !are_last);
         prepare_tiles(is_short ? rows : TILE_ROWS, &room->tile_rows);
         multiply_span(&product);
-        weigh_rows(span, &room->state, query, rows, size, ends, scores, weights);
+        weigh_rows(span, &room->state, query, rows, size, ends, 1, scores, weights);
         multiply_span(&(Product){
             .x = weights[0], .x_stride = SPAN, .rows = rows, .depth = size,
             .blocks = columns / LANES, .adds = 1, .packed = values,

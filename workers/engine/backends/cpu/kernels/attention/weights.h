@@ -104,10 +104,11 @@ static inline floats weigh(const float *scores, int size, Seen seen, int sees_al
 }
 
 /* Turn the scores [rows][SPAN] of up to WIDTH queries from `query` on for `size` tokens into weights, and
-   scale what these queries have summed so far to their new highest scores. */
+   scale what these queries have summed so far to their new highest scores. With `are_many`, the
+   weights are for `multiply_span`. */
 static inline __attribute__((always_inline)) void weigh_some(const Span *span, State *s, int query,
                                                              int rows, int size, int see_all,
-                                                             float (*scores)[SPAN],
+                                                             int are_many, float (*scores)[SPAN],
                                                              factor (*weights)[SPAN]) {
     const Context *c = span->context;
     const int columns = columns_of_values(c->value_dim);
@@ -127,6 +128,7 @@ static inline __attribute__((always_inline)) void weigh_some(const Span *span, S
     store(fading, power_of_two(before - tops));
     for (int i = 0; i < rows; i++) {
         const Seen seen = see_all ? (Seen){0} : find_seen(c, span->start, s->ends[query + i]);
+        if (are_many && i % 8 == 0) keep_tiles_awake();
         float *total = s->totals + (query + i) * WIDTH, *outputs = s->outputs + (query + i) * columns;
         const floats fade = all_of(fading[i]);
         const floats sum =
@@ -137,15 +139,18 @@ static inline __attribute__((always_inline)) void weigh_some(const Span *span, S
     }
 }
 
-/* The same for any number of queries, with these ends. */
+/* The same for any number of queries, with these ends. Many queries usually see all of a whole span; the
+   compiler then knows how long the loops are. */
 static void weigh_rows(const Span *span, State *s, int query, int rows, int size, Ends ends,
-                       float (*scores)[SPAN], factor (*weights)[SPAN]) {
+                       int are_many, float (*scores)[SPAN], factor (*weights)[SPAN]) {
     const int all = see_all(span, size, ends);
     for (int i = 0; i < rows; i += WIDTH) {
         const int count = rows - i < WIDTH ? rows - i : WIDTH;
-        if (all)
-            weigh_some(span, s, query + i, count, size, 1, scores + i, weights + i);
+        if (all && are_many && size == SPAN)
+            weigh_some(span, s, query + i, count, SPAN, 1, 1, scores + i, weights + i);
+        else if (all)
+            weigh_some(span, s, query + i, count, size, 1, are_many, scores + i, weights + i);
         else
-            weigh_some(span, s, query + i, count, size, 0, scores + i, weights + i);
+            weigh_some(span, s, query + i, count, size, 0, are_many, scores + i, weights + i);
     }
 }
