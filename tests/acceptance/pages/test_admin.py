@@ -23,8 +23,7 @@ def visit(
     """A page of a user who is logged in, and the faults that occurred in it."""
     service.manage("example_data", "--requests", "600", "--days", "3")
     faults: list[str] = []
-    page = chromium.new_page()
-    page.set_default_timeout(browser.SLOWLY)
+    page = browser.open_page(chromium)
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda m: m.type == "error" and faults.append(m.text))
     page.on(

@@ -128,7 +128,7 @@ static inline __attribute__((always_inline)) void weigh_some(const Span *span, S
     store(fading, power_of_two(before - tops));
     for (int i = 0; i < rows; i++) {
         const Seen seen = see_all ? (Seen){0} : find_seen(c, span->start, s->ends[query + i]);
-        if (are_many && i % 8 == 0) keep_tiles_awake();
+        if (are_many && i % 8 == 0) keep_tiles_awake(); /* 8 queries take some 300 cycles */
         float *total = s->totals + (query + i) * WIDTH, *outputs = s->outputs + (query + i) * columns;
         const floats fade = all_of(fading[i]);
         const floats sum =
