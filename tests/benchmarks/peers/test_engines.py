@@ -41,4 +41,4 @@ def test_a_contender_runs_in_the_environment_of_its_engine(tmp_path: Path) -> No
 
 
 def test_ratios_compare_quire_without_drafts() -> None:
-    assert find_engine(OURS).options == ("bfloat16", "no-drafts")
+    assert find_engine(OURS).options == ("bfloat16", "no-drafts", "touched")
