@@ -1,5 +1,6 @@
 """Chooses a token for each row of logits, vectorised, with each row's own parameters."""
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
@@ -155,7 +156,7 @@ class Sampler:
             reporting = (i for i, seq in enumerate(rows) if seq.choice.effect is not None)
             removed = removals(logits, mask, reporting)
         highest, token_ids = _choose(logits, mask)
-        unusable = (~highest.isfinite()).nonzero().flatten().tolist()
+        unusable = [row for row, top in enumerate(highest.tolist()) if not math.isfinite(top)]
         if unusable:
             self._custom.blame(highest)
         for row in unusable:

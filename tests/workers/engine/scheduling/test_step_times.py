@@ -70,6 +70,20 @@ def test_the_first_guess_is_cautious(costs: tuple[float, ...]) -> None:
         assert times.bound(work) > seconds(work, costs=costs)
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 8000), st.integers(1, 4096), st.floats(1e-12, 1e6)), max_size=60
+    )
+)
+def test_no_times_spoil_what_is_known(steps: list[tuple[int, int, float]]) -> None:
+    times = StepTimes()
+    for first, size, taken in steps:
+        times.note(StepWork().add(first, size), taken)
+    for work in (StepWork().add(64, 1), StepWork().add(4096, 512)):
+        assert 0 <= times.expect(work) < math.inf
+        assert times.expect(work) <= times.bound(work) < math.inf
+
+
 def test_costs_of_prompts_outlast_many_steps_without_one() -> None:
     times = StepTimes()
     for work in prompts(20):

@@ -97,8 +97,8 @@ class PrefillChunk:
 class AttentionMetadata:
     """Where each token of the flat batch is stored (``slots`` [tokens]) and what it attends to.
 
-    ``tables`` [sequences, blocks] and each token's row in them (``owners`` [tokens]) hold the same
-    information as groups and chunks.
+    The C forward reads ``tables`` [sequences, blocks] and each token's row in them (``owners``
+    [tokens]). The modules read groups and chunks, which say the same; a step in C has none.
     ``run_modules``: a hook reads or changes the values between the model's modules.
     """
 

@@ -54,17 +54,17 @@ def choose(
     num_rows, vocabulary = logits.shape
     highest = torch.empty(num_rows)
     ids = torch.empty(num_rows, dtype=torch.int64)
-    lines = np.full(num_rows, -1, dtype=np.int32)
-    lines[rows] = np.arange(len(rows))
     choices = _ChoicesStruct(
-        logits.data_ptr(),
-        vocabulary,
-        allowed.ctypes.data,
-        allowed.strides[0] // 2,
-        lines.ctypes.data,
-        highest.data_ptr(),
-        ids.data_ptr(),
+        logits=logits.data_ptr(),
+        vocabulary=vocabulary,
+        highest=highest.data_ptr(),
+        ids=ids.data_ptr(),
     )
+    if rows:
+        lines = np.full(num_rows, -1, dtype=np.int32)
+        lines[rows] = np.arange(len(rows))
+        choices.allowed, choices.pieces = allowed.ctypes.data, allowed.strides[0] // 2
+        choices.lines = lines.ctypes.data
     library.quire_choose(ctypes.byref(choices), num_rows, torch.get_num_threads())
     return highest, ids
 

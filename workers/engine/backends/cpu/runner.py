@@ -196,19 +196,23 @@ class CpuRunner:
         tables = self._block_tables[plan.slots]
         owner = np.repeat(np.arange(len(sizes)), sizes)
         slots = tables[owner, positions // size] * size + positions % size
-        num_singles = int((sizes == 1).sum())
+        metadata = AttentionMetadata(
+            cache=self.cache,
+            slots=torch.from_numpy(slots),
+            groups=[],
+            chunks=[],
+            tables=torch.from_numpy(tables),
+            owners=torch.from_numpy(owner),
+            run_modules=run_modules,
+        )
+        if self._model.native is None or not self._model.native.takes(metadata):
+            num_singles = int((sizes == 1).sum())
+            metadata.groups = self._groups(first[:num_singles], tables)
+            metadata.chunks = self._prefill_chunks(first, ends, tables, num_singles)
         return ModelInput(
             input_ids=torch.from_numpy(plan.token_ids),
             position_ids=torch.from_numpy(positions),
-            metadata=AttentionMetadata(
-                cache=self.cache,
-                slots=torch.from_numpy(slots),
-                groups=self._groups(first[:num_singles], tables),
-                chunks=self._prefill_chunks(first, ends, tables, num_singles),
-                tables=torch.from_numpy(tables),
-                owners=torch.from_numpy(owner),
-                run_modules=run_modules,
-            ),
+            metadata=metadata,
             logits_rows=torch.from_numpy(plan.logits_rows),
             layout=[],
             sampled=[],

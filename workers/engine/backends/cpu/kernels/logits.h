@@ -12,7 +12,7 @@ typedef struct {
     int64_t vocabulary;
     const uint16_t *allowed; /* [lines][pieces]: a bit for each token, the lowest first */
     int64_t pieces;
-    const int32_t *lines; /* [rows]: a row's line in `allowed`, or -1 */
+    const int32_t *lines; /* [rows]: a row's line in `allowed`, or -1; NULL if all are -1 */
     float *highest;       /* [rows]: NaN if the row contains a NaN */
     int64_t *ids;         /* [rows]: the first id with the highest logit */
 } Choices;
@@ -44,7 +44,8 @@ static inline floats allow(float *logits, const uint16_t *line, int64_t place) {
 
 static void choose_row(const Choices *c, int64_t row) {
     float *logits = c->logits + row * c->vocabulary;
-    const uint16_t *line = c->lines[row] < 0 ? NULL : c->allowed + c->lines[row] * c->pieces;
+    const int is_masked = c->lines && c->lines[row] >= 0;
+    const uint16_t *line = is_masked ? c->allowed + c->lines[row] * c->pieces : NULL;
     const Best none = {all_of(-INFINITY), all_ints(0), no_lane()};
     Best best[2] = {none, none};
     int64_t i = 0;
