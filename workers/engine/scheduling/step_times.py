@@ -23,8 +23,8 @@ _CLIP = 3.0
 other processes, compilers or the memory allocator."""
 
 _ROUNDING = 1e-9
-"""The least variance of a step's time, as a share of what it would be if nothing were known of how
-costs go together. Below that it is the difference of larger numbers, and might be negative."""
+"""The least variance of a step's time, as a share of what the variances of the costs alone make of
+it. Less is the difference of much larger numbers, which rounding may turn negative."""
 
 _CAUTION = 1.5
 """How many standard deviations :meth:`StepTimes.bound` lies above the expected time."""
